@@ -1,0 +1,55 @@
+# Everything runs in .venv, which `make setup` builds once. pip takes its index and cache from its own settings.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.tosaic-setup
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+WORKERS ?= 2
+
+.PHONY: help setup demo test test-all bench lint format clean
+
+help:
+	@echo "make setup     build .venv with everything pinned in constraints.txt"
+	@echo "make demo      compile MobileNetV2 for an Ethos-U55 into out/"
+	@echo "make test      the quick tests;  make test-all  every test"
+	@echo "make lint      ruff, basedpyright, import rules;  make format  rewrite in house format"
+	@echo "make bench     the side-by-side figures"
+	@echo "make clean     remove what these targets made, .venv included"
+
+setup: $(STAMP)
+
+# torch goes first and alone: it is by far the largest, and a failure there should be the first thing one sees.
+# --no-compile: Python compiles what is imported at first use, a small part of what is installed.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade pip
+	$(PIP) install --no-compile torch==2.13.0 -c constraints.txt
+	$(PIP) install --no-compile -e '.[dev,vision]' -c constraints.txt
+	@touch $@
+
+demo: setup
+	@mkdir -p out
+	$(BIN)/tosaic compile mobilenet_v2 -t ethos-u55-128 -o out/mobilenet_v2.pte
+
+test: setup
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m 'not slow'
+
+test-all: setup
+	$(BIN)/python -m pytest -q -n $(WORKERS)
+
+bench: setup
+	$(BIN)/python bench/run.py
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+	$(BIN)/python -m pytest -q tests/test_imports.py
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) out dist build .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,41 @@
+"""The errors a user sees: what happened, where in the user's code, why, and how to mend it."""
+
+from __future__ import annotations
+
+
+class TosaicError(Exception):
+    """Base of all errors that Tosaic raises on purpose."""
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "") -> None:
+        self.what, self.where, self.why, self.fix = what, where, why, fix
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        for label, text in (("where", self.where), ("why", self.why), ("fix", self.fix)):
+            if text:
+                parts.append(f"  {label}: {text}")
+        return "\n".join(parts)
+
+
+class Unsupported(TosaicError):
+    """A node cannot run on the target; the partitioner leaves it on the CPU with this reason."""
+
+    def __init__(self, why: str, fix: str = "", *, where: str = "") -> None:
+        super().__init__(why, where=where, fix=fix)
+
+
+class Invalid(TosaicError):
+    """The input (a model, a file, an option) is not usable."""
+
+
+class ToolFailed(TosaicError):
+    """A native tool (Vela, the reference model) failed, crashed or ran out of time."""
+
+    exit_code = 3
+
+    def __init__(self, what: str, *, log: str = "", where: str = "", why: str = "", fix: str = "") -> None:
+        self.log = log
+        super().__init__(what, where=where, why=why, fix=fix)

@@ -1,0 +1,246 @@
+"""Arithmetic that records share: sums, products, reductions and convolutions in float, plain int32 and int8."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tosaic.errors import Unsupported
+from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.tensor import Tensor, of_value, with_value
+from tosaic.quantizer.qparams import QParams, accumulator, quantize
+from tosaic.tosa import ops as tosa
+from tosaic.tosa.build import Builder
+from tosaic.tosa.ir import NUMPY, Array, DType, Value
+
+Binary = Callable[[Builder, Value, Value], Value]
+
+
+def plain(lo: Lowering, op: Binary, x: Tensor, y: Tensor) -> Tensor:
+    """A binary op on float or plain integer tensors."""
+    if x.q is not None or y.q is not None:
+        raise Unsupported("one of its operands is quantised and the other is not", "quantise both operands")
+    if x.dtype is not y.dtype:
+        raise Unsupported(f"it mixes {x.dtype.value} and {y.dtype.value}", "cast both operands to one dtype")
+    (a, b), view = lo.align(x, y)
+    return with_value(view, op(lo.b, a, b))
+
+
+def total(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: bool = False) -> Tensor:
+    """x + alpha * y, or x - alpha * y."""
+    if alpha < 0:
+        alpha, subtract = -alpha, not subtract
+    op: Binary = tosa.sub if subtract else tosa.add
+    if x.q is None and y.q is None:
+        if alpha != 1.0:
+            y = plain(lo, lambda b, u, v: tosa.mul(b, u, v), y, lo.scalar(alpha, y))
+        return plain(lo, op, x, y)
+    x, y = lo.codes(x, "first operand"), lo.codes(y, "second operand")
+    assert x.q is not None and y.q is not None
+    sx, sy = x.q.s, y.q.s * alpha
+    # Ethos-U55 fuses the operands' rescales only if both are 1 or if they differ and the larger is 2**19 (2**14).
+    head = 0 if sx == sy else (19 if DType.I16 not in (x.dtype, y.dtype) else 14)
+    unit = max(sx, sy) / (1 << head)
+    (a, b), view = lo.align(x, y)
+    wide = [
+        lo.rescale(v, DType.I32, [s / unit], t.q.zp)
+        for v, s, t in ((a, sx, x), (b, sy, y))
+        if t.q is not None
+    ]
+    return with_value(view, op(lo.b, wide[0], wide[1]), accumulator((unit,)))
+
+
+def product(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
+    """x * y."""
+    if x.q is None and y.q is None:
+        return plain(lo, lambda b, u, v: tosa.mul(b, u, v), x, y)
+    x, y = lo.codes(x, "first operand"), lo.codes(y, "second operand")
+    assert x.q is not None and y.q is not None
+    (a, b), view = lo.align(x, y)
+    wide = [lo.rescale(v, DType.I32, [1.0], q.zp) for v, q in ((a, x.q), (b, y.q))]
+    return with_value(view, tosa.mul(lo.b, wide[0], wide[1]), accumulator((x.q.s * y.q.s,)))
+
+
+def scaled(t: Tensor, factor: float) -> Tensor:
+    """An accumulator times a positive constant: only its meaning changes."""
+    assert t.q is not None
+    clamp = None if t.clamp is None else (t.clamp[0] * factor, t.clamp[1] * factor)
+    return replace(t, q=replace(t.q, scale=tuple(s * factor for s in t.q.scale)), clamp=clamp)
+
+
+def bias_codes(lo: Lowering, bias: Tensor | None, scales: Sequence[float], size: int) -> Array:
+    """An int32 bias on the accumulator's grid, whatever grid (or float) it arrives on."""
+    if bias is None:
+        return np.zeros(size, np.int32)
+    if not bias.is_const:
+        raise Unsupported("its bias is not a constant", "use a parameter or buffer as bias")
+    steps = np.rint(bias.real().reshape(-1) / np.asarray(scales, np.float64))
+    info = np.iinfo(np.int32)
+    return np.clip(np.broadcast_to(steps, (size,)), info.min, info.max).astype(np.int32)
+
+
+def weight_codes(lo: Lowering, weight: Tensor) -> tuple[Array, DType, QParams | None]:
+    """The constant weight as (data, dtype, parameters); float weights have no parameters."""
+    if not weight.is_const:
+        raise Unsupported("its weight is not a constant", "use a parameter or buffer as weight")
+    assert weight.array is not None
+    if weight.q is None and not weight.is_float:
+        raise Unsupported("its weight is an integer tensor without quantisation")
+    if weight.q is not None and any(weight.q.zero_point):
+        raise Unsupported("its weight has a zero point", "use a symmetric weight quantisation")
+    return weight.array, weight.dtype, weight.q
+
+
+def convolve(
+    lo: Lowering,
+    x: Tensor,
+    weight: Array,
+    weight_q: QParams | None,
+    bias: Tensor | None,
+    *,
+    pad: tuple[int, int, int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+    depthwise: bool,
+) -> Tensor:
+    """CONV2D ([O,KH,KW,I]) or DEPTHWISE_CONV2D ([KH,KW,C,M]) on a logical NCHW tensor; int8 gives an accumulator."""
+    channels = weight.shape[0] if not depthwise else weight.shape[2] * weight.shape[3]
+    if x.q is None:
+        dtype, acc, zp = x.dtype, x.dtype if x.dtype is not DType.BF16 else DType.F32, 0
+        real = np.zeros(channels) if bias is None else np.broadcast_to(bias.real(), (channels,))
+        bias_value = lo.constant(real.astype(NUMPY[dtype]), dtype)
+        q = None
+    else:
+        assert weight_q is not None
+        dtype, zp = DType.I8, x.q.zp
+        scales = tuple(x.q.s * s for s in weight_q.scale)
+        acc = DType.I32 if x.dtype is DType.I8 else DType.I48
+        q = replace(accumulator(scales, 3 if len(scales) > 1 else None), dtype=acc)
+        codes = bias_codes(lo, bias, scales, channels)
+        bias_value = lo.constant(codes, acc)
+    image, pad = _exact(lo, x, lo.arrange(x, NHWC), weight.shape[0:2] if depthwise else weight.shape[1:3], pad, stride, dilation)
+    build = tosa.depthwise_conv2d if depthwise else tosa.conv2d
+    value = build(
+        lo.b,
+        image,
+        lo.constant(weight, dtype),
+        bias_value,
+        x_zp=zp,
+        pad=pad,
+        stride=stride,
+        dilation=dilation,
+        acc_type=acc,
+    )
+    n, h, w, c = value.shape
+    return Tensor((n, c, h, w), value.dtype, value, perm=NHWC, q=q)
+
+
+def _exact(
+    lo: Lowering,
+    x: Tensor,
+    image: Value,
+    kernel: Sequence[int],
+    pad: tuple[int, int, int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+) -> tuple[Value, tuple[int, int, int, int]]:
+    """TOSA wants windows that fit exactly: take surplus off the end padding first, then off the image."""
+    pads, sizes = list(pad), list(image.shape)
+    for axis in (0, 1):
+        span = sizes[1 + axis] + pads[2 * axis] + pads[2 * axis + 1] - (kernel[axis] - 1) * dilation[axis] - 1
+        if span < 0:
+            raise Unsupported("its kernel is larger than the padded input")
+        surplus = span % stride[axis]
+        cut = min(surplus, pads[2 * axis + 1])
+        pads[2 * axis + 1] -= cut
+        sizes[1 + axis] -= surplus - cut
+    if tuple(sizes) != image.shape:
+        image = tosa.slice(lo.b, image, (0, 0, 0, 0), tuple(sizes))
+    return image, (pads[0], pads[1], pads[2], pads[3])
+
+
+def fit_window(
+    lo: Lowering,
+    x: Tensor,
+    kernel: tuple[int, int],
+    pad: tuple[int, int, int, int],
+    stride: tuple[int, int],
+) -> tuple[Value, tuple[int, int, int, int]]:
+    """The NHWC image of a pooling input and its padding, cut so that the windows fit exactly."""
+    return _exact(lo, x, lo.arrange(x, NHWC), kernel, pad, stride, (1, 1))
+
+
+def reduce_codes(lo: Lowering, x: Tensor, dims: Sequence[int], op: Callable[[Builder, Value, int], Value]) -> Tensor:
+    """A reduction that keeps its dimensions, one axis at a time, on stored numbers."""
+    if x.has_reshape:
+        x = lo.settle(x)
+    if x.is_const:
+        x = of_value(lo.emit(x), x.q)
+    assert x.value is not None
+    value = x.value
+    for dim in sorted(dims):
+        value = op(lo.b, value, x.perm[dim])
+    shape = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
+    return Tensor(shape, value.dtype, value, perm=x.perm, q=x.q)
+
+
+def sum_over(lo: Lowering, x: Tensor, dims: Sequence[int], divisor: float) -> Tensor:
+    """The sum over dimensions (kept as size one) divided by a constant, with one rounding in int8."""
+    if x.q is None:
+        out = reduce_codes(lo, x, dims, tosa.reduce_sum)
+        return out if divisor == 1.0 else product(lo, out, lo.scalar(1.0 / divisor, out))
+    x = lo.codes(x)
+    if x.has_reshape:
+        x = lo.settle(x)
+    assert x.q is not None and x.value is not None
+    axes = sorted(x.perm[d] for d in dims)
+    shape = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
+    q = accumulator((x.q.s / divisor,))
+    summed = _sum_by_conv(lo, x, axes) if x.dtype is DType.I8 else None
+    if summed is not None:
+        return replace(summed, shape=shape, q=q)
+    value = lo.rescale(x.value, DType.I32, [1.0], x.q.zp)
+    for axis in axes:
+        value = tosa.reduce_sum(lo.b, value, axis)
+    return Tensor(shape, value.dtype, value, perm=x.perm, q=q)
+
+
+def _sum_by_conv(lo: Lowering, x: Tensor, axes: list[int]) -> Tensor | None:
+    """Sums as a convolution with ones (one NPU op, no int32 tensor), None where the shape does not allow it."""
+    assert x.value is not None and x.q is not None
+    shape, rank = x.value.shape, x.value.rank
+    if axes == [rank - 1]:
+        rows = int(np.prod(shape[:-1], dtype=np.int64))
+        image = lo.emit(lo.reshape(of_value(x.value), (1, 1, rows, shape[-1])))
+        weight, build, perm = np.ones((1, 1, 1, shape[-1]), np.int8), tosa.conv2d, (0, 1, 2, 3)
+    elif rank == 4 and axes and set(axes) <= {1, 2}:
+        kernel = (shape[1] if 1 in axes else 1, shape[2] if 2 in axes else 1)
+        if max(kernel) > 64 or kernel[0] * kernel[1] > 4096:
+            return None
+        image, weight = x.value, np.ones((*kernel, shape[3], 1), np.int8)
+        build, perm = tosa.depthwise_conv2d, x.perm
+    else:
+        return None
+    bias = lo.constant(np.zeros(1 if build is tosa.conv2d else shape[3], np.int32), DType.I32)
+    value = build(
+        lo.b,
+        image,
+        lo.constant(weight, DType.I8),
+        bias,
+        x_zp=x.q.zp,
+        pad=(0, 0, 0, 0),
+        stride=(1, 1),
+        dilation=(1, 1),
+        acc_type=DType.I32,
+    )
+    if build is tosa.conv2d and x.perm != tuple(range(rank)):
+        value = lo.emit(lo.reshape(of_value(value), (*shape[:-1], 1)))
+        perm = x.perm
+    return Tensor(value.shape, value.dtype, value, perm=perm)
+
+
+def real_codes(real: float, q: QParams) -> int:
+    """The code nearest to one real number."""
+    return int(quantize(np.asarray([real], np.float32), q)[0])

@@ -1,0 +1,192 @@
+"""From a graph to finished delegates: partition, lower, rewrite, serialise, compile, and again if a tool refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch.fx import Node
+
+from tosaic.common.arm_compile_spec import ArmCompileSpec
+from tosaic.errors import ToolFailed, Unsupported
+from tosaic.ethosu import blob
+from tosaic.ethosu.compile_spec import EthosUCompileSpec
+from tosaic.lower.partition import Check, Plan, Region, partition
+from tosaic.lower.program import lower
+from tosaic.lower.source import Source, module_path, overload, source_line
+from tosaic.rewrite import rewrite
+from tosaic.tools import vela
+from tosaic.tosa.flatbuffer import names, serialize
+from tosaic.tosa.ir import Graph, Op
+from tosaic.tosa.spec import Specification
+from tosaic.tosa.verify import verify
+
+#: how often a refused region is tried again without the node that was refused
+MAX_REFUSALS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Delegate:
+    """One finished delegate. `compiled` is Vela's result, None for a TOSA target."""
+
+    region: Region
+    graph: Graph
+    tosa: bytes
+    blob: bytes
+    compiled: vela.Compiled | None
+    origins: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """All delegates of a program, and what is not in any of them."""
+
+    delegates: tuple[Delegate, ...]
+    plan: Plan
+
+
+#: border nodes that the caller gives or takes with channels last
+Borders = frozenset[Node]
+
+
+def lower_region(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders) -> tuple[Graph, bytes]:
+    """The verified TOSA graph of a region and its .tosa bytes."""
+    graph = rewrite(lower(source, region.nodes, region.inputs, region.outputs, spec.target, nhwc))
+    verify(graph, Specification.parse(spec.target.tosa_spec))
+    locate = None
+    if spec.debug_mode is ArmCompileSpec.DebugMode.TOSA:
+        by_name = {n.name: n for n in region.nodes}
+        locate = lambda op: _location(op, by_name)  # noqa: E731
+    return graph, serialize(graph, location=locate)
+
+
+def assemble(tosa: bytes, spec: ArmCompileSpec) -> tuple[bytes, vela.Compiled | None]:
+    """The delegate blob of a .tosa file."""
+    if not isinstance(spec, EthosUCompileSpec):
+        return tosa, None
+    compiled = vela.compile_cached(tosa, spec.options)
+    return blob.pack(compiled), compiled
+
+
+def build_region(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders = frozenset()) -> Delegate:
+    """Lower and compile one region; raises ToolFailed if the tool refuses it."""
+    graph, tosa = lower_region(source, region, spec, nhwc)
+    try:
+        data, compiled = assemble(tosa, spec)
+    except vela.Refused as error:
+        raise Blamed(error, _culprits(graph, region, error.names)) from error
+    return Delegate(region, graph, tosa, data, compiled, describe_origins(graph, region))
+
+
+class Blamed(ToolFailed):
+    """A refusal with the nodes that caused it, as far as the tool named them."""
+
+    def __init__(self, error: ToolFailed, nodes: list[Node]) -> None:
+        super().__init__(error.what, log=error.log, where=error.where, why=error.why, fix=error.fix)
+        self.nodes = nodes
+
+
+def _culprits(graph: Graph, region: Region, named: tuple[str, ...]) -> list[Node]:
+    """The nodes behind the tensor names in a tool's message."""
+    by_name = {n.name: n for n in region.nodes}
+    found: list[Node] = []
+    for value, name in names(graph).items():
+        if name in named and value.op is not None:
+            found.extend(by_name[o] for o in value.op.origin if o in by_name)
+    return list(dict.fromkeys(found))
+
+
+def build(source: Source, spec: ArmCompileSpec, check: Check | None = None, nhwc: Borders = frozenset()) -> Built:
+    """Delegates for everything that the target takes. What a tool refuses goes to the CPU with the tool's reason."""
+    refused: dict[Node, Unsupported] = {}
+    while True:
+        plan = partition(source, spec.target, check=check, refused=refused)
+        delegates: list[Delegate] = []
+        for region in plan.regions:
+            try:
+                delegates.append(build_region(source, region, spec, nhwc))
+            except Blamed as error:
+                nodes = error.nodes or _search(source, region, spec, error)
+                for node in nodes:
+                    refused[node] = Unsupported(f"Vela: {error.why}", "see `tosaic ops` for the target's limits")
+                if len(refused) > MAX_REFUSALS or not nodes:
+                    raise
+                break
+        else:
+            return Built(tuple(delegates), plan)
+
+
+def _search(source: Source, region: Region, spec: ArmCompileSpec, error: Blamed) -> list[Node]:
+    """The node behind an anonymous refusal: the last one of the shortest beginning of the region that is refused."""
+    nodes = list(region.nodes)
+
+    def refuses(count: int) -> bool:
+        rest = {n: Unsupported("left out while searching") for n in source.calls() if n not in set(nodes[:count])}
+        plan = partition(source, spec.target, refused=rest)
+        try:
+            for part in plan.regions:
+                build_region(source, part, spec)
+        except Blamed:
+            return True
+        return False
+
+    low, high = 0, len(nodes)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if refuses(middle) else (middle, high)
+    # The shortest refused beginning ends with the quantise that completes the culprit: blame what computes.
+    computing = [n for n in nodes[:high] if "quantized_decomposed" not in overload(n)]
+    return computing[-1:]
+
+
+def _location(op: Op, nodes: Mapping[str, Node]) -> str:
+    return json.dumps([_describe(nodes[o]) for o in op.origin if o in nodes], sort_keys=True)
+
+
+def _describe(node: Node) -> dict[str, str]:
+    return {
+        "node": node.name,
+        "op": overload(node),
+        "where": source_line(node),
+        "module": module_path(node),
+        "stack_trace": node.meta.get("stack_trace") or "",
+    }
+
+
+def describe_origins(graph: Graph, region: Region) -> tuple[Mapping[str, Any], ...]:
+    """For every torch node of a region: where it comes from, and the TOSA ops that were made of it."""
+    made: dict[str, list[str]] = {}
+    labels = names(graph)
+    for op in graph.ops:
+        if op.kind in ("CONST", "CONST_SHAPE"):
+            continue
+        for origin in op.origin:
+            made.setdefault(origin, []).append(f"{labels[op.outputs[0]]}:{op.kind}")
+    return tuple(
+        {"event_id": i, **_describe(node), "tosa": made.get(node.name, [])} for i, node in enumerate(region.nodes)
+    )
+
+
+def dump(delegate: Delegate, spec: ArmCompileSpec) -> None:
+    """Write a delegate's intermediate files, under names that no other delegate has."""
+    folder = spec.get_intermediate_path()
+    if folder is None:
+        return
+    stem = Path(folder) / f"delegate_{hashlib.sha256(delegate.tosa).hexdigest()[:12]}"
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    parts: dict[str, bytes] = {".tosa": delegate.tosa}
+    if delegate.compiled is not None:
+        parts[".vela.bin"] = delegate.blob
+        parts[".summary.json"] = json.dumps(delegate.compiled.summary, indent=1, sort_keys=True).encode()
+        parts[".debug.xml"] = delegate.compiled.debug_db.encode()
+        parts[".vela.log"] = delegate.compiled.log.encode()
+    if spec.debug_mode is ArmCompileSpec.DebugMode.JSON:
+        parts[".debug.json"] = json.dumps(list(delegate.origins), indent=1).encode()
+    for suffix, data in parts.items():
+        stem.with_name(stem.name + suffix).write_bytes(data)
+
+

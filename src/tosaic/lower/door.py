@@ -1,0 +1,142 @@
+"""The ExecuTorch door: what the partitioners and backends of all targets do, as functions.
+
+exir finds a backend by its class name and allows no subclass of one, so the classes themselves stay thin.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
+from executorch.exir.backend.utils import tag_constant_data
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from tosaic.common.arm_compile_spec import ArmCompileSpec
+from tosaic.errors import Invalid, Unsupported
+from tosaic.lower.delegate import Built, build, build_region, dump
+from tosaic.lower.partition import Check, Plan, Reason, Region
+from tosaic.lower.source import Source, overload, torch_op
+
+log = logging.getLogger("tosaic")
+
+
+class TosaicPartitioner(Partitioner):
+    """Tags what the target takes, as few delegates as possible; `reasons` tells why the rest stays on the CPU."""
+
+    backend: type[BackendDetails]
+
+    def __init__(self, spec: ArmCompileSpec, additional_checks: Sequence[OperatorSupportBase] | None = None) -> None:
+        super().__init__()
+        self.compile_spec = spec
+        self.checks = tuple(additional_checks or ())
+        self.reasons: tuple[Reason, ...] = ()
+        self.delegation_spec = DelegationSpec(self.backend.__name__, spec.to_list())
+        self._real: ExportedProgram | None = None
+        self._kept: list[torch._ops.OpOverload] = []
+
+    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[torch._ops.OpOverload], None]:
+        """Overloads of which every node will be delegated: exir fails on one that is kept and then left over."""
+        if ep.dialect == "EDGE":
+            return [], None
+        if self._real is not ep:
+            source = Source.of_program(ep)
+            built = self._build(source, ep)
+            self._kept = _all_delegated(source, built.plan)
+            self._real = ep
+        return self._kept, None
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Tag the nodes of every delegate."""
+        ensure_resolves(self.backend)
+        source = Source.of_program(exported_program, self._real)
+        built = self._build(source, exported_program)
+        tags: dict[str, DelegationSpec] = {}
+        for index, region in enumerate(built.plan.regions):
+            tag = f"tosaic_{index}"
+            tags[tag] = self.delegation_spec
+            for node in region.nodes:
+                node.meta["delegation_tag"] = tag
+        tag_constant_data(exported_program)
+        self.reasons = tuple(built.plan.reasons.values())
+        log_reasons(self.reasons)
+        return PartitionResult(exported_program, tags)
+
+    def _build(self, source: Source, program: ExportedProgram) -> Built:
+        return build(source, self.compile_spec, make_check(self.checks, program))
+
+
+def make_check(checks: Sequence[OperatorSupportBase], program: ExportedProgram) -> Check | None:
+    """exir's operator support objects as one check; they look at edge ops or at `original_aten`."""
+    if not checks:
+        return None
+    submodules = dict(program.graph_module.named_modules())
+
+    def check(node: Node) -> str | None:
+        for one in checks:
+            if not one.is_node_supported(submodules, node):
+                return f"`{type(one).__name__}` excludes it"
+        return None
+
+    return check
+
+
+def _all_delegated(source: Source, plan: Plan) -> list[torch._ops.OpOverload]:
+    left = {overload(n) for n in plan.reasons}
+    inside: dict[str, Any] = {}
+    for region in plan.regions:
+        for node in region.nodes:
+            name = overload(node)
+            if name not in left and isinstance(torch_op(node), torch._ops.OpOverload):
+                inside[name] = torch_op(node)
+    return list(inside.values())
+
+
+def ensure_resolves(backend: type[BackendDetails]) -> None:
+    """exir looks backends up by class name: refuse to go on where it would pick another class of that name."""
+    same = [c for c in BackendDetails.__subclasses__() if c.__name__ == backend.__name__ and c is not backend]
+    if same:
+        others = ", ".join(f"`{c.__module__}.{c.__name__}`" for c in same)
+        raise Invalid(
+            f"two backends are called `{backend.__name__}`",
+            why=f"{others} is imported in this process too, and ExecuTorch would pick one of them by its name",
+            fix="run the other backend in a process of its own",
+        )
+
+
+def preprocess(program: ExportedProgram, spec: ArmCompileSpec) -> PreprocessResult:
+    """Compile one delegate (from the cache, since the partitioner has tried it already)."""
+    source = Source.of_program(program)
+    outputs = list(source.output().all_input_nodes)
+    region = Region(tuple(source.calls()), tuple(source.inputs), tuple(outputs))
+    try:
+        delegate = build_region(source, region, spec)
+    except Unsupported as error:
+        raise Invalid(
+            f"a delegate for {spec.target.name} cannot be compiled",
+            why=error.what,
+            fix=error.fix or "let tosaic's partitioner choose the nodes",
+        ) from error
+    dump(delegate, spec)
+    return PreprocessResult(processed_bytes=delegate.blob, debug_handle_map=_debug_handles(region))
+
+
+def _debug_handles(region: Region) -> dict[int, tuple[int, ...]]:
+    handles = [n.meta["debug_handle"] for n in region.nodes if isinstance(n.meta.get("debug_handle"), int)]
+    return {i: (h,) for i, h in enumerate(handles)}
+
+
+def log_reasons(reasons: Sequence[Reason]) -> None:
+    """One line for every node that is not on the NPU."""
+    for r in reasons:
+        where = f" at {r.where}" if r.where else ""
+        fix = f" Fix: {r.fix}." if r.fix else ""
+        level = logging.DEBUG if r.border else logging.INFO
+        log.log(level, "%s (%s)%s stays on the CPU: %s.%s", r.node, r.op, where, r.why, fix)
+
+

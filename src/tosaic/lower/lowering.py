@@ -1,0 +1,270 @@
+"""The context of a lowering: a TOSA builder that also knows layout, constants and quantised meaning.
+
+Records receive it as their first argument. It is made anew for every region, so nothing leaks between regions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from tosaic.errors import Unsupported
+from tosaic.lower.tensor import Tensor, broadcast, inverse, of_array, of_value, with_value
+from tosaic.quantizer.qparams import QParams, multiplier, quantize
+from tosaic.targets import Target
+from tosaic.tosa import ops as tosa
+from tosaic.tosa.build import Builder
+from tosaic.tosa.ir import NUMPY, Array, DType, Value
+from tosaic.tosa.spec import Specification
+
+View: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+
+#: torch's NCHW seen on a value that TOSA keeps as NHWC
+NHWC = (0, 3, 1, 2)
+
+
+@dataclass
+class Lowering:
+    """Builds one TOSA graph. `next_q` is what the current node's result is quantised to, if that is known."""
+
+    target: Target
+    spec: Specification
+    b: Builder = field(default_factory=Builder)
+    next_q: QParams | None = None
+    _moved: dict[tuple[Value, tuple[int, ...]], Value] = field(default_factory=dict)
+    _shaped: dict[tuple[Value, tuple[int, ...]], Value] = field(default_factory=dict)
+
+    @property
+    def has_float(self) -> bool:
+        return "FP" in self.spec.profiles
+
+    # -- views ---------------------------------------------------------------------------------------------------
+
+    def reshape(self, t: Tensor, shape: Sequence[int]) -> Tensor:
+        """A view with another shape; nothing is emitted."""
+        new = tuple(int(d) for d in shape)
+        if t.is_const:
+            assert t.array is not None
+            return replace(t, shape=new, array=t.array.reshape(new), q=_reshape_axis(t, new))
+        return replace(t, shape=new)
+
+    def permute(self, t: Tensor, dims: Sequence[int]) -> Tensor:
+        """A view with permuted dimensions; nothing is emitted unless a reshape was pending."""
+        order = tuple(int(d) % max(t.rank, 1) for d in dims)
+        shape = tuple(t.shape[d] for d in order)
+        if t.is_const:
+            assert t.array is not None
+            q = t.q if t.q is None or t.q.axis is None else replace(t.q, axis=order.index(t.q.axis))
+            return replace(t, shape=shape, array=np.ascontiguousarray(t.array.transpose(order)), q=q)
+        if t.has_reshape and _keeps_order(t.shape, order):
+            return replace(t, shape=shape)
+        if t.has_reshape:
+            t = self.settle(t)
+        return replace(t, shape=shape, perm=tuple(t.perm[d] for d in order))
+
+    def settle(self, t: Tensor) -> Tensor:
+        """The same tensor with nothing pending in its view."""
+        if t.is_settled:
+            return t
+        assert t.value is not None
+        value = self._shape(self._move(t.value, t.perm), t.shape)
+        q = t.q
+        if q is not None and q.axis is not None:
+            axis = t.perm.index(q.axis)
+            if t.viewed[axis:] != t.shape[len(t.shape) - (len(t.viewed) - axis) :]:
+                raise Unsupported("a per-channel accumulator cannot be reshaped across its channels")
+            q = replace(q, axis=axis - len(t.viewed) + len(t.shape))
+        return replace(t, value=value, perm=tuple(range(value.rank)), q=q)
+
+    def arrange(self, t: Tensor, perm: tuple[int, ...]) -> Value:
+        """A value v with `transpose(v, perm)` equal to the tensor."""
+        if t.is_const:
+            assert t.array is not None
+            return self.constant(t.array.transpose(inverse(perm)), t.dtype)
+        if t.has_reshape:
+            t = self.settle(t)
+        assert t.value is not None
+        back = inverse(perm)
+        return self._move(t.value, tuple(t.perm[i] for i in back))
+
+    def emit(self, t: Tensor) -> Value:
+        """The value in logical layout (a constant is emitted)."""
+        if t.is_const:
+            assert t.array is not None
+            return self.constant(t.array, t.dtype)
+        value = self.settle(t).value
+        assert value is not None
+        return value
+
+    def _move(self, value: Value, perm: tuple[int, ...]) -> Value:
+        if perm == tuple(range(value.rank)):
+            return value
+        if _keeps_order(value.shape, perm):
+            return self._shape(value, tuple(value.shape[p] for p in perm))
+        key = (value, perm)
+        if key not in self._moved:
+            self._moved[key] = tosa.transpose(self.b, value, perm)
+        return self._moved[key]
+
+    def _shape(self, value: Value, shape: tuple[int, ...]) -> Value:
+        if value.shape == shape:
+            return value
+        if value.op is not None and value.op.kind == "RESHAPE":
+            return self._shape(value.op.inputs[0], shape)
+        key = (value, shape)
+        if key not in self._shaped:
+            self._shaped[key] = tosa.reshape(self.b, value, shape)
+        return self._shaped[key]
+
+    # -- constants -----------------------------------------------------------------------------------------------
+
+    def constant(self, array: Array, dtype: DType) -> Value:
+        return self.b.const(np.ascontiguousarray(array, NUMPY[dtype]), dtype)
+
+    def scalar(self, number: float, like: Tensor) -> Tensor:
+        """A constant of one element with the dtype and rank of another tensor."""
+        return of_array(np.full((1,) * like.rank, number, NUMPY[like.dtype]), like.dtype)
+
+    # -- operands of elementwise ops -----------------------------------------------------------------------------
+
+    def align(self, *tensors: Tensor) -> tuple[list[Value], Tensor]:
+        """Values of equal rank that broadcast in TOSA, and a tensor that shows the view of their result."""
+        shape = broadcast(*(t.shape for t in tensors))
+        lead = self._lead(tensors, shape)
+        if lead is None:
+            values = [self.emit(self.reshape(t, _pad_rank(t.shape, len(shape)))) for t in tensors]
+            out = Tensor(shape, values[0].dtype, values[0], perm=tuple(range(len(shape))))
+        else:
+            values = [self._follow(t, lead) for t in tensors]
+            out = lead
+        return values, out
+
+    def _lead(self, tensors: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor | None:
+        """The tensor whose pending view all others can take over, None where everything has to be settled."""
+        moving = [t for t in tensors if not t.is_const]
+        for lead in moving:
+            if lead.is_settled or lead.shape != shape:
+                continue
+            if not lead.has_reshape or all(_same_view(t, lead) or t.size == 1 for t in tensors):
+                return lead
+        return None
+
+    def _follow(self, t: Tensor, lead: Tensor) -> Value:
+        assert lead.value is not None
+        if t.value is not None and _same_view(t, lead):
+            return t.value
+        rank = lead.value.rank
+        if t.size == 1:
+            return self.emit(self.reshape(t, (1,) * rank))
+        return self.arrange(self.reshape(t, _pad_rank(t.shape, rank)), lead.perm)
+
+    # -- rescaling -----------------------------------------------------------------------------------------------
+
+    def rescale(
+        self,
+        value: Value,
+        dtype: DType,
+        factors: Sequence[float],
+        in_zp: int = 0,
+        out_zp: int = 0,
+    ) -> Value:
+        """RESCALE by one factor, or by one per element of the last axis."""
+        pairs = [multiplier(f) for f in factors]
+        return tosa.rescale(
+            self.b,
+            value,
+            dtype,
+            multiplier=[m for m, _ in pairs],
+            shift=[s for _, s in pairs],
+            in_zp=in_zp,
+            out_zp=out_zp,
+            per_channel=len(pairs) > 1,
+        )
+
+    def quantize(self, t: Tensor, q: QParams) -> Tensor:
+        """The codes of a tensor under `q`: the place where everything pending becomes an operator."""
+        if t.is_const:
+            codes = quantize(t.real().astype(np.float32), q)
+            return of_array(codes.astype(NUMPY[q.dtype]), q.dtype)
+        assert t.value is not None
+        if t.q is None:
+            raise Unsupported(
+                "a float tensor is quantised here, on the border of the NPU",
+                'compile with io="int8" to feed the NPU directly',
+            )
+        if t.lut is not None:
+            return with_value(t, self._tabulate(t, q))
+        if t.is_code:
+            same = t.q.same_grid(q)
+            value = t.value if same else self.rescale(t.value, q.dtype, [t.q.s / q.s], t.q.zp, q.zp)
+            return with_value(t, self._bound(value, q, None, t.q if same else None))
+        if t.q.axis is not None and t.q.axis != t.value.rank - 1:
+            raise Unsupported("a per-channel result can only be quantised with its channels last")
+        value = self.rescale(t.value, q.dtype, [s / q.s for s in t.q.scale], 0, q.zp)
+        return with_value(t, self._bound(value, q, t.clamp, None))
+
+    def _tabulate(self, t: Tensor, q: QParams) -> Value:
+        assert t.value is not None and t.lut is not None
+        if t.dtype is not DType.I8 or q.dtype is not DType.I8:
+            raise Unsupported(f"a table from {t.dtype.value} to {q.dtype.value} is not available", "quantise to int8")
+        codes = quantize(t.lut, q)
+        low, high = int(codes.min()), int(codes.max())
+        if np.array_equal(codes, np.clip(np.arange(-128, 128), low, high)):
+            return t.value if (low, high) == (-128, 127) else tosa.clamp(self.b, t.value, low, high)
+        return tosa.table(self.b, t.value, codes.astype(np.int8))
+
+    def _bound(self, value: Value, q: QParams, clamp: tuple[float, float] | None, known: QParams | None) -> Value:
+        """CLAMP codes to the range of `q` and to pending real bounds, where that says more than saturation does."""
+        info = np.iinfo(NUMPY[q.dtype])
+        low, high = q.qmin, q.qmax
+        if clamp is not None:
+            codes = quantize(np.asarray(clamp, np.float32), q)
+            low, high = max(low, int(codes[0])), min(high, int(codes[1]))
+        if known is not None and known.qmin >= low and known.qmax <= high:
+            return value
+        if low <= info.min and high >= info.max:
+            return value
+        return tosa.clamp(self.b, value, low, high)
+
+    def codes(self, t: Tensor, what: str = "input") -> Tensor:
+        """The tensor itself if it is quantised to 8 or 16 bits; else the reason why the op cannot be here."""
+        if t.is_code or (t.is_const and t.q is not None):
+            return t
+        if t.is_float:
+            raise Unsupported(f"its {what} is float and the NPU is an integer device", "quantise this part of the model")
+        raise Unsupported(f"its {what} is not quantised", "let the quantizer annotate the operator before it")
+
+
+def _same_view(a: Tensor, b: Tensor) -> bool:
+    if a.value is None or b.value is None:
+        return False
+    return (a.value.shape, a.perm, a.shape) == (b.value.shape, b.perm, b.shape)
+
+
+def _keeps_order(shape: tuple[int, ...], perm: tuple[int, ...]) -> bool:
+    """Whether a permutation only moves dimensions of size one, and so is a reshape."""
+    kept = [p for p in perm if shape[p] != 1]
+    return kept == sorted(kept)
+
+
+def _pad_rank(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    return (1,) * (rank - len(shape)) + shape
+
+
+def _reshape_axis(t: Tensor, shape: tuple[int, ...]) -> QParams | None:
+    """The parameters of a reshaped per-channel constant: its channel axis must survive the reshape."""
+    if t.q is None or t.q.axis is None:
+        return t.q
+    before = int(np.prod(t.shape[: t.q.axis], dtype=np.int64))
+    seen = 1
+    for axis, size in enumerate(shape):
+        if seen == before and size == t.shape[t.q.axis]:
+            return replace(t.q, axis=axis)
+        seen *= size
+    raise Unsupported("a per-channel constant is reshaped across its channels")
+
+
+__all__ = ["NHWC", "Lowering", "Tensor", "of_array", "of_value"]

@@ -1,0 +1,247 @@
+"""The front door's last step: what stays on the CPU and the finished delegates become one small program for exir."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
+from torch._subclasses import FakeTensorMode
+from torch.export import ExportedProgram
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx import Graph, GraphModule, Node
+
+from tosaic.lower.delegate import Built, Delegate
+from tosaic.lower.source import ASSERTIONS, QDQ, Source, bind, overload
+
+NCHW_TO_NHWC, NHWC_TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """An input or output of the program as the caller sees it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    layout: str
+    scale: float | None = None
+    zero_point: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How the program is called: which borders are int8, and which nodes carry channels last."""
+
+    inputs: tuple[Border, ...]
+    outputs: tuple[Border, ...]
+    codes: frozenset[Node]
+    nhwc: frozenset[Node]
+
+
+def sign(source: Source, io: str, layout: str) -> Signature:
+    """Work out the signature. `codes` are the quantise and dequantise nodes that io="int8" leaves to the caller."""
+    codes: set[Node] = set()
+    nhwc: set[Node] = set()
+    inputs, outputs = [], []
+    for node in source.inputs:
+        users = [u for u in node.users if u.op == "call_function" and overload(u) not in ASSERTIONS]
+        quantizers = [u for u in users if overload(u) in QDQ]
+        moved = layout == "nhwc" and source.fake(node).dim() == 4
+        as_codes = io == "int8" and bool(users) and users == quantizers and len({_grid(u) for u in users}) == 1
+        if moved:
+            nhwc.update({node, *quantizers})
+        if as_codes:
+            codes.update(quantizers)
+        inputs.append(_border(source, node, quantizers[0] if as_codes else None, moved))
+    for node in source.output().all_input_nodes if source.graph else ():
+        quantised = node.op == "call_function" and overload(node) in QDQ
+        moved = layout == "nhwc" and isinstance(source.fake(node), torch.Tensor) and source.fake(node).dim() == 4
+        before: Any = node.args[0] if quantised else node
+        if moved:
+            nhwc.update({node, before})
+        if quantised and io == "int8":
+            codes.add(node)
+        outputs.append(_border(source, node, node if quantised and io == "int8" else None, moved))
+    return Signature(tuple(inputs), tuple(outputs), frozenset(codes), frozenset(nhwc))
+
+
+def _grid(node: Node) -> tuple[Any, ...]:
+    a = bind(node)
+    return (a["scale"], a["zero_point"], a["quant_min"], a["quant_max"], a["dtype"])
+
+
+def _border(source: Source, node: Node, codec: Node | None, moved: bool) -> Border:
+    fake = source.fake(node)
+    if not isinstance(fake, torch.Tensor):
+        return Border(node.name, (), type(fake).__name__, "")
+    shape = tuple(int(d) for d in fake.shape)
+    if moved:
+        shape = tuple(shape[i] for i in NCHW_TO_NHWC)
+    dtype = fake.dtype if codec is None else bind(codec)["dtype"]
+    layout = "nhwc" if moved else ("nchw" if len(shape) == 4 else "")
+    scale, zero = (None, None) if codec is None else (float(bind(codec)["scale"]), int(bind(codec)["zero_point"]))
+    return Border(node.name, shape, str(dtype).removeprefix("torch."), layout, scale, zero)
+
+
+def stub(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> ExportedProgram:
+    """A program with the delegate's types and nothing in it: exir only asks it for shapes."""
+    graph, arguments, results = Graph(), [], []
+    for i, fake in enumerate(inputs):
+        node = graph.placeholder(f"x{i}")
+        node.meta["val"] = fake
+        arguments.append(InputSpec(InputKind.USER_INPUT, TensorArgument(f"x{i}"), None))
+    nodes = []
+    for fake in outputs:
+        full = torch.ops.aten.full.default
+        node = graph.call_function(full, (list(fake.shape), 0), {"dtype": fake.dtype})
+        node.meta["val"] = fake
+        nodes.append(node)
+        results.append(OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None))
+    graph.output(tuple(nodes))
+    root = GraphModule(torch.nn.Module(), graph)
+    spec = torch.utils._pytree.tree_flatten
+    ins, outs = spec((tuple(range(len(inputs))), {}))[1], spec(tuple(range(len(outputs))))[1]
+    config = EdgeCompileConfig(_check_ir_validity=False)
+    return ExportedProgram(
+        root=root,
+        graph=graph,
+        graph_signature=ExportGraphSignature(arguments, results),
+        state_dict={},
+        range_constraints={},
+        module_call_graph=[ModuleCallEntry("", ModuleCallSignature([], [], ins, outs))],
+        verifiers=[EXIREdgeDialectVerifier(edge_compile_config=config, class_only=True)],
+    )
+
+
+class Outer:
+    """Builds the module that exir gets: CPU nodes as they were, one call per delegate."""
+
+    def __init__(self, source: Source, built: Built, signature: Signature, backend: str, specs: list[CompileSpec]) -> None:
+        self.source, self.built, self.signature = source, built, signature
+        self.backend, self.specs = backend, specs
+        self.graph, self.root = Graph(), torch.nn.Module()
+        self.mode = FakeTensorMode()
+        self.made: dict[Node, Node] = {}
+        self.home = {n: d for d in built.delegates for n in d.region.nodes}
+        self.emitted: set[int] = set()
+
+    def build(self) -> GraphModule:
+        for node in self.source.inputs:
+            self.made[node] = self.graph.placeholder(node.name)
+        for node in self.source.calls():
+            if node not in self.home:
+                self._emit(node)
+        self.graph.output(torch.fx.node.map_arg(self.source.output().args[0], self._result))
+        return GraphModule(self.root, self.graph)
+
+    def _result(self, node: Node) -> Node:
+        made = self._use(node)
+        if node in self.signature.nhwc and not self._carries_nhwc(node):
+            made = self.graph.call_function(torch.ops.aten.permute.default, (made, list(NCHW_TO_NHWC)))
+        return made
+
+    def _carries_nhwc(self, node: Node) -> bool:
+        """Whether the node's value in the outer graph has its channels last already."""
+        if node in self.signature.nhwc and (node.op == "placeholder" or node in self.home):
+            return True
+        inner: Any = node.args[0] if node.op == "call_function" and overload(node) in QDQ else None
+        return isinstance(inner, Node) and inner in self.signature.nhwc and self._carries_nhwc(inner)
+
+    def _emit(self, node: Node) -> Node:
+        if node in self.made:
+            return self.made[node]
+        if node in self.signature.codes:
+            # The caller quantises or dequantises: the codes themselves are the border.
+            inner: Any = node.args[0]
+            self.made[node] = self._use(inner)
+            return self.made[node]
+        last = overload(node) in QDQ
+        arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: self._use(n) if last else self._plain(n))
+        self.made[node] = self.graph.call_function(node.target, *arguments)  # pyright: ignore
+        self.made[node].meta.update({k: v for k, v in node.meta.items() if k in ("stack_trace", "nn_module_stack")})
+        return self.made[node]
+
+    def _plain(self, node: Node) -> Node:
+        """The value as the CPU operators expect it: channels second."""
+        made = self._use(node)
+        if self._carries_nhwc(node):
+            return self.graph.call_function(torch.ops.aten.permute.default, (made, list(NHWC_TO_NCHW)))
+        return made
+
+    def _use(self, node: Node) -> Node:
+        if node in self.made:
+            return self.made[node]
+        if node in self.source.constants:
+            name = f"constant_{len(self.made)}"
+            self.root.register_buffer(name, self.source.constants[node].detach())
+            self.made[node] = self.graph.get_attr(name)
+            return self.made[node]
+        if node in self.home:
+            self._call(self.home[node])
+            return self.made[node]
+        return self._emit(node)
+
+    def _call(self, delegate: Delegate) -> None:
+        index = self.built.delegates.index(delegate)
+        arguments = []
+        for node in delegate.region.inputs:
+            made = self._use(node)
+            if self._carries_nhwc(node) != (node in self.signature.nhwc):
+                made = self.graph.call_function(torch.ops.aten.permute.default, (made, list(NCHW_TO_NHWC)))
+            arguments.append(made)
+        module = LoweredBackendModule(self._stub(delegate), self.backend, delegate.blob, self.specs)
+        name = f"lowered_{index}"
+        self.root.add_module(name, module)
+        call = self.graph.call_module(name, tuple(arguments))
+        for position, node in enumerate(delegate.region.outputs):
+            self.made[node] = self.graph.call_function(operator.getitem, (call, position))
+
+    def _stub(self, delegate: Delegate) -> ExportedProgram:
+        region = delegate.region
+        return stub([self._fake(n) for n in region.inputs], [self._fake(n) for n in region.outputs])
+
+    def _fake(self, node: Node) -> torch.Tensor:
+        real = self.source.fake(node)
+        shape = [int(d) for d in real.shape]
+        if node in self.signature.nhwc:
+            shape = [shape[i] for i in NCHW_TO_NHWC]
+        with self.mode:
+            return torch.empty(shape, dtype=real.dtype)
+
+
+def example(border: Border) -> torch.Tensor:
+    """A tensor with the dtype and shape of an input."""
+    return torch.zeros(border.shape, dtype=getattr(torch, border.dtype))
+
+
+def pack(
+    source: Source,
+    built: Built,
+    signature: Signature,
+    backend: str,
+    specs: list[CompileSpec],
+    metadata: Mapping[str, str],
+) -> tuple[GraphModule, Any]:
+    """The outer module and exir's finished program. `metadata` become constant methods of the .pte."""
+    import executorch.kernels.quantized  # noqa: F401  (registers the out variants that exir looks for)
+
+    outer = Outer(source, built, signature, backend, specs).build()
+    inputs = tuple(example(b) for b in signature.inputs)
+    program = torch.export.export(outer, inputs)
+    edge = to_edge(program, constant_methods=dict(metadata) or None, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+    return outer, edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=False))

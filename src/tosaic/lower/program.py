@@ -1,0 +1,313 @@
+"""Lowering of fx nodes to TOSA: one walk, one record per node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import Node
+
+from tosaic.errors import Invalid, Unsupported
+from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.source import DTYPES, QUANTIZE, Source, bind, overload, torch_op
+from tosaic.lower.tensor import Tensor, inverse, of_array
+from tosaic.ops._registry import Record, registry
+from tosaic.quantizer.qparams import QParams
+from tosaic.targets import Target
+from tosaic.tosa.ir import Array, DType, Graph, Type
+from tosaic.tosa.spec import Specification
+from tosaic.tosa.verify import verify_legality
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A result that TOSA cannot hold (int64, float64, complex ...)."""
+
+    what: str
+
+
+#: what a node has become: a tensor, several of them, or nothing TOSA knows
+Result = Any
+
+
+class Walk:
+    """The state of one walk over a graph: the lowering context and what every node has become."""
+
+    def __init__(self, source: Source, target: Target, nhwc: frozenset[Node] = frozenset()) -> None:
+        self.source, self.nhwc = source, nhwc
+        self.lo = Lowering(target, Specification.parse(target.tosa_spec))
+        self.results: dict[Node, Result] = {}
+
+    def receive(self, node: Node) -> Result:
+        """Make a node's result an input of the graph."""
+        fake = self.source.fake(node)
+        if isinstance(fake, (tuple, list)):
+            self.results[node] = Foreign("several tensors")
+        else:
+            self.results[node] = self._input(fake, node in self.nhwc)
+        return self.results[node]
+
+    def _input(self, fake: Any, nhwc: bool) -> Result:
+        if not isinstance(fake, torch.Tensor):
+            return Foreign(type(fake).__name__)
+        if fake.dtype not in DTYPES:
+            return Foreign(str(fake.dtype).removeprefix("torch."))
+        shape = tuple(int(d) for d in fake.shape)
+        perm = NHWC if nhwc else tuple(range(len(shape)))
+        value = self.lo.b.input(Type(DTYPES[fake.dtype], tuple(shape[i] for i in inverse(perm))))
+        return Tensor(shape, value.dtype, value, perm=perm)
+
+    def get(self, node: Node) -> Result:
+        if node in self.results:
+            return self.results[node]
+        if node in self.source.constants:
+            self.results[node] = _constant(self.source.constants[node])
+            return self.results[node]
+        return self.receive(node)
+
+    def run(self, node: Node) -> Result:
+        """Lower one node. Raises Unsupported; the graph may then hold ops that nobody reads."""
+        self.lo.b.origin = (node.name,)
+        start = len(self.lo.b.ops)
+        try:
+            result = self._run(node)
+            for op in self.lo.b.ops[start:]:
+                verify_legality(op, self.lo.spec)
+        except Invalid as error:
+            raise Unsupported(error.what, error.fix) from error
+        self.results[node] = result
+        return result
+
+    def _run(self, node: Node) -> Result:
+        name = overload(node)
+        if name == "getitem":
+            source: Any = node.args[0]
+            items = self.get(source)
+            if isinstance(items, Foreign):
+                raise Unsupported(f"it takes {items.what} from an operator that is not on the NPU")
+            item = items[node.args[1]]
+            if isinstance(item, Unsupported):
+                raise item
+            return item
+        record = registry().find(name)
+        arguments = {k: self._argument(v) for k, v in bind(node).items()} if hasattr(torch_op(node), "_schema") else {}
+        folded = self._fold(node, record, arguments)
+        if folded is not None:
+            return folded
+        table = self._tabulate(node, record, arguments)
+        if table is not None:
+            return table
+        if record is None:
+            raise Unsupported(f"Tosaic has no lowering for `{name}`", "replace the operator, or leave it on the CPU")
+        family = self.lo.target.family
+        for limit in record.limits:
+            if family in limit.families and not limit.holds(self.lo, arguments):
+                raise Unsupported(limit.sentence, limit.fix)
+        self.lo.next_q = quantised_to(node)
+        result = apply(self.lo, record, arguments)
+        self._check(node, result)
+        return result
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, Node):
+            got = self.get(value)
+            if isinstance(got, Foreign):
+                raise Unsupported(f"its input is {got.what}, which the target has no type for", "cast it to int32 or float32")
+            return got
+        if isinstance(value, (list, tuple)):
+            return [self._argument(v) for v in value]
+        return value
+
+    def _tabulate(self, node: Node, record: Record | None, arguments: Mapping[str, Any]) -> Tensor | None:
+        """Apply an elementwise op to all 256 numbers its one quantised input can be; None if it is not that case."""
+        if not (record.pointwise if record is not None else _is_pointwise(node)):
+            return None
+        tensors = [a for a in arguments.values() if isinstance(a, Tensor)]
+        moving = [t for t in tensors if not t.is_const]
+        fits = all(_can_tabulate(t) and _same_base(t, moving[0]) for t in moving)
+        if not moving or not fits or any(t.size != 1 for t in tensors if t.is_const):
+            return None
+        base = moving[0]
+        given = {
+            k: (_table_input(a) if isinstance(a, Tensor) else a) for k, a in arguments.items()
+        }
+        out = torch_op(node)(**given)
+        if not isinstance(out, torch.Tensor) or out.shape != (256,):
+            return None
+        return replace(base, lut=out.detach().numpy(), clamp=None)
+
+    def _fold(self, node: Node, record: Record | None, arguments: Mapping[str, Any]) -> Tensor | None:
+        """Compute what depends on constants alone; data movement and (de)quantisation keep codes as codes."""
+        tensors = [t for a in arguments.values() for t in (a if isinstance(a, list) else [a]) if isinstance(t, Tensor)]
+        if not all(t.is_const for t in tensors) or torch.Tag.nondeterministic_seeded in torch_op(node).tags:
+            return None
+        if record is not None and (record.family == "cast" or record.moves):
+            return None
+        out = torch_op(node)(**{k: _real(a) for k, a in arguments.items()})
+        return _constant(out) if isinstance(out, torch.Tensor) else None
+
+    def _check(self, node: Node, result: Result) -> None:
+        """A record must give what torch gives: anything else would be a silent miscompile."""
+        fake = self.source.fake(node)
+        if isinstance(result, Tensor) and isinstance(fake, torch.Tensor) and result.shape != tuple(fake.shape):
+            raise Unsupported(
+                f"internal error: `{overload(node)}` was lowered to shape {list(result.shape)} instead of "
+                f"{list(fake.shape)}",
+                "please report this",
+            )
+
+    def finish(self, outputs: Sequence[Node]) -> Graph:
+        """The graph with these nodes' results as outputs, in logical layout."""
+        values = []
+        for node in outputs:
+            result = self.results[node]
+            if not isinstance(result, Tensor) or is_pending(result):
+                raise Unsupported("its result exists only inside the NPU", "quantise it")
+            self.lo.b.origin = (node.name,)
+            values.append(self.lo.arrange(result, NHWC) if node in self.nhwc else self.lo.emit(result))
+        return self.lo.b.finish(values)
+
+
+class _Caller:
+    """What an `expand` function sees when it runs inside a lowering: aten ops by name on tensors."""
+
+    def __init__(self, lo: Lowering) -> None:
+        self._lo = lo
+
+    def __call__(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        full = f"aten.{name}"
+        record = registry().find(full)
+        assert record is not None, full
+        packet, _, variant = name.partition(".")
+        target = getattr(getattr(torch.ops.aten, packet), variant)
+        names = [a.name for a in target._schema.arguments]
+        bound = {a.name: a.default_value for a in target._schema.arguments if a.has_default_value()}
+        bound.update(zip(names, args, strict=False))
+        bound.update(kwargs)
+        return apply(self._lo, record, bound)
+
+    def constant(self, array: Array) -> Tensor:
+        return of_array(array, DType.F32)
+
+    @staticmethod
+    def shape(t: Tensor) -> tuple[int, ...]:
+        return t.shape
+
+    @staticmethod
+    def data(t: Tensor) -> Array | None:
+        return t.array
+
+    @staticmethod
+    def is_bool(t: Tensor) -> bool:
+        return t.dtype is DType.BOOL
+
+
+def apply(lo: Lowering, record: Record, arguments: Mapping[str, Any]) -> Result:
+    """Lower through the record's own function, or through its expansion where the data is float."""
+    if record.lower is not None:
+        return record.lower(lo, **arguments)
+    assert record.expand is not None
+    if any(isinstance(a, Tensor) and a.q is not None for a in arguments.values()):
+        raise Unsupported(
+            f"`{record.name}` is quantised as a whole, so the ranges inside it are unknown",
+            "quantise with tosaic's quantizer, which expands it before calibration",
+        )
+    return record.expand(_Caller(lo), **arguments)
+
+
+def is_pending(result: Result) -> bool:
+    """Whether a result has no stored form of its own outside the NPU: a float meaning on integer storage."""
+    if isinstance(result, Tensor):
+        return result.q is not None or result.lut is not None or (result.is_const and result.is_float)
+    return isinstance(result, (tuple, list)) and any(is_pending(r) for r in result)
+
+
+def lower(
+    source: Source,
+    nodes: Iterable[Node],
+    inputs: Sequence[Node],
+    outputs: Sequence[Node],
+    target: Target,
+    nhwc: frozenset[Node] = frozenset(),
+) -> Graph:
+    """The TOSA graph of a region that the partitioner has found to be supported. `nhwc`: borders with channels last."""
+    walk = Walk(source, target, nhwc)
+    for node in inputs:
+        walk.receive(node)
+    for node in nodes:
+        walk.run(node)
+    return walk.finish(outputs)
+
+
+def quantised_to(node: Node) -> QParams | None:
+    """What a node's result is quantised to, looking through ops that bound or move it."""
+    while len(node.users) == 1:
+        user = next(iter(node.users))
+        if user.op != "call_function":
+            return None
+        name = overload(user)
+        if name == QUANTIZE:
+            a = bind(user)
+            return qparams_of(a["scale"], a["zero_point"], a["quant_min"], a["quant_max"], a["dtype"])
+        record = registry().find(name)
+        if record is None or not (record.bounds or record.moves):
+            return None
+        node = user
+    return None
+
+
+def qparams_of(scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype) -> QParams:
+    if dtype not in DTYPES:
+        raise Unsupported(f"it is quantised to {str(dtype).removeprefix('torch.')}", "use int8")
+    return QParams((float(scale),), (int(zero_point),), DTYPES[dtype], int(quant_min), int(quant_max))
+
+
+def _constant(tensor: torch.Tensor) -> Result:
+    if tensor.dtype not in DTYPES:
+        if tensor.dtype in (torch.int64, torch.float64):
+            narrow = tensor.to(torch.int32 if tensor.dtype is torch.int64 else torch.float32)
+            return of_array(_numpy(narrow), DTYPES[narrow.dtype])
+        return Foreign(str(tensor.dtype).removeprefix("torch."))
+    return of_array(_numpy(tensor), DTYPES[tensor.dtype])
+
+
+def _numpy(tensor: torch.Tensor) -> Array:
+    tensor = tensor.detach().cpu().contiguous()
+    return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype is torch.bfloat16 else tensor.numpy()
+
+
+def _real(value: Any) -> Any:
+    """Constants as torch tensors of the real numbers they stand for."""
+    if isinstance(value, list):
+        return [_real(v) for v in value]
+    if not isinstance(value, Tensor):
+        return value
+    assert value.array is not None
+    return torch.from_numpy(value.real().astype(np.float32) if value.q is not None else value.array.copy())
+
+
+def _is_pointwise(node: Node) -> bool:
+    return torch.Tag.pointwise in getattr(torch_op(node), "tags", ())
+
+
+def _can_tabulate(t: Tensor) -> bool:
+    return t.q is not None and t.dtype is DType.I8 and (t.lut is not None or t.is_code)
+
+
+def _same_base(a: Tensor, b: Tensor) -> bool:
+    return (a.value, a.perm, a.shape, a.q) == (b.value, b.perm, b.shape, b.q)
+
+
+def _table_input(t: Tensor) -> torch.Tensor:
+    if t.is_const:
+        return torch.tensor(float(t.real().reshape(-1)[0]), dtype=torch.float32)
+    if t.lut is not None:
+        return torch.from_numpy(t.lut.copy())
+    assert t.q is not None
+    codes = torch.arange(-128, 128, dtype=torch.float32)
+    return (codes - t.q.zp) * t.q.s
+
+

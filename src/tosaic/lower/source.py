@@ -1,0 +1,186 @@
+"""One view on the fx graphs that arrive: ATen or edge dialect, exported program or converted module."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import GraphModule, Node
+
+from tosaic.tosa.ir import DType
+
+DTYPES: Mapping[torch.dtype, DType] = {
+    torch.bool: DType.BOOL,
+    torch.int8: DType.I8,
+    torch.int16: DType.I16,
+    torch.int32: DType.I32,
+    torch.float16: DType.F16,
+    torch.bfloat16: DType.BF16,
+    torch.float32: DType.F32,
+}
+
+QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
+DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
+QDQ = frozenset(
+    f"quantized_decomposed.{verb}_per_{grain}.default"
+    for verb in ("quantize", "dequantize")
+    for grain in ("tensor", "channel")
+)
+
+ASSERTIONS = frozenset({"aten._assert_tensor_metadata.default"})
+
+
+def torch_op(node: Node) -> Any:
+    """The torch overload behind a call of any dialect (an edge overload wraps it)."""
+    target: Any = node.target
+    return target if isinstance(target, torch._ops.OpOverload) else getattr(target, "_op", target)
+
+
+def overload(node: Node) -> str:
+    """The canonical name of a call, the same in every dialect."""
+    return "getitem" if node.target is operator.getitem else str(torch_op(node))
+
+
+@cache
+def _schema(target: Any) -> tuple[tuple[str, bool, Any, bool], ...]:
+    return tuple(
+        (a.name, a.kwarg_only, a.default_value if a.has_default_value() else None, a.has_default_value())
+        for a in target._schema.arguments
+    )
+
+
+def bind(node: Node) -> dict[str, Any]:
+    """The arguments of a call under the names of its schema, defaults filled in."""
+    bound: dict[str, Any] = {}
+    positional = list(node.args)
+    for name, kwarg_only, default, has_default in _schema(torch_op(node)):
+        if name in node.kwargs:
+            bound[name] = node.kwargs[name]
+        elif positional and not kwarg_only:
+            bound[name] = positional.pop(0)
+        elif has_default:
+            bound[name] = default
+    return bound
+
+
+@dataclass(eq=False)
+class Source:
+    """A graph with its constants. A constant without data (a fake program) is given plausible numbers."""
+
+    graph: torch.fx.Graph
+    constants: dict[Node, torch.Tensor]
+    inputs: list[Node]
+    invented: bool = False
+    _types: dict[Node, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of_program(program: ExportedProgram, real: ExportedProgram | None = None) -> Source:
+        """`real` supplies the data where `program` holds fake tensors."""
+        signature = program.graph_signature
+        mutated = set(signature.buffers_to_mutate.values())
+        placeholders = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
+        source = Source(program.graph, {}, [])
+        for spec in signature.input_specs:
+            node = placeholders[spec.arg.name]
+            if spec.kind is InputKind.USER_INPUT or spec.target in mutated or spec.kind is InputKind.TOKEN:
+                source.inputs.append(node)
+                continue
+            tensor = _lookup(program, spec.target)
+            if tensor is None or _is_fake(tensor):
+                tensor = _lookup(real, spec.target) if real is not None else None
+            if tensor is None or _is_fake(tensor):
+                tensor, source.invented = _invent(node.meta["val"]), True
+            source.constants[node] = tensor
+        return source
+
+    @staticmethod
+    def of_module(module: GraphModule) -> Source:
+        """The graph of `export().module()` and of `convert_pt2e`: parameters are get_attr nodes."""
+        source = Source(module.graph, {}, [])
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                source.inputs.append(node)
+            elif node.op == "get_attr":
+                value: Any = module
+                for part in str(node.target).split("."):
+                    value = getattr(value, part)
+                if isinstance(value, torch.Tensor):
+                    source.constants[node] = value
+        return source
+
+    def calls(self) -> Iterator[Node]:
+        """The calls that compute something (assertions about metadata hold by construction)."""
+        return (n for n in self.graph.nodes if n.op == "call_function" and overload(n) not in ASSERTIONS)
+
+    def output(self) -> Node:
+        return next(n for n in reversed(self.graph.nodes) if n.op == "output")
+
+    def fake(self, node: Node) -> Any:
+        """A tensor (or tuple of them) that has the dtype and shape of the node's result."""
+        if node not in self._types:
+            self._types[node] = self._type(node)
+        return self._types[node]
+
+    def _type(self, node: Node) -> Any:
+        if node in self.constants:
+            return self.constants[node]
+        val = node.meta.get("val")
+        if val is not None:
+            return val
+        name = overload(node)
+        if name in QDQ:
+            # PT2E leaves its own nodes without a type: the shape is the input's, the dtype stands in the arguments.
+            arg: Any = node.args[0]
+            dtype = torch.float32 if ".dequantize" in name else bind(node)["dtype"]
+            return torch.empty(tuple(self.fake(arg).shape), dtype=dtype, device="meta")
+        if name == "getitem":
+            arg, index = node.args
+            return self.fake(arg)[index]  # pyright: ignore
+        return None
+
+
+def _lookup(program: ExportedProgram | None, name: str | None) -> torch.Tensor | None:
+    if program is None or name is None:
+        return None
+    found = program.state_dict.get(name, program.constants.get(name))
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _is_fake(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, torch._subclasses.FakeTensor) or tensor.device.type == "meta"
+
+
+def _invent(fake: torch.Tensor) -> torch.Tensor:
+    """Numbers for a constant that only exists as a type: every value is a legal scale, weight or zero point."""
+    shape = tuple(int(d) for d in fake.shape)
+    if fake.dtype.is_floating_point:
+        return torch.full(shape, 0.0078125, dtype=fake.dtype)
+    return torch.zeros(shape, dtype=fake.dtype) if fake.dtype in (torch.int32, torch.int64) else torch.ones(shape, dtype=fake.dtype)
+
+
+def source_line(node: Node) -> str:
+    """file:line of the user's code that made a node: the innermost frame outside torch and site-packages."""
+    trace = node.meta.get("stack_trace") or ""
+    best = ""
+    for line in trace.splitlines():
+        line = line.strip()
+        if not line.startswith('File "'):
+            continue
+        path, _, rest = line[6:].partition('", line ')
+        number = rest.split(",")[0]
+        if "site-packages" not in path and "/torch/" not in path.replace("\\", "/"):
+            best = f"{path}:{number}"
+    return best
+
+
+def module_path(node: Node) -> str:
+    """The dotted path of the nn.Module that a node belongs to."""
+    stack = node.meta.get("nn_module_stack") or {}
+    entries = list(stack.values())
+    return str(entries[-1][0]) if entries else ""

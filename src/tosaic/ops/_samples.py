@@ -1,0 +1,71 @@
+"""Test inputs of the operator records, written without importing torch.
+
+`torch`, `nn` and `F` here import the real modules at first use, so a record file may say `lambda x: F.relu6(x)`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+class _Lazy:
+    """A module that is imported when one of its names is first used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)
+
+
+torch: Any = _Lazy("torch")
+nn: Any = _Lazy("torch.nn")
+F: Any = _Lazy("torch.nn.functional")
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A random input: uniform in [low, high] (`float32`), or integers from low to high."""
+
+    shape: tuple[int, ...]
+    low: float = -2.0
+    high: float = 2.0
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A call of an operator. `call` takes the inputs; with `module` it is a factory of an nn.Module instead.
+
+    `flavours` names where the sample is meant to run; ints have no quantised form, some ops no float form.
+    `composite` marks calls that the quantizer expands into several stages.
+    """
+
+    call: Callable[..., Any]
+    inputs: tuple[Input, ...]
+    module: bool = False
+    flavours: tuple[str, ...] = ("FP", "INT")
+
+
+def f32(*shape: int, low: float = -2.0, high: float = 2.0) -> Input:
+    return Input(shape, low, high)
+
+
+def i32(*shape: int, low: int = -100, high: int = 100) -> Input:
+    return Input(shape, low, high, "int32")
+
+
+def _flavours(inputs: tuple[Input, ...]) -> tuple[str, ...]:
+    """Plain integers belong to the integer profile; they are not quantised."""
+    return ("INT",) if any(i.dtype != "float32" for i in inputs) else ("FP", "INT")
+
+
+def call(function: Callable[..., Any], *inputs: Input, flavours: tuple[str, ...] | None = None) -> Sample:
+    return Sample(function, inputs, flavours=_flavours(inputs) if flavours is None else flavours)
+
+
+def module(factory: Callable[[], Any], *inputs: Input, flavours: tuple[str, ...] | None = None) -> Sample:
+    return Sample(factory, inputs, module=True, flavours=_flavours(inputs) if flavours is None else flavours)

@@ -1,0 +1,66 @@
+"""Attention: scaled_dot_product_attention as matmul, softmax, matmul."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tosaic.errors import Unsupported
+from tosaic.ops._registry import composite
+from tosaic.ops._samples import F, call, f32, torch
+from tosaic.ops.activation import softmax_of
+
+
+def _expand_attention(
+    aten: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    if dropout_p:
+        raise Unsupported("attention has dropout", "call model.eval() before export")
+    if enable_gqa:
+        raise Unsupported("grouped-query attention is not available", "repeat the keys and values")
+    factor = 1.0 / math.sqrt(aten.shape(query)[-1]) if scale is None else scale
+    scores = aten("matmul.default", aten("mul.Tensor", query, factor), aten("transpose.int", key, -2, -1))
+    keep = None
+    if is_causal:
+        rows, columns = aten.shape(query)[-2], aten.shape(key)[-2]
+        keep = aten.constant(np.tril(np.ones((rows, columns), np.float32)))
+    elif attn_mask is not None:
+        data = aten.data(attn_mask)
+        if data is not None and data.dtype == np.bool_:
+            keep = aten.constant(data.astype(np.float32))
+        elif data is None and aten.is_bool(attn_mask):
+            raise Unsupported("a boolean attention mask is computed at run time", "make the mask a buffer, or additive")
+        else:
+            scores = aten("add.Tensor", scores, attn_mask)
+    return aten("matmul.default", softmax_of(aten, scores, -1, keep), value)
+
+
+composite(
+    "scaled_dot_product_attention",
+    "aten.scaled_dot_product_attention.default",
+    expand=_expand_attention,
+    samples=lambda: [
+        call(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), *[f32(1, 2, 6, 8)] * 3),
+        call(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.5), *[f32(3, 5, 4)] * 3),
+        call(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), *[f32(1, 1, 5, 17)] * 3),
+        call(
+            lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m),
+            *[f32(1, 2, 4, 8)] * 3,
+            f32(4, 4),
+        ),
+        call(
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=torch.eye(4, dtype=torch.bool)),
+            *[f32(1, 2, 4, 8)] * 3,
+        ),
+    ],
+)

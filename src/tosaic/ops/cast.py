@@ -1,0 +1,173 @@
+"""Quantise, dequantise, and the operators that change nothing: clone, dropout, to, alias."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tosaic.errors import Unsupported
+from tosaic.lower.lowering import Lowering
+from tosaic.lower.tensor import Tensor, of_array
+from tosaic.ops._registry import op
+from tosaic.ops._samples import F, call, f32, module, nn, torch
+from tosaic.quantizer.qparams import QParams
+from tosaic.tosa import ops as tosa
+from tosaic.tosa.ir import DType
+
+_DTYPES = {
+    "torch.bool": DType.BOOL,
+    "torch.int8": DType.I8,
+    "torch.int16": DType.I16,
+    "torch.int32": DType.I32,
+    "torch.float16": DType.F16,
+    "torch.bfloat16": DType.BF16,
+    "torch.float32": DType.F32,
+}
+
+
+def _params(scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: Any) -> QParams:
+    kind = _DTYPES.get(str(dtype))
+    if kind is None:
+        raise Unsupported(f"it is quantised to {dtype}", "use int8")
+    return QParams((float(scale),), (int(zero_point),), kind, int(quant_min), int(quant_max))
+
+
+def _channel_params(scales: Tensor, zero_points: Tensor, axis: int, low: int, high: int, dtype: Any) -> QParams:
+    if not (scales.is_const and zero_points.is_const):
+        raise Unsupported("its scales are computed at run time", "use static quantisation")
+    per_tensor = _params(1.0, 0, low, high, dtype)
+    scale = tuple(float(s) for s in scales.real().reshape(-1))
+    zero = tuple(int(z) for z in zero_points.real().reshape(-1))
+    return replace(per_tensor, scale=scale, zero_point=zero, axis=int(axis))
+
+
+@op("quantize", "quantized_decomposed.quantize_per_tensor.default", quant="none")
+def quantize(lo: Lowering, input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: Any) -> Tensor:
+    """Where everything pending becomes an operator: RESCALE, TABLE or CLAMP."""
+    return lo.quantize(input, _params(scale, zero_point, quant_min, quant_max, dtype))
+
+
+@op("dequantize", "quantized_decomposed.dequantize_per_tensor.default", quant="none")
+def dequantize(
+    lo: Lowering,
+    input: Tensor,
+    scale: float,
+    zero_point: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: Any,
+    out_dtype: Any = None,
+) -> Tensor:
+    """Codes get their meaning; nothing is emitted."""
+    q = _params(scale, zero_point, quant_min, quant_max, dtype)
+    if input.q is not None or input.dtype is not q.dtype:
+        raise Unsupported(f"it dequantises {input.dtype.value} as if it were {q.dtype.value}")
+    return replace(input, q=q)
+
+
+@op("quantize_channel", "quantized_decomposed.quantize_per_channel.default", quant="none")
+def quantize_channel(
+    lo: Lowering,
+    input: Tensor,
+    scales: Tensor,
+    zero_points: Tensor,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: Any,
+) -> Tensor:
+    """A float weight that was left unfolded becomes its codes."""
+    if not input.is_const:
+        raise Unsupported("per-channel quantisation of an activation is not possible on the NPU", "quantise per tensor")
+    return lo.quantize(input, _channel_params(scales, zero_points, axis, quant_min, quant_max, dtype))
+
+
+@op("dequantize_channel", "quantized_decomposed.dequantize_per_channel.default", quant="none")
+def dequantize_channel(
+    lo: Lowering,
+    input: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: Any,
+    out_dtype: Any = None,
+) -> Tensor:
+    """Weights and biases get their per-channel meaning; nothing is emitted."""
+    if not input.is_const:
+        raise Unsupported("an activation is quantised per channel", "quantise activations per tensor")
+    zeros = zero_points or of_array(np.zeros(scales.shape, np.int32), DType.I32)
+    return replace(input, q=_channel_params(scales, zeros, axis, quant_min, quant_max, dtype))
+
+
+def _samples_same() -> list[Any]:
+    return [
+        call(lambda x: x.clone() * 2.0, f32(2, 3)),
+        call(lambda x: x.contiguous(memory_format=torch.contiguous_format) + 1.0, f32(1, 3, 4, 4)),
+        call(lambda x: F.dropout(x, 0.3, False) + 1.0, f32(3, 5)),
+        module(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 4)), f32(1, 8)),
+        call(lambda x: x[:] + 1.0, f32(2, 4)),
+        call(lambda x: x.detach() * 3.0, f32(4)),
+    ]
+
+
+@op(
+    "same",
+    "aten.clone.default",
+    "aten.alias.default",
+    "aten.alias_copy.default",
+    "aten.contiguous.default",
+    "aten.dropout.default",
+    "aten.feature_dropout.default",
+    "aten.detach.default",
+    "aten.detach_.default",
+    "aten.detach_copy.default",
+    "aten.lift_fresh_copy.default",
+    "aten.lift_fresh.default",
+    "dim_order_ops._clone_dim_order.default",
+    quant="share",
+    moves=True,
+    samples=_samples_same,
+)
+def same(lo: Lowering, train: bool = False, **arguments: Any) -> Tensor:
+    """Operators that give their first argument back."""
+    if train:
+        raise Unsupported("dropout is in train mode", "call model.eval() before export")
+    return next(a for a in arguments.values() if isinstance(a, Tensor))
+
+
+@op(
+    "to",
+    "aten.to.dtype",
+    "aten.to.dtype_layout",
+    "aten.to.device",
+    "aten.to.other",
+    "aten._to_copy.default",
+    "aten.type_as.default",
+    "dim_order_ops._to_dim_order_copy.default",
+    quant="share",
+    moves=True,
+    samples=lambda: [
+        call(lambda x: x.to(torch.float32) * 2.0, f32(2, 3)),
+        call(lambda x: x.to(torch.float16).to(torch.float32), f32(2, 3), flavours=()),
+    ],
+)
+def to(lo: Lowering, self: Tensor, dtype: Any = None, other: Tensor | None = None, **_: Any) -> Tensor:
+    """A cast; to the type that the tensor already has it is nothing."""
+    kind = other.dtype if other is not None else (self.dtype if dtype is None else _DTYPES.get(str(dtype)))
+    meaning = DType.F32 if self.q is not None else self.dtype
+    if kind is meaning or (dtype is None and other is None):
+        return self
+    if kind is None or self.q is not None:
+        raise Unsupported(f"a cast from {meaning.value} to {dtype} is not possible on the target", "keep one dtype")
+    if self.is_const and self.array is not None:
+        from tosaic.tosa.ir import NUMPY
+
+        return of_array(self.array.astype(NUMPY[kind]), kind)
+    if (self.is_float or kind.is_float) and not lo.has_float:
+        raise Unsupported(f"a cast from {self.dtype.value} to {kind.value} needs float", "keep this part quantised")
+    assert self.value is not None
+    return replace(self, value=tosa.cast(lo.b, self.value, kind), dtype=kind)

@@ -1,0 +1,207 @@
+"""Convolutions: conv1d, conv2d, grouped, depthwise, dilated, strided, with any padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tosaic.errors import Unsupported
+from tosaic.lower import arith
+from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.tensor import Tensor, with_value
+from tosaic.ops._registry import op
+from tosaic.ops._rules import pair
+from tosaic.ops._samples import Sample, f32, module, nn
+from tosaic.quantizer.qparams import QParams
+from tosaic.tosa import ops as tosa
+from tosaic.tosa.ir import Array
+
+
+def _pads(padding: Any, kernel: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
+    """(top, bottom, left, right). Torch puts the odd pixel of `same` at the end."""
+    if padding == "valid":
+        return (0, 0, 0, 0)
+    if padding == "same":
+        totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+        return (totals[0] // 2, totals[0] - totals[0] // 2, totals[1] // 2, totals[1] - totals[1] // 2)
+    h, w = pair(padding)
+    return (h, h, w, w)
+
+
+def _channels(q: QParams | None, start: int, stop: int) -> QParams | None:
+    """The parameters of some of a weight's output channels."""
+    if q is None or q.axis is None:
+        return q
+    return replace(q, scale=q.scale[start:stop], zero_point=q.zero_point[start:stop])
+
+
+def _slice_const(t: Tensor | None, start: int, stop: int) -> Tensor | None:
+    if t is None or t.array is None:
+        return t
+    return replace(t, array=t.array[start:stop], shape=(stop - start,), q=_channels(t.q, start, stop))
+
+
+def _grouped(lo: Lowering, x: Tensor, weight: Array, q: QParams | None, bias: Tensor | None, groups: int, **how: Any) -> Tensor:
+    """One convolution per group, joined along the channels; quantised first, so that int8 and not int32 is joined."""
+    out_q, image = lo.next_q, lo.arrange(x, NHWC)
+    if x.q is not None and out_q is None:
+        raise Unsupported("the result of its groups is not quantised", "quantise the output of the convolution")
+    n, h, w, c = image.shape
+    size_in, size_out = c // groups, weight.shape[0] // groups
+    parts = []
+    for g in range(groups):
+        value = tosa.slice(lo.b, image, (0, 0, 0, g * size_in), (n, h, w, size_in))
+        part = Tensor((n, size_in, h, w), value.dtype, value, perm=NHWC, q=x.q)
+        a, z = g * size_out, (g + 1) * size_out
+        out = arith.convolve(lo, part, weight[a:z], _channels(q, a, z), _slice_const(bias, a, z), **how)
+        parts.append(out if out_q is None or x.q is None else lo.quantize(out, out_q))
+    joined = tosa.concat(lo.b, [p.value for p in parts if p.value is not None], 3)
+    like = replace(parts[0], shape=(parts[0].shape[0], weight.shape[0], *parts[0].shape[2:]))
+    return with_value(like, joined, out_q if x.q is not None else None)
+
+
+def convolution(
+    lo: Lowering,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: tuple[int, int],
+    padding: Any,
+    dilation: tuple[int, int],
+    groups: int,
+) -> Tensor:
+    """A 2-D convolution of a logical NCHW tensor with an OIHW weight."""
+    array, _, q = arith.weight_codes(lo, weight)
+    if (x.q is None) != (q is None):
+        raise Unsupported("only one of its input and weight is quantised", "quantise both")
+    if x.q is not None:
+        x = lo.codes(x)
+    kernel = (array.shape[2], array.shape[3])
+    how: dict[str, Any] = {"pad": _pads(padding, kernel, dilation), "stride": stride, "dilation": dilation}
+    channels = x.shape[1]
+    if groups == channels and groups > 1:
+        multiple = array.shape[0] // channels
+        lanes = array.reshape(channels, multiple, *kernel).transpose(2, 3, 0, 1)
+        return arith.convolve(lo, x, lanes, q, bias, depthwise=True, **how)
+    ohwi = np.ascontiguousarray(array.transpose(0, 2, 3, 1))
+    if groups > 1:
+        return _grouped(lo, x, ohwi, q, bias, groups, depthwise=False, **how)
+    return arith.convolve(lo, x, ohwi, q, bias, depthwise=False, **how)
+
+
+def _as_2d(lo: Lowering, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A 1-D convolution is a 2-D one of height one."""
+    w = lo.reshape(weight, (weight.shape[0], weight.shape[1], 1, weight.shape[2]))
+    return lo.reshape(x, (x.shape[0], x.shape[1], 1, x.shape[2])), w
+
+
+def _batched(lo: Lowering, x: Tensor, rank: int) -> Tensor:
+    return x if x.rank == rank else lo.reshape(x, (1, *x.shape))
+
+
+def _convolve(
+    lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Tensor:
+    if weight.rank not in (3, 4):
+        raise Unsupported(f"a convolution over {weight.rank - 2} dimensions is not available", "use conv1d or conv2d")
+    batched = x.rank == weight.rank
+    full = _batched(lo, x, weight.rank)
+    if weight.rank == 4:
+        out = convolution(lo, full, weight, bias, pair(stride), padding, pair(dilation), groups)
+        shape = out.shape
+    else:
+        image, kernel = _as_2d(lo, full, weight)
+
+        def wide(value: Any) -> Any:
+            return value if isinstance(value, str) else (0, pair(value)[0])
+
+        (s, _), (d, _) = pair(stride), pair(dilation)
+        out = convolution(lo, image, kernel, bias, (1, s), wide(padding), (1, d), groups)
+        shape = (out.shape[0], out.shape[1], out.shape[3])
+    return lo.reshape(out, shape if batched else shape[1:])
+
+
+def _samples_conv2d() -> list[Sample]:
+    def conv(*args: Any, **kwargs: Any) -> Any:
+        return lambda: nn.Conv2d(*args, **kwargs)
+
+    return [
+        module(conv(3, 8, 3), f32(1, 3, 9, 9)),
+        module(conv(3, 17, 3, padding=1, stride=2), f32(3, 3, 8, 8)),
+        module(conv(1, 4, (2, 5), padding=(1, 2)), f32(1, 1, 6, 9)),
+        module(conv(17, 64, 1, bias=False), f32(1, 17, 4, 4)),
+        module(conv(8, 8, 3, dilation=2, padding=2), f32(1, 8, 9, 9)),
+        module(conv(8, 8, 3, dilation=(1, 2)), f32(1, 8, 9, 9)),
+        module(conv(8, 12, 3, groups=4, padding=1), f32(1, 8, 6, 6)),
+        module(conv(16, 16, 3, groups=16, padding=1, stride=2), f32(1, 16, 8, 8)),
+        module(conv(6, 12, 3, groups=6), f32(1, 6, 8, 8)),
+        module(conv(3, 8, 3, padding="same"), f32(1, 3, 7, 7)),
+        module(conv(3, 8, 4, padding="same"), f32(1, 3, 7, 7)),
+        module(conv(3, 8, 3, padding="valid", stride=2), f32(1, 3, 8, 8)),
+        module(conv(3, 8, 3, stride=3), f32(1, 3, 10, 10)),
+        module(conv(3, 8, 2, stride=(4, 5)), f32(1, 3, 12, 15)),
+        module(conv(3, 8, 3), f32(3, 9, 9)),
+        module(conv(3, 8, 3), f32(1, 3, 9, 9, low=-40.0, high=2.0)),
+    ]
+
+
+@op("conv2d", "aten.conv2d.default", "aten.conv2d.padding", quant="weight", samples=_samples_conv2d)
+def conv2d(
+    lo: Lowering,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    return _convolve(lo, input, weight, bias, stride, padding, dilation, groups)
+
+
+@op(
+    "conv1d",
+    "aten.conv1d.default",
+    "aten.conv1d.padding",
+    quant="weight",
+    samples=lambda: [
+        module(lambda: nn.Conv1d(3, 8, 3), f32(1, 3, 12)),
+        module(lambda: nn.Conv1d(3, 17, 5, stride=2, padding=2), f32(3, 3, 12)),
+        module(lambda: nn.Conv1d(8, 8, 3, groups=8, dilation=2), f32(1, 8, 12)),
+        module(lambda: nn.Conv1d(8, 8, 3, groups=2, padding="same"), f32(1, 8, 12)),
+        module(lambda: nn.Conv1d(3, 8, 3, bias=False), f32(3, 12)),
+    ],
+)
+def conv1d(
+    lo: Lowering,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    return _convolve(lo, input, weight, bias, stride, padding, dilation, groups)
+
+
+@op("convolution", "aten.convolution.default", quant="weight")
+def convolution_any(
+    lo: Lowering,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """The form that exir decomposes every convolution to."""
+    if transposed:
+        raise Unsupported("a transposed convolution is not available yet", "use upsampling and a plain convolution")
+    return _convolve(lo, input, weight, bias, stride, padding, dilation, groups)

@@ -1,0 +1,242 @@
+"""Arithmetic on elements: add, sub, mul, div, neg and the functions of one number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tosaic.errors import Unsupported
+from tosaic.lower import arith
+from tosaic.lower.lowering import Lowering
+from tosaic.lower.tensor import Tensor, of_array
+from tosaic.ops._registry import op
+from tosaic.ops._rules import operand, unary
+from tosaic.ops._samples import Sample, call, f32, i32, torch
+from tosaic.tosa import ops as tosa
+from tosaic.tosa.build import Builder
+from tosaic.tosa.ir import DType, Value
+
+
+def _operands(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
+    like = a if isinstance(a, Tensor) and not (a.is_const and isinstance(b, Tensor)) else b
+    return operand(lo, a, like), operand(lo, b, like)
+
+
+def _code_constant(lo: Lowering, t: Tensor) -> Tensor:
+    """A float constant beside a quantised operand becomes int8 codes of its own."""
+    if not (t.is_const and t.q is None and t.is_float):
+        return t
+    from tosaic.quantizer.qparams import QParams, quantize
+
+    peak = float(np.max(np.abs(t.real()), initial=0.0)) or 1.0
+    q = QParams((peak / 127.0,), (0,), DType.I8, -127, 127)
+    return of_array(quantize(t.real().astype(np.float32), q).astype(np.int8), DType.I8, q)
+
+
+def _pair(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
+    x, y = _operands(lo, a, b)
+    if x.q is not None or y.q is not None:
+        x, y = _code_constant(lo, x), _code_constant(lo, y)
+    return x, y
+
+
+def _samples_binary(name: str) -> Callable[[], list[Sample]]:
+    def samples() -> list[Sample]:
+        def run(x: Any, y: Any) -> Any:
+            return getattr(torch, name)(x, y)
+
+        cases = [
+            call(run, f32(4), f32(4)),
+            call(run, f32(1, 3, 8, 8), f32(1, 3, 8, 8)),
+            call(run, f32(3, 17, 4, 5), f32(1, 17, 1, 1)),
+            call(run, f32(5, 1), f32(1, 6)),
+            call(run, f32(2, 3, 4), f32(4)),
+            call(run, f32(2, 3, 4), f32(1)),
+            call(run, f32(1, 64, 2, 2, 3), f32(1, 64, 2, 2, 3)),
+            call(run, f32(3, 4), f32(3, 4, low=-20.0, high=0.5)),
+            call(lambda x: run(x, 1.5), f32(2, 5)),
+            call(lambda x: run(x, x), f32(2, 5)),
+            call(run, i32(3, 5), i32(3, 5)),
+        ]
+        return cases
+
+    return samples
+
+
+def _samples_add() -> list[Sample]:
+    return [
+        *_samples_binary("add")(),
+        call(lambda x, y: torch.add(x, y, alpha=2.0), f32(3, 4), f32(3, 4)),
+        call(lambda x, y: torch.add(x, y, alpha=-0.5), f32(3, 4), f32(3, 4)),
+        call(lambda x, y: torch.ops.aten.add_(x * 1.0, y), f32(3, 4), f32(3, 4)),
+        call(lambda x: x + x, i32(5)),
+        call(lambda x: torch.add(x, 3, alpha=2), i32(5)),
+    ]
+
+
+@op(
+    "add",
+    "aten.add.Tensor",
+    "aten.add_.Tensor",
+    "aten.add.Scalar",
+    "aten.add_.Scalar",
+    pointwise=True,
+    samples=_samples_add,
+)
+def add(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
+    return arith.total(lo, *_pair(lo, self, other), alpha=alpha)
+
+
+@op(
+    "sub",
+    "aten.sub.Tensor",
+    "aten.sub_.Tensor",
+    "aten.sub.Scalar",
+    "aten.sub_.Scalar",
+    pointwise=True,
+    samples=lambda: [
+        *_samples_binary("sub")(),
+        call(lambda x, y: torch.sub(x, y, alpha=2.0), f32(3, 4), f32(3, 4)),
+        call(lambda x: torch.sub(x, 3, alpha=2), i32(5)),
+    ],
+)
+def sub(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
+    return arith.total(lo, *_pair(lo, self, other), alpha=alpha, subtract=True)
+
+
+@op(
+    "mul",
+    "aten.mul.Tensor",
+    "aten.mul_.Tensor",
+    "aten.mul.Scalar",
+    "aten.mul_.Scalar",
+    pointwise=True,
+    samples=_samples_binary("mul"),
+)
+def mul(lo: Lowering, self: Any, other: Any) -> Tensor:
+    x, y = _operands(lo, self, other)
+    if y.is_const and y.size == 1 and x.is_accumulator:
+        factor = float(y.real().reshape(-1)[0])
+        if factor > 0:
+            return arith.scaled(x, factor)
+    return arith.product(lo, *_pair(lo, x, y))
+
+
+def _expand_div(aten: Any, self: Any, other: Any) -> Any:
+    if isinstance(other, (int, float)) or aten.shape(other) == ():
+        return None
+    return aten("mul.Tensor", self, aten("reciprocal.default", other))
+
+
+@op(
+    "div",
+    "aten.div.Tensor",
+    "aten.div_.Tensor",
+    "aten.div.Scalar",
+    "aten.div_.Scalar",
+    expand=_expand_div,
+    pointwise=True,
+    samples=lambda: [
+        call(lambda x, y: x / y, f32(4), f32(4, low=0.5, high=2.0)),
+        call(lambda x, y: x / y, f32(1, 3, 8, 8), f32(1, 3, 8, 8, low=0.5, high=2.0)),
+        call(lambda x, y: x / y, f32(5, 1), f32(1, 6, low=-4.0, high=-1.0)),
+        call(lambda x: x / 3.0, f32(2, 5)),
+        call(lambda x: x / 4, f32(2, 5)),
+    ],
+)
+def div(lo: Lowering, self: Any, other: Any) -> Tensor:
+    x, y = _operands(lo, self, other)
+    if y.is_const and y.size == 1 and x.is_accumulator:
+        divisor = float(y.real().reshape(-1)[0])
+        if divisor > 0:
+            return arith.scaled(x, 1.0 / divisor)
+    if x.q is not None or y.q is not None:
+        raise Unsupported("a quotient of two quantised tensors has no integer form", "quantise with tosaic's quantizer, "
+                          "which turns it into a product with the reciprocal")  # fmt: skip
+    if not x.is_float:
+        raise Unsupported("a true division of integers gives float", "divide with rounding_mode='trunc'")
+    if y.is_const:
+        return arith.product(lo, x, of_array((1.0 / y.real()).astype(np.float32), DType.F32))
+    return arith.product(lo, x, unary(lo, tosa.reciprocal, y))
+
+
+@op(
+    "neg",
+    "aten.neg.default",
+    "aten.neg_.default",
+    pointwise=True,
+    samples=lambda: [
+        call(lambda x: -x, f32(4)),
+        call(lambda x: -x, f32(3, 17, 2, 2)),
+        call(lambda x: -x, i32(2, 3)),
+    ],
+)
+def neg(lo: Lowering, self: Tensor) -> Tensor:
+    return unary(lo, lambda b, v: tosa.negate(b, v), self)
+
+
+def _pointwise(name: str, build: Callable[[Builder, Value], Value], low: float, high: float) -> None:
+    """A function of one number: TABLE in int8, one TOSA op in float."""
+
+    def lower(lo: Lowering, self: Tensor) -> Tensor:
+        return unary(lo, build, self)
+
+    lower.__module__ = __name__
+    op(
+        name,
+        f"aten.{name}.default",
+        f"aten.{name}_.default",
+        pointwise=True,
+        samples=lambda: [
+            call(lambda x: getattr(torch, name)(x), f32(7, low=low, high=high)),
+            call(lambda x: getattr(torch, name)(x), f32(3, 17, 4, 4, low=low, high=high)),
+            call(lambda x: getattr(torch, name)(x), f32(1, 2, 3, 2, 2, low=low, high=high)),
+        ],
+    )(lower)
+
+
+def _sqrt(b: Builder, v: Value) -> Value:
+    half = b.const(np.full((1,) * v.rank, 0.5, np.float32), DType.F32)
+    return tosa.pow(b, v, half)
+
+
+_pointwise("exp", tosa.exp, -4.0, 3.0)
+_pointwise("log", tosa.log, 0.05, 6.0)
+_pointwise("sqrt", _sqrt, 0.0, 9.0)
+_pointwise("rsqrt", tosa.rsqrt, 0.1, 9.0)
+_pointwise("reciprocal", tosa.reciprocal, 0.25, 6.0)
+_pointwise("erf", tosa.erf, -3.0, 3.0)
+
+
+@op(
+    "pow",
+    "aten.pow.Tensor_Scalar",
+    "aten.pow_.Scalar",
+    "aten.pow.Tensor_Tensor",
+    "aten.pow.Scalar",
+    pointwise=True,
+    samples=lambda: [
+        call(lambda x: x.pow(2), f32(2, 5)),
+        call(lambda x: x.pow(3), f32(2, 5)),
+        call(lambda x: x**0.5, f32(1, 3, 4, 4, low=0.0, high=4.0)),
+        call(lambda x: x**-1.5, f32(6, low=0.5, high=4.0)),
+        call(lambda x: 2.0**x, f32(6)),
+        call(lambda x, y: x**y, f32(6, low=0.5, high=4.0), f32(6), flavours=("FP",)),
+    ],
+)
+def pow(lo: Lowering, self: Any, exponent: Any) -> Tensor:
+    like = self if isinstance(self, Tensor) else exponent
+    if like.q is not None:
+        raise Unsupported("a power of two quantised tensors has no integer form", "use a constant exponent")
+    x, y = operand(lo, self, like), operand(lo, exponent, like)
+    if y.is_const and y.size == 1:
+        number = float(y.real().reshape(-1)[0])
+        # POW is undefined for a negative base: whole exponents are products instead.
+        if number in (2.0, 3.0):
+            square = arith.product(lo, x, x)
+            return square if number == 2.0 else arith.product(lo, square, x)
+        if number == 1.0:
+            return x
+    return arith.plain(lo, tosa.pow, x, y)

@@ -1,0 +1,172 @@
+"""Matrix products: linear, addmm, mm, bmm, matmul."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tosaic.errors import Unsupported
+from tosaic.lower import arith
+from tosaic.lower.lowering import Lowering
+from tosaic.lower.tensor import Tensor, broadcast, of_value
+from tosaic.ops._registry import op
+from tosaic.ops._samples import Sample, call, f32, module, nn, torch
+from tosaic.quantizer.qparams import accumulator
+from tosaic.tosa import ops as tosa
+from tosaic.tosa.ir import DType
+
+
+def fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x @ weight.T + bias with a constant weight, as a 1x1 convolution over one row of pixels."""
+    array, _, q = arith.weight_codes(lo, weight)
+    if (x.q is None) != (q is None):
+        raise Unsupported("only one of its input and weight is quantised", "quantise both")
+    if x.q is not None:
+        x = lo.codes(x)
+    rows = x.size // x.shape[-1]
+    # One image row of `rows` pixels: Ethos-U85 is 15 % faster on it than on `rows` images of one pixel.
+    image = lo.permute(lo.reshape(x, (1, 1, rows, x.shape[-1])), (0, 3, 1, 2))
+    out = arith.convolve(
+        lo,
+        image,
+        np.ascontiguousarray(array.reshape(array.shape[0], 1, 1, array.shape[1])),
+        q,
+        bias,
+        pad=(0, 0, 0, 0),
+        stride=(1, 1),
+        dilation=(1, 1),
+        depthwise=False,
+    )
+    flat = lo.permute(out, (0, 2, 3, 1))
+    return lo.reshape(flat, (*x.shape[:-1], array.shape[0]))
+
+
+def batch_product(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
+    """[B,M,K] @ [B,K,N]."""
+    if x.q is not None or y.q is not None:
+        x, y = lo.codes(x, "first operand"), lo.codes(y, "second operand")
+        assert x.q is not None and y.q is not None
+        if DType.I8 not in (x.dtype, y.dtype) or x.dtype is not y.dtype:
+            raise Unsupported("a product of two activations needs int8 on both sides", "use int8 here")
+        if x.q.axis is not None or y.q.axis is not None:
+            raise Unsupported("an operand is quantised per channel", "quantise it per tensor")
+        value = tosa.matmul(lo.b, lo.emit(x), lo.emit(y), x_zp=x.q.zp, y_zp=y.q.zp)
+        return of_value(value, accumulator((x.q.s * y.q.s,)))
+    if not x.is_float or not y.is_float:
+        raise Unsupported("an integer matrix product without quantisation is not available", "quantise the model")
+    return of_value(tosa.matmul(lo.b, lo.emit(x), lo.emit(y)))
+
+
+def expanded(lo: Lowering, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A tensor repeated along its dimensions of size one."""
+    if x.shape == shape:
+        return x
+    padded = lo.reshape(x, (1,) * (len(shape) - x.rank) + x.shape)
+    times = tuple(n // d for n, d in zip(shape, padded.shape, strict=True))
+    return of_value(tosa.tile(lo.b, lo.emit(padded), times), x.q)
+
+
+def product_of(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
+    """torch.matmul."""
+    if y.is_const and y.rank == 2 and x.rank >= 1:
+        return fully_connected(lo, x, lo.permute(y, (1, 0)), None)
+    left = x if x.rank > 1 else lo.reshape(x, (1, x.shape[0]))
+    right = y if y.rank > 1 else lo.reshape(y, (y.shape[0], 1))
+    batch = broadcast(left.shape[:-2], right.shape[:-2])
+    (m, k), n = left.shape[-2:], right.shape[-1]
+    count = int(np.prod(batch, dtype=np.int64))
+    a = lo.reshape(expanded(lo, left, (*batch, m, k)), (count, m, k))
+    b = lo.reshape(expanded(lo, right, (*batch, k, n)), (count, k, n))
+    out = batch_product(lo, a, b)
+    tail = (() if x.rank == 1 else (m,)) + (() if y.rank == 1 else (n,))
+    return lo.reshape(out, (*batch, *tail))
+
+
+def _samples_linear() -> list[Sample]:
+    return [
+        module(lambda: nn.Linear(8, 4), f32(1, 8)),
+        module(lambda: nn.Linear(17, 64), f32(3, 17)),
+        module(lambda: nn.Linear(64, 1, bias=False), f32(2, 5, 64)),
+        module(lambda: nn.Linear(3, 17), f32(3, 2, 4, 3)),
+        module(lambda: nn.Linear(8, 4), f32(8)),
+        module(lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)), f32(2, 8)),
+        module(lambda: nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU()), f32(2, 8)),
+        module(lambda: nn.Linear(8, 4), f32(3, 8, low=-50.0, high=1.0)),
+    ]
+
+
+@op("linear", "aten.linear.default", quant="weight", samples=_samples_linear)
+def linear(lo: Lowering, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return fully_connected(lo, input, weight, bias)
+
+
+def _expand_addmm(aten: Any, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
+    product = aten("mm.default", mat1, mat2)
+    addend = self if beta == 1 else aten("mul.Tensor", self, beta)
+    return aten("add.Tensor", product if alpha == 1 else aten("mul.Tensor", product, alpha), addend)
+
+
+@op(
+    "addmm",
+    "aten.addmm.default",
+    expand=_expand_addmm,
+    samples=lambda: [
+        call(lambda b, x, y: torch.addmm(b, x, y), f32(3), f32(2, 4), f32(4, 3)),
+        call(lambda b, x, y: torch.addmm(b, x, y, beta=0.5, alpha=2.0), f32(2, 3), f32(2, 4), f32(4, 3)),
+    ],
+)
+def addmm(lo: Lowering, self: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
+    if mat2.is_const and self.is_const and beta == 1 and alpha == 1:
+        return fully_connected(lo, mat1, lo.permute(mat2, (1, 0)), self)
+    if mat1.q is not None:
+        raise Unsupported("a sum with a product needs the product quantised first", "quantise with tosaic's quantizer")
+    product = product_of(lo, mat1, mat2)
+    if alpha != 1:
+        product = arith.product(lo, product, lo.scalar(alpha, product))
+    addend = self if beta == 1 else arith.product(lo, self, lo.scalar(beta, self))
+    return arith.total(lo, product, addend)
+
+
+
+
+@op(
+    "mm",
+    "aten.mm.default",
+    samples=lambda: [
+        call(lambda x, y: torch.mm(x, y), f32(3, 17), f32(17, 5)),
+        call(lambda x, y: torch.mm(x, y), f32(1, 4), f32(4, 64)),
+    ],
+)
+def mm(lo: Lowering, self: Tensor, mat2: Tensor) -> Tensor:
+    return product_of(lo, self, mat2)
+
+
+@op(
+    "bmm",
+    "aten.bmm.default",
+    samples=lambda: [
+        call(lambda x, y: torch.bmm(x, y), f32(1, 3, 4), f32(1, 4, 5)),
+        call(lambda x, y: torch.bmm(x, y), f32(3, 17, 4), f32(3, 4, 64)),
+    ],
+)
+def bmm(lo: Lowering, self: Tensor, mat2: Tensor) -> Tensor:
+    return product_of(lo, self, mat2)
+
+
+@op(
+    "matmul",
+    "aten.matmul.default",
+    samples=lambda: [
+        call(lambda x, y: x @ y, f32(4), f32(4)),
+        call(lambda x, y: x @ y, f32(3, 4), f32(4)),
+        call(lambda x, y: x @ y, f32(4), f32(4, 5)),
+        call(lambda x, y: x @ y, f32(3, 4), f32(4, 5)),
+        call(lambda x, y: x @ y, f32(2, 3, 4), f32(4, 5)),
+        call(lambda x, y: x @ y, f32(1, 3, 4), f32(2, 4, 5)),
+        call(lambda x, y: x @ y, f32(2, 3, 5, 4), f32(2, 3, 4, 5)),
+        call(lambda x, y: x @ y.transpose(-2, -1), f32(1, 2, 5, 4), f32(1, 2, 5, 4)),
+    ],
+)
+def matmul(lo: Lowering, self: Tensor, other: Tensor) -> Tensor:
+    return product_of(lo, self, other)

@@ -1,0 +1,160 @@
+"""Normalisation: batch_norm (what the quantizer could not fold) and layer_norm."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tosaic.errors import Unsupported
+from tosaic.lower import arith
+from tosaic.lower.lowering import Lowering
+from tosaic.lower.tensor import Tensor, of_array
+from tosaic.ops._registry import composite, op
+from tosaic.ops._samples import F, call, f32, module, nn
+from tosaic.quantizer.qparams import QParams
+from tosaic.tosa.ir import DType
+
+
+def _affine(lo: Lowering, x: Tensor, factor: Any, offset: Any) -> Tensor:
+    """x * factor[c] + offset[c] over dimension 1."""
+    channels = x.shape[1]
+    if x.q is None:
+        shape = (1, channels, *(1,) * (x.rank - 2))
+        scaled = arith.product(lo, x, of_array(factor.reshape(shape).astype(np.float32), DType.F32))
+        return arith.total(lo, scaled, of_array(offset.reshape(shape).astype(np.float32), DType.F32))
+    x = lo.codes(x)
+    # A 1x1 depthwise convolution with weights of +-127: the factor sits in the per-channel scale without loss.
+    codes = np.where(factor < 0, -127, 127).astype(np.int8).reshape(1, 1, channels, 1)
+    scale = tuple(float(s) for s in np.maximum(np.abs(factor), 1e-12) / 127.0)
+    q = QParams(scale, (0,) * channels, DType.I8, -127, 127, 2)
+    tail = x.shape[2:]
+    image = lo.reshape(x, (x.shape[0], channels, *((1,) * (2 - len(tail))), *tail)) if len(tail) < 2 else x
+    if image.rank != 4:
+        raise Unsupported(f"batch norm over {x.rank - 2} dimensions is not available", "fold it into a convolution")
+    out = arith.convolve(
+        lo,
+        image,
+        codes,
+        q,
+        of_array(offset.astype(np.float32), DType.F32),
+        pad=(0, 0, 0, 0),
+        stride=(1, 1),
+        dilation=(1, 1),
+        depthwise=True,
+    )
+    return lo.reshape(out, x.shape)
+
+
+def _normalised(
+    lo: Lowering, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, eps: float
+) -> Tensor:
+    if mean is None or var is None:
+        raise Unsupported("it has no running statistics", "use track_running_stats=True")
+    if not all(t is None or t.is_const for t in (weight, bias, mean, var)):
+        raise Unsupported("its statistics are not constants", "call model.eval() before export")
+    factor = 1.0 / np.sqrt(var.real() + eps)
+    if weight is not None:
+        factor = factor * weight.real()
+    offset = -mean.real() * factor + (0.0 if bias is None else bias.real())
+    return _affine(lo, x, factor, offset)
+
+
+@op(
+    "batch_norm",
+    "aten.batch_norm.default",
+    samples=lambda: [
+        module(lambda: _warm(nn.BatchNorm2d(3)), f32(1, 3, 4, 4)),
+        module(lambda: _warm(nn.BatchNorm2d(17, eps=0.1)), f32(3, 17, 4, 4)),
+        module(lambda: nn.Sequential(nn.ReLU(), _warm(nn.BatchNorm2d(8, affine=False))), f32(1, 8, 4, 4)),
+        module(lambda: _warm(nn.BatchNorm1d(64)), f32(3, 64)),
+        module(lambda: _warm(nn.BatchNorm1d(5)), f32(2, 5, 7)),
+        module(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), _warm(nn.BatchNorm2d(8))), f32(1, 3, 6, 6)),
+    ],
+)
+def batch_norm(
+    lo: Lowering,
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = False,
+) -> Tensor:
+    if training:
+        raise Unsupported("batch norm is in train mode", "call model.eval() before export")
+    return _normalised(lo, input, weight, bias, running_mean, running_var, eps)
+
+
+def _warm(norm: Any) -> Any:
+    """Used by samples: statistics and weights that are not trivial."""
+    channels = norm.num_features
+    for i in range(channels):
+        norm.running_mean[i] = math.sin(i + 1.0)
+        norm.running_var[i] = 0.5 + (i % 7) / 3.0
+        if norm.affine:
+            norm.weight.data[i] = 1.5 * math.cos(i)
+            norm.bias.data[i] = math.sin(3.0 * i)
+    return norm
+
+
+@op("batch_norm_legit", "aten._native_batch_norm_legit_no_training.default", quant="none")
+def batch_norm_legit(
+    lo: Lowering,
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, Any, Any]:
+    """The form that exir decomposes to; only the first result is used in inference."""
+    out = _normalised(lo, input, weight, bias, running_mean, running_var, eps)
+    gone = Unsupported("the statistics of this batch are not available on the NPU")
+    return out, gone, gone
+
+
+def _layer_norm(aten: Any, x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+    dims = list(range(-len(normalized_shape), 0))
+    mean = aten("mean.dim", x, dims, True)
+    centred = aten("sub.Tensor", x, mean)
+    variance = aten("mean.dim", aten("mul.Tensor", centred, centred), dims, True)
+    inverse = aten("rsqrt.default", aten("add.Tensor", variance, eps))
+    out = aten("mul.Tensor", centred, inverse)
+    if weight is not None:
+        out = aten("mul.Tensor", out, weight)
+    if bias is not None:
+        out = aten("add.Tensor", out, bias)
+    return out, mean, inverse
+
+
+def _expand_layer_norm(
+    aten: Any, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
+) -> Any:
+    return _layer_norm(aten, input, normalized_shape, weight, bias, eps)[0]
+
+
+composite(
+    "layer_norm",
+    "aten.layer_norm.default",
+    expand=_expand_layer_norm,
+    samples=lambda: [
+        module(lambda: nn.LayerNorm(16), f32(2, 16)),
+        module(lambda: nn.LayerNorm(17, eps=1e-3), f32(3, 4, 17)),
+        module(lambda: nn.LayerNorm((4, 5)), f32(1, 3, 4, 5)),
+        module(lambda: nn.LayerNorm(64, bias=False), f32(1, 2, 64)),
+        call(lambda x: F.layer_norm(x, (8,)), f32(3, 8)),
+    ],
+)
+
+
+def _expand_native(aten: Any, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
+    return _layer_norm(aten, input, normalized_shape, weight, bias, eps)
+
+
+composite("native_layer_norm", "aten.native_layer_norm.default", expand=_expand_native)

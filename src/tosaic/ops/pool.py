@@ -1,0 +1,282 @@
+"""Pooling: max, average and adaptive average, any stride, with ceil_mode and without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tosaic.errors import Unsupported
+from tosaic.lower import arith
+from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.tensor import Tensor, with_value
+from tosaic.ops._registry import op
+from tosaic.ops._rules import pair
+from tosaic.ops._samples import F, Sample, call, f32, module, nn
+from tosaic.ops.shape import subsampled
+from tosaic.quantizer.qparams import QParams
+from tosaic.tosa import ops as tosa
+from tosaic.tosa.ir import DType, Value
+
+#: a stride that every Ethos-U takes; a larger one is stride 1 and a subsampling
+LONGEST_STRIDE = 3
+
+
+class Window:
+    """The window of a 2-D pooling: kernel, stride, padding, and the rows that ceil_mode adds at the end."""
+
+    def __init__(self, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: bool) -> None:
+        self.kernel = pair(kernel)
+        self.stride = self.kernel if stride is None or stride == [] or stride == () else pair(stride)
+        self.pad = pair(padding)
+        self.extra = [0, 0]
+        for axis, size in enumerate(x.shape[-2:]):
+            span = size + 2 * self.pad[axis] - self.kernel[axis]
+            outputs = span // self.stride[axis] + 1
+            if ceil_mode and span % self.stride[axis]:
+                # torch adds a window only if it starts inside the image or its left padding
+                if outputs * self.stride[axis] < size + self.pad[axis]:
+                    self.extra[axis] = self.stride[axis] - span % self.stride[axis]
+                    outputs += 1
+            if outputs == 1:
+                self.stride = (1, self.stride[1]) if axis == 0 else (self.stride[0], 1)
+        self.padding = (self.pad[0], self.pad[0] + self.extra[0], self.pad[1], self.pad[1] + self.extra[1])
+
+    @property
+    def is_long(self) -> bool:
+        return max(self.stride) > LONGEST_STRIDE
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """The stride given to the NPU."""
+        return (1, 1) if self.is_long else self.stride
+
+
+def _unbatched(lo: Lowering, x: Tensor) -> Tensor:
+    return x if x.rank == 4 else lo.reshape(x, (1, *x.shape))
+
+
+def _thinned(lo: Lowering, x: Tensor, window: Window) -> Tensor:
+    """What stride 1 computed, brought to the stride that was asked for."""
+    if not window.is_long:
+        return x
+    for axis in (0, 1):
+        x = subsampled(lo, x, 2 + axis, window.stride[axis])
+    return x
+
+
+def _pooled(value: Value, q: QParams | None) -> Tensor:
+    n, h, w, c = value.shape
+    return Tensor((n, c, h, w), value.dtype, value, perm=NHWC, q=q)
+
+
+def _samples_pool(function: Any) -> list[Sample]:
+    return [
+        call(lambda x: function(x, 2), f32(1, 3, 8, 8)),
+        call(lambda x: function(x, 3, stride=1), f32(3, 17, 6, 6)),
+        call(lambda x: function(x, (2, 3), stride=(2, 1)), f32(1, 1, 6, 9)),
+        call(lambda x: function(x, 3, stride=2, padding=1), f32(1, 64, 8, 8)),
+        call(lambda x: function(x, 3, stride=2, ceil_mode=True), f32(1, 3, 8, 8)),
+        call(lambda x: function(x, 3, stride=2, padding=1, ceil_mode=True), f32(1, 3, 8, 8)),
+        call(lambda x: function(x, 4, stride=4), f32(1, 3, 12, 12)),
+        call(lambda x: function(x, 2, stride=5), f32(1, 3, 12, 12)),
+        call(lambda x: function(x, (6, 5)), f32(1, 3, 6, 5)),
+        call(lambda x: function(x, 2), f32(3, 8, 8)),
+        call(lambda x: function(x, 2), f32(1, 3, 8, 8, low=-30.0, high=0.1)),
+    ]
+
+
+@op(
+    "max_pool2d",
+    "aten.max_pool2d.default",
+    quant="share",
+    samples=lambda: [
+        *_samples_pool(lambda x, *a, **k: F.max_pool2d(x, *a, **k)),
+        module(lambda: nn.MaxPool2d(2), f32(1, 3, 8, 8)),
+    ],
+)
+def max_pool2d(
+    lo: Lowering,
+    self: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Any:
+    if pair(dilation) != (1, 1):
+        raise Unsupported("max pooling with dilation is not available", "use dilation=1")
+    x = self if self.q is None else lo.codes(self)
+    full = _unbatched(lo, x)
+    window = Window(full, kernel_size, stride, padding, ceil_mode)
+    image, pad = arith.fit_window(lo, full, window.kernel, window.padding, window.steps)
+    value = tosa.max_pool2d(lo.b, image, kernel=window.kernel, stride=window.steps, pad=pad)
+    out = _thinned(lo, _pooled(value, x.q), window)
+    return out if self.rank == 4 else lo.reshape(out, out.shape[1:])
+
+
+@op("max_pool2d_with_indices", "aten.max_pool2d_with_indices.default", quant="none")
+def max_pool2d_with_indices(lo: Lowering, **arguments: Any) -> tuple[Any, Any]:
+    """The form that exir decomposes to. The values are on the NPU; the indices are not."""
+    return max_pool2d(lo, **arguments), Unsupported("the positions of the maxima are not available on the NPU")
+
+
+def _divisor_is_fixed(x_shape: Sequence[int], a: Mapping[str, Any]) -> bool:
+    probe = Tensor(tuple(x_shape), DType.F32)
+    window = Window(probe, a["kernel_size"], a.get("stride"), a.get("padding", 0), bool(a.get("ceil_mode")))
+    padded = any(window.pad) and not a.get("count_include_pad", True)
+    return bool(a.get("divisor_override")) or not (padded or any(window.extra))
+
+
+def _quant_avg(a: Mapping[str, Any]) -> str:
+    """Windows of unequal size are averaged on the input's own grid; all others are sums with one rounding."""
+    return "observe" if _divisor_is_fixed(a["self"].shape, a) else "share"
+
+
+@op(
+    "avg_pool2d",
+    "aten.avg_pool2d.default",
+    quant=_quant_avg,
+    samples=lambda: [
+        *_samples_pool(lambda x, *a, **k: F.avg_pool2d(x, *a, **k)),
+        call(lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), f32(1, 3, 8, 8)),
+        call(lambda x: F.avg_pool2d(x, 2, divisor_override=3), f32(1, 3, 8, 8)),
+        call(lambda x: F.avg_pool2d(x.sigmoid(), 2), f32(1, 3, 8, 8)),
+    ],
+)
+def avg_pool2d(
+    lo: Lowering,
+    self: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    x = self if self.q is None else lo.codes(self)
+    full = _unbatched(lo, x)
+    window = Window(full, kernel_size, stride, padding, ceil_mode)
+    arguments = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "ceil_mode": ceil_mode,
+                 "count_include_pad": count_include_pad, "divisor_override": divisor_override}  # fmt: skip
+    if _divisor_is_fixed(full.shape, arguments):
+        out = _window_sum(lo, full, window, divisor_override or window.kernel[0] * window.kernel[1])
+    else:
+        out = _window_mean(lo, full, window, count_include_pad)
+    return out if self.rank == 4 else lo.reshape(out, out.shape[1:])
+
+
+def _window_sum(lo: Lowering, x: Tensor, window: Window, divisor: int) -> Tensor:
+    """Sums of equal windows over a constant, as a depthwise convolution with ones."""
+    channels = x.shape[1]
+    dtype = np.float32 if x.q is None else np.int8
+    ones = np.ones((*window.kernel, channels, 1), dtype)
+    unit = None if x.q is None else QParams((1.0,), (0,), DType.I8, -127, 127)
+    out = arith.convolve(
+        lo,
+        x,
+        ones,
+        unit,
+        None,
+        pad=window.padding,
+        stride=window.steps,
+        dilation=(1, 1),
+        depthwise=True,
+    )
+    if x.q is None:
+        out = arith.product(lo, out, lo.scalar(1.0 / divisor, out))
+        return _thinned(lo, out, window)
+    out = arith.scaled(out, 1.0 / divisor)
+    if not window.is_long:
+        return out
+    if lo.next_q is None:
+        raise Unsupported("its result is not quantised", "quantise the output of the pooling")
+    q = lo.next_q
+    codes = lo.quantize(out, q)
+    assert codes.value is not None
+    return _thinned(lo, with_value(codes, codes.value, q), window)
+
+
+def _window_mean(lo: Lowering, x: Tensor, window: Window, count_pad: bool) -> Tensor:
+    """AVG_POOL2D divides by the pixels it really saw; padding that counts is made part of the image."""
+    image, padding = lo.arrange(x, NHWC), window.padding
+    zp = 0 if x.q is None else x.q.zp
+    if count_pad and any(window.pad):
+        (t, l), (eb, er) = window.pad, window.extra
+        image = tosa.pad(lo.b, image, (0, 0, t, t, l, l, 0, 0), float(zp) if x.q is None else zp)
+        padding = (0, eb, 0, er)
+        x = _pooled(image, x.q)
+    image, padding = arith.fit_window(lo, x, window.kernel, padding, window.steps)
+    acc = DType.I32 if x.q is not None else x.dtype
+    build = lambda v: tosa.avg_pool2d(  # noqa: E731
+        lo.b, v, kernel=window.kernel, stride=window.steps, pad=padding, acc_type=acc, x_zp=zp, out_zp=zp
+    )
+    n, h, w, c = image.shape
+    if n > 1 and lo.target.family in ("u55", "u65"):
+        # Ethos-U55 and U65 average one image at a time.
+        rows = [build(tosa.slice(lo.b, image, (i, 0, 0, 0), (1, h, w, c))) for i in range(n)]
+        value = tosa.concat(lo.b, rows, 0)
+    else:
+        value = build(image)
+    return _thinned(lo, _pooled(value, x.q), window)
+
+
+def cells(size: int, count: int) -> list[tuple[int, int]]:
+    """Start and end of torch's adaptive pooling windows."""
+    return [((i * size) // count, -((-(i + 1) * size) // count)) for i in range(count)]
+
+
+@op(
+    "adaptive_avg_pool2d",
+    "aten.adaptive_avg_pool2d.default",
+    "aten._adaptive_avg_pool2d.default",
+    samples=lambda: [
+        call(lambda x: F.adaptive_avg_pool2d(x, 1), f32(1, 17, 7, 7)),
+        call(lambda x: F.adaptive_avg_pool2d(x, (2, 3)), f32(3, 3, 8, 9)),
+        call(lambda x: F.adaptive_avg_pool2d(x, 3), f32(1, 3, 10, 10)),
+        call(lambda x: F.adaptive_avg_pool2d(x, (3, 4)), f32(1, 3, 7, 9)),
+        call(lambda x: F.adaptive_avg_pool2d(x, (None, 2)), f32(1, 3, 4, 6)),
+        call(lambda x: F.adaptive_avg_pool2d(x, (5, 6)), f32(1, 3, 5, 6)),
+        call(lambda x: F.adaptive_avg_pool2d(x, 1), f32(64, 6, 6)),
+    ],
+)
+def adaptive_avg_pool2d(lo: Lowering, self: Tensor, output_size: Sequence[int]) -> Tensor:
+    x = self if self.q is None else lo.codes(self)
+    full = _unbatched(lo, x)
+    grid = [cells(size, count) for size, count in zip(full.shape[2:], pair(output_size), strict=True)]
+    regular = [_progression(c) for c in grid]
+    if all(regular):
+        kernel = [r[0] for r in regular if r is not None]
+        steps = [r[1] for r in regular if r is not None]
+        out = _window_sum(lo, full, Window(full, kernel, steps, 0, False), kernel[0] * kernel[1])
+    else:
+        out = _irregular(lo, full, grid)
+    return out if self.rank == 4 else lo.reshape(out, out.shape[1:])
+
+
+def _progression(windows: list[tuple[int, int]]) -> tuple[int, int] | None:
+    """(kernel, stride) if the windows are of one size and evenly spaced."""
+    sizes = {b - a for a, b in windows}
+    gaps = {b[0] - a[0] for a, b in zip(windows, windows[1:], strict=False)}
+    if len(sizes) != 1 or len(gaps) > 1:
+        return None
+    return (sizes.pop(), gaps.pop() if gaps else 1)
+
+
+def _irregular(lo: Lowering, x: Tensor, grid: list[list[tuple[int, int]]]) -> Tensor:
+    """One mean per cell, joined row by row; quantised first, so that cells of unequal size share a grid."""
+    q, image = lo.next_q, lo.arrange(x, NHWC)
+    if x.q is not None and q is None:
+        raise Unsupported("its result is not quantised", "quantise the output of the pooling")
+    n, _, _, c = image.shape
+    rows = []
+    for top, bottom in grid[0]:
+        row = []
+        for left, right in grid[1]:
+            piece = tosa.slice(lo.b, image, (0, top, left, 0), (n, bottom - top, right - left, c))
+            mean = arith.sum_over(lo, _pooled(piece, x.q), (2, 3), (bottom - top) * (right - left))
+            done = mean if x.q is None or q is None else lo.quantize(mean, q)
+            row.append(lo.arrange(done, NHWC))
+        rows.append(tosa.concat(lo.b, row, 2))
+    return _pooled(tosa.concat(lo.b, rows, 1), None if x.q is None else q)

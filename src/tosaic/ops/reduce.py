@@ -1,0 +1,90 @@
+"""Reductions: mean, sum, amax, amin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tosaic.errors import Unsupported
+from tosaic.lower import arith
+from tosaic.lower.lowering import Lowering
+from tosaic.lower.tensor import Tensor
+from tosaic.ops._registry import op
+from tosaic.ops._rules import dim_list, keep_dims
+from tosaic.ops._samples import Sample, call, f32, torch
+from tosaic.tosa import ops as tosa
+from tosaic.tosa.build import Builder
+from tosaic.tosa.ir import Value
+
+
+def _samples_reduce(name: str) -> list[Sample]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return lambda x: getattr(torch, name)(x, *args, **kwargs)
+
+    return [
+        call(run(-1), f32(2, 17)),
+        call(run(1), f32(3, 4, 5)),
+        call(run((2, 3)), f32(1, 17, 6, 7)),
+        call(run((-1, -2), keepdim=True), f32(3, 64, 4, 4)),
+        call(run(1, keepdim=True), f32(1, 3, 4, 4)),
+        call(run((0, 2)), f32(3, 2, 5)),
+        call(run(0), f32(9)),
+        call(run((1, 3)), f32(2, 3, 2, 4, 3)),
+    ]
+
+
+def _add(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, mean: bool) -> Tensor:
+    dims = dim_list(dim, x.rank)
+    if x.q is None and not x.is_float and mean:
+        raise Unsupported("a mean of integers is not available", "cast to float before the mean")
+    count = int(np.prod([x.shape[d] for d in dims], dtype=np.int64)) if mean else 1
+    return keep_dims(lo, arith.sum_over(lo, x, dims, float(count)), dims, keepdim)
+
+
+@op(
+    "mean",
+    "aten.mean.dim",
+    "aten.mean.default",
+    samples=lambda: [
+        *_samples_reduce("mean"),
+        call(lambda x: x.mean(), f32(2, 3, 4)),
+        call(lambda x: x.mean((2, 3)), f32(1, 8, 65, 70)),
+        call(lambda x: x.mean(-1, dtype=torch.float32), f32(2, 6)),
+    ],
+)
+def mean(lo: Lowering, self: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+    return _add(lo, self, dim, keepdim, True)
+
+
+@op(
+    "sum",
+    "aten.sum.dim_IntList",
+    "aten.sum.default",
+    samples=lambda: [
+        *_samples_reduce("sum"),
+        call(lambda x: x.sum(), f32(2, 3, 4)),
+        call(lambda x: x.sum(-1, dtype=torch.float32), f32(2, 6)),
+    ],
+)
+def sum(lo: Lowering, self: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+    return _add(lo, self, dim, keepdim, False)
+
+
+def _extreme(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, highest: bool) -> Tensor:
+    def build(b: Builder, value: Value, axis: int) -> Value:
+        return tosa.reduce_max(b, value, axis) if highest else tosa.reduce_min(b, value, axis)
+
+    dims = dim_list(dim, x.rank)
+    source = x if x.q is None else lo.codes(x)
+    return keep_dims(lo, arith.reduce_codes(lo, source, dims, build), dims, keepdim)
+
+
+@op("amax", "aten.amax.default", quant="share", samples=lambda: _samples_reduce("amax"))
+def amax(lo: Lowering, self: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
+    return _extreme(lo, self, dim, keepdim, True)
+
+
+@op("amin", "aten.amin.default", quant="share", samples=lambda: _samples_reduce("amin"))
+def amin(lo: Lowering, self: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
+    return _extreme(lo, self, dim, keepdim, False)

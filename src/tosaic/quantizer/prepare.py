@@ -1,0 +1,169 @@
+"""What happens to a graph before it is annotated: guards go, composites expand, numbers become buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch._guards import detect_fake_mode
+from torch.fx import GraphModule, Node
+
+from tosaic.errors import Unsupported
+from tosaic.lower.source import bind, overload, torch_op
+from tosaic.ops._registry import registry
+from tosaic.tosa.ir import Array
+
+_KEPT_META = ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack", "from_node", "seq_nr")
+
+
+def strip_guards(module: GraphModule) -> None:
+    """Remove the shape guards that `export().module()` puts in front: they refuse other batch sizes."""
+    for node in list(module.graph.nodes):
+        if node.op == "call_module" and not node.users and str(node.target) == "_guards_fn":
+            module.graph.erase_node(node)
+            module.delete_submodule(str(node.target))
+
+
+def make_functional(module: GraphModule) -> None:
+    """Turn `relu_` into `relu` where nobody else can see the difference."""
+    for node in list(module.graph.nodes):
+        target = node.target
+        if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload) or not mutates(node):
+            continue
+        packet, name = target._schema.name.split("::")
+        twin = getattr(getattr(torch.ops, packet), name.rstrip("_"), None)
+        if name.endswith("_") and twin is not None and is_private(node) and target._overloadname in twin.overloads():
+            node.target = getattr(twin, target._overloadname)
+
+
+def mutates(node: Node) -> bool:
+    """Whether a call changes one of its arguments."""
+    schema = getattr(torch_op(node), "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+def is_private(node: Node) -> bool:
+    """Whether the tensor that an in-place call changes is seen by nobody else, not even through a view."""
+    changed: Any = node.args[0]
+    while isinstance(changed, Node) and changed.op == "call_function" and len(changed.users) == 1:
+        record = registry().find(overload(changed))
+        if record is not None and not record.moves:
+            return True
+        if not changed.args or not isinstance(changed.args[0], Node):
+            return record is not None
+        changed = changed.args[0]
+    return False
+
+
+class Emitter:
+    """What an `expand` function sees in an fx graph: aten ops by name, inserted before the node they replace."""
+
+    def __init__(self, module: GraphModule, node: Node) -> None:
+        self.module, self.node = module, node
+
+    def __call__(self, name: str, *args: Any, **kwargs: Any) -> Node:
+        packet, _, variant = name.partition(".")
+        target = getattr(getattr(torch.ops.aten, packet), variant)
+        new = self.module.graph.call_function(target, args, kwargs)
+        for key in _KEPT_META:
+            if key in self.node.meta:
+                new.meta[key] = self.node.meta[key]
+        new.meta["val"] = self._type(target, args, kwargs)
+        return new
+
+    def _type(self, target: Any, args: Any, kwargs: Any) -> Any:
+        values = [n.meta["val"] for n in self.module.graph.nodes if "val" in n.meta]
+        mode = detect_fake_mode(values)
+        swap = torch.fx.node.map_arg
+        assert mode is not None
+        with mode, torch.no_grad():
+            return target(*swap(args, lambda n: n.meta["val"]), **swap(kwargs, lambda n: n.meta["val"]))
+
+    def constant(self, array: Array) -> Node:
+        return buffer(self.module, torch.from_numpy(np.ascontiguousarray(array)), self.node)
+
+    @staticmethod
+    def shape(node: Node) -> tuple[int, ...]:
+        return tuple(int(d) for d in node.meta["val"].shape)
+
+    def data(self, node: Node) -> Array | None:
+        if node.op != "get_attr":
+            return None
+        value: Any = self.module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        return value.detach().numpy()
+
+    @staticmethod
+    def is_bool(node: Node) -> bool:
+        return node.meta["val"].dtype is torch.bool
+
+
+def buffer(module: GraphModule, tensor: torch.Tensor, before: Node) -> Node:
+    """A new constant of the module, with the node that reads it."""
+    index = 0
+    while hasattr(module, f"_tosaic_constant_{index}"):
+        index += 1
+    name = f"_tosaic_constant_{index}"
+    module.register_buffer(name, tensor)
+    node = module.graph.get_attr(name)
+    mode = detect_fake_mode([n.meta["val"] for n in module.graph.nodes if "val" in n.meta])
+    node.meta["val"] = mode.from_tensor(tensor) if mode is not None else tensor
+    return node
+
+
+def fold_factories(module: GraphModule) -> None:
+    """Make `torch.eye(4)` and the like buffers: their numbers are needed before any dialect changes them."""
+    for node in list(module.graph.nodes):
+        value = node.meta.get("val")
+        if node.op != "call_function" or node.all_input_nodes or not isinstance(value, torch.Tensor):
+            continue
+        if torch.Tag.nondeterministic_seeded in getattr(torch_op(node), "tags", ()):
+            continue
+        with module.graph.inserting_before(node):
+            made = buffer(module, torch_op(node)(*node.args, **node.kwargs), node)
+        node.replace_all_uses_with(made)
+        module.graph.erase_node(node)
+
+
+def expand_composites(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
+    """Replace composites (softmax, layer_norm, attention ...) by the ops they are made of, to observe their ranges."""
+    changed = True
+    while changed:
+        changed = False
+        for node in list(module.graph.nodes):
+            record = registry().find(overload(node)) if node.op == "call_function" else None
+            if record is None or record.expand is None or not wanted(node) or not _is_float(node):
+                continue
+            with module.graph.inserting_before(node):
+                try:
+                    new = record.expand(Emitter(module, node), **bind(node))
+                except Unsupported:
+                    continue
+            if new is None:
+                continue
+            node.replace_all_uses_with(new)
+            module.graph.erase_node(node)
+            changed = True
+
+
+def _is_float(node: Node) -> bool:
+    value = node.meta.get("val")
+    value = value[0] if isinstance(value, (tuple, list)) and value else value
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def lift_numbers(module: GraphModule) -> None:
+    """Make the number in `x * 2` a buffer, so that every dialect finds it under the same name."""
+    for node in list(module.graph.nodes):
+        if node.op != "call_function" or not _is_float(node) or not hasattr(torch_op(node), "_schema"):
+            continue
+        for index, argument in enumerate(torch_op(node)._schema.arguments):
+            if index >= len(node.args) or str(argument.type) != "Tensor":
+                continue
+            number = node.args[index]
+            if isinstance(number, (int, float)) and not isinstance(number, bool):
+                with module.graph.inserting_before(node):
+                    node.update_arg(index, buffer(module, torch.tensor(float(number)), node))

@@ -1,0 +1,64 @@
+"""Quantisation recipes as data: which dtype, range and observer activations, weights and biases get."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torchao.quantization.pt2e import (
+    FakeQuantize,
+    FusedMovingAvgObsFakeQuantize,
+    HistogramObserver,
+    MinMaxObserver,
+    MovingAverageMinMaxObserver,
+    MovingAveragePerChannelMinMaxObserver,
+    PerChannelMinMaxObserver,
+)
+from torchao.quantization.pt2e.quantizer import QuantizationSpec
+
+
+@dataclass(frozen=True, eq=True)
+class QuantizationConfig:
+    """What a part of the model is quantised to; None in a field leaves that tensor in float."""
+
+    input_activation: QuantizationSpec | None
+    output_activation: QuantizationSpec | None
+    weight: QuantizationSpec | None
+    bias: QuantizationSpec | None = None
+
+
+def _activation(dtype: torch.dtype, qmin: int, qmax: int, scheme: torch.qscheme, is_qat: bool, eps: float) -> QuantizationSpec:
+    observer: Any = (
+        FusedMovingAvgObsFakeQuantize.with_args(observer=MovingAverageMinMaxObserver, eps=eps)
+        if is_qat
+        else HistogramObserver.with_args(eps=eps)
+    )
+    return QuantizationSpec(dtype, observer, qmin, qmax, scheme, is_dynamic=False)
+
+
+def _weight(qmin: int, qmax: int, per_channel: bool, is_qat: bool) -> QuantizationSpec:
+    scheme = torch.per_channel_symmetric if per_channel else torch.per_tensor_symmetric
+    if is_qat:
+        inner: Any = MovingAveragePerChannelMinMaxObserver if per_channel else MovingAverageMinMaxObserver
+        observer: Any = FakeQuantize.with_args(observer=inner)
+    else:
+        observer = PerChannelMinMaxObserver if per_channel else MinMaxObserver
+    return QuantizationSpec(torch.int8, observer, qmin, qmax, scheme, 0 if per_channel else None, False)
+
+
+def get_symmetric_quantization_config(
+    is_per_channel: bool = True,
+    is_qat: bool = False,
+    is_dynamic: bool = False,
+    act_qmin: int = -128,
+    act_qmax: int = 127,
+    weight_qmin: int = -127,
+    weight_qmax: int = 127,
+    eps: float = 2**-16,
+) -> QuantizationConfig:
+    """int8 weights around zero, per channel or per tensor, and int8 activations with a zero point."""
+    if is_dynamic:
+        raise NotImplementedError("Ethos-U has no dynamic quantisation: calibrate with sample inputs instead")
+    activation = _activation(torch.int8, act_qmin, act_qmax, torch.per_tensor_affine, is_qat, eps)
+    return QuantizationConfig(activation, activation, _weight(weight_qmin, weight_qmax, is_per_channel, is_qat))

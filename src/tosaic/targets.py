@@ -1,0 +1,79 @@
+"""What can be compiled for: the Ethos-U accelerators with their defaults, and plain TOSA."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from tosaic.errors import Invalid
+from tosaic.tosa.spec import Specification
+
+Family: TypeAlias = Literal["u55", "u65", "u85", "tosa"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One thing to compile for. A TOSA target has no MACs, system configuration or memory mode."""
+
+    name: str
+    family: Family
+    macs: int
+    tosa_spec: str
+    system_config: str = ""
+    memory_mode: str = ""
+
+    @property
+    def is_npu(self) -> bool:
+        return self.family != "tosa"
+
+
+def _u55(macs: int) -> Target:
+    spec = "TOSA-1.0+INT+int16+int4+u55"
+    return Target(f"ethos-u55-{macs}", "u55", macs, spec, "Ethos_U55_High_End_Embedded", "Shared_Sram")
+
+
+def _u65(macs: int) -> Target:
+    # Vela takes the same operators on U65 as on U55, so both share the +u55 limits.
+    spec = "TOSA-1.0+INT+int16+int4+u55"
+    return Target(f"ethos-u65-{macs}", "u65", macs, spec, "Ethos_U65_High_End", "Dedicated_Sram_384KB")
+
+
+def _u85(macs: int) -> Target:
+    spec = "TOSA-1.0+INT+int16+int4+cf"
+    return Target(f"ethos-u85-{macs}", "u85", macs, spec, "Ethos_U85_SYS_DRAM_Mid", "Sram_Only")
+
+
+#: The eleven accelerators that Vela knows, by name.
+ACCELERATORS: Mapping[str, Target] = MappingProxyType(
+    {
+        target.name: target
+        for target in (
+            *(_u55(macs) for macs in (32, 64, 128, 256)),
+            *(_u65(macs) for macs in (256, 512)),
+            *(_u85(macs) for macs in (128, 256, 512, 1024, 2048)),
+        )
+    }
+)
+
+
+def find(name: str) -> Target:
+    """The target of that name: an accelerator such as `ethos-u55-128`, or a TOSA string such as `TOSA-1.0+INT`."""
+    target = ACCELERATORS.get(name.lower())
+    if target is not None:
+        return target
+    if name.upper().startswith("TOSA"):
+        spec = str(Specification.parse(name))
+        return Target(spec, "tosa", 0, spec)
+    near = difflib.get_close_matches(name.lower(), ACCELERATORS, n=3, cutoff=0.5) or list(ACCELERATORS)
+    raise Invalid(
+        f"unknown target `{name}`",
+        fix=f"did you mean {_either(near)}? A TOSA target is written `TOSA-1.0+INT` or `TOSA-1.0+FP`",
+    )
+
+
+def _either(names: list[str]) -> str:
+    quoted = [f"`{name}`" for name in names]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"

@@ -1,0 +1,39 @@
+"""Frames between a worker and its child: a length-prefixed JSON header, then raw binary parts."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+#: Both ends are ours, so the fields of a header are not checked again.
+Header: TypeAlias = Mapping[str, Any]
+
+
+def send(fd: int, header: Header, parts: Sequence[bytes] = ()) -> None:
+    """Write one frame. Plain file descriptors: a buffered stream would be flushed twice after a fork."""
+    text = json.dumps({"header": dict(header), "parts": [len(part) for part in parts]}).encode()
+    for data in (struct.pack("<Q", len(text)), text, *parts):
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+
+
+def receive(fd: int) -> tuple[Header, tuple[bytes, ...]]:
+    """The next frame; EOFError if the other end is gone."""
+    (size,) = struct.unpack("<Q", _take(fd, 8))
+    frame: dict[str, Any] = json.loads(_take(fd, size))
+    return frame["header"], tuple(_take(fd, size) for size in frame["parts"])
+
+
+def _take(fd: int, size: int) -> bytes:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        count = os.readv(fd, [view])
+        if count == 0:
+            raise EOFError
+        view = view[count:]
+    return bytes(data)

@@ -1,0 +1,145 @@
+"""The typed TOSA graph: every value has a dtype and a shape, every op is one record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[np.generic]
+
+
+class DType(StrEnum):
+    """Element types of TOSA 1.0 (SHAPE is the type of a CONST_SHAPE value)."""
+
+    BOOL = "bool"
+    I4 = "i4"
+    I8 = "i8"
+    I16 = "i16"
+    I32 = "i32"
+    I48 = "i48"
+    F16 = "f16"
+    BF16 = "bf16"
+    F32 = "f32"
+    F8E4M3 = "f8e4m3"
+    F8E5M2 = "f8e5m2"
+    SHAPE = "shape"
+
+    @property
+    def is_float(self) -> bool:
+        return self in (DType.F16, DType.BF16, DType.F32, DType.F8E4M3, DType.F8E5M2)
+
+    @property
+    def is_int(self) -> bool:
+        return self in (DType.I4, DType.I8, DType.I16, DType.I32, DType.I48)
+
+
+#: How a constant of each type is kept in memory (bf16 as its 16 raw bits, i4 in an int8, i48 in an int64).
+NUMPY: Mapping[DType, type[np.generic]] = {
+    DType.BOOL: np.bool_,
+    DType.I4: np.int8,
+    DType.I8: np.int8,
+    DType.I16: np.int16,
+    DType.I32: np.int32,
+    DType.I48: np.int64,
+    DType.F16: np.float16,
+    DType.BF16: np.uint16,
+    DType.F32: np.float32,
+    DType.F8E4M3: np.uint8,
+    DType.F8E5M2: np.uint8,
+    DType.SHAPE: np.int64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """The dtype and shape of a value. A SHAPE value of n numbers has shape (n,)."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for d in self.shape:
+            n *= d
+        return n
+
+    def __str__(self) -> str:
+        return f"{self.dtype.value}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """A tensor in the graph. Compared by identity; `op` is its producer, None for a graph input."""
+
+    type: Type
+    op: Op | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def rank(self) -> int:
+        return len(self.type.shape)
+
+    @property
+    def data(self) -> Array | None:
+        """The numbers of a CONST or CONST_SHAPE value; None for anything else and for a constant in a dry run."""
+        if self.op is None or self.op.kind not in ("CONST", "CONST_SHAPE"):
+            return None
+        data = self.op.attrs["data"]
+        return data if isinstance(data, np.ndarray) else None
+
+
+#: int tuples for pads, strides and permutations; ndarray for constant data; Graph for the bodies of control flow;
+#: types where a file keeps no attribute but the output's own type says it (constants, variables, custom ops).
+Attr: TypeAlias = (
+    "int | float | bool | str | bytes | tuple[int, ...] | DType | Type | tuple[Type, ...] | Array | Graph | None"
+)
+
+
+@dataclass(eq=False, slots=True)
+class Op:
+    """One TOSA operator. `origin` holds the keys of the source nodes it was made from."""
+
+    kind: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    attrs: Mapping[str, Attr] = field(default_factory=dict[str, Attr])
+    origin: tuple[str, ...] = ()
+
+
+@dataclass(eq=False, slots=True)
+class Graph:
+    """Ops in execution order. Constants are ops too (CONST, CONST_SHAPE)."""
+
+    inputs: list[Value]
+    outputs: list[Value]
+    ops: list[Op]
+
+    def uses(self) -> dict[Value, list[Op]]:
+        """Every value with the ops that read it (an op that reads it twice stands there twice)."""
+        table: dict[Value, list[Op]] = {}
+        for op in self.ops:
+            for value in op.inputs:
+                table.setdefault(value, []).append(op)
+        return table
+
+    def values(self) -> Iterator[Value]:
+        yield from self.inputs
+        for op in self.ops:
+            yield from op.outputs

@@ -1,0 +1,120 @@
+"""The models by name: they build, repeat exactly, and leave the caller's random state alone."""
+
+import pytest
+import torch
+
+from tosaic import zoo
+from tosaic.errors import Invalid
+
+OUTPUT_SHAPES = {
+    "add": (5,),
+    "deep_autoencoder": (1, 640),
+    "ds_cnn": (1, 12),
+    "encoder_layer": (1, 32, 128),
+    "mobilenet_v2": (1, 1000),
+    "resnet8": (1, 10),
+    "softmax": (2, 2),
+}
+# MobileNetV2 takes seconds to build; one test builds it.
+QUICK = [name for name in OUTPUT_SHAPES if name != "mobilenet_v2"]
+
+
+def _run(module: torch.nn.Module, example: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    with torch.no_grad():
+        return module(*example)
+
+
+def _find_variances(module: torch.nn.Module) -> list[torch.Tensor]:
+    return [value for key, value in module.state_dict().items() if key.endswith("running_var")]
+
+
+def test_names_are_listed() -> None:
+    assert zoo.names() == sorted(OUTPUT_SHAPES)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_builds_and_runs(name: str) -> None:
+    module, example = zoo.load(name)
+    assert not any(m.training for m in module.modules())
+    output = _run(module, example)
+    assert output.shape == OUTPUT_SHAPES[name]
+    assert torch.isfinite(output).all()
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_repeats_exactly_and_leaves_random_state(name: str) -> None:
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    first, first_example = zoo.load(name)
+    torch.set_num_threads(1)
+    try:
+        second, second_example = zoo.load(name)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(first_example, second_example, strict=True))
+    ours, theirs = first.state_dict(), second.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_mobilenet_v2_by_alias() -> None:
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    module, example = zoo.load("mv2")
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.get_num_threads() == threads
+    assert example[0].shape == (1, 3, 224, 224)
+    output = _run(module, example)
+    assert output.shape == OUTPUT_SHAPES["mobilenet_v2"]
+    assert torch.isfinite(output).all()
+    assert output.std() > 0.01
+
+
+@pytest.mark.parametrize("name", ["deep_autoencoder", "ds_cnn", "resnet8"])
+def test_statistics_are_measured(name: str) -> None:
+    module, _ = zoo.load(name)
+    variances = _find_variances(module)
+    assert variances
+    assert all(not torch.allclose(v, torch.ones_like(v)) for v in variances)
+    assert all(m.momentum == 0.1 for m in module.modules() if isinstance(m, torch.nn.BatchNorm2d))
+
+
+def test_tutorial_results() -> None:
+    softmax, ones = zoo.load("softmax")
+    assert torch.equal(_run(softmax, ones), torch.full((2, 2), 0.5))
+    add, ones = zoo.load("add")
+    assert torch.equal(_run(add, ones), torch.full((5,), 2, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("name", OUTPUT_SHAPES)
+def test_inputs(name: str) -> None:
+    before = torch.get_rng_state()
+    first, again, other = zoo.inputs(name, 3, 1), zoo.inputs(name, 3, 1), zoo.inputs(name, 3, 2)
+    assert torch.equal(before, torch.get_rng_state())
+    assert len(first) == 3
+    assert all(x.shape == zoo.MODELS[name].shape for (x,) in first)
+    assert all(torch.equal(a, b) for (a,), (b,) in zip(first, again, strict=True))
+    assert not any(torch.equal(a, b) for (a,), (b,) in zip(first, other, strict=True))
+    assert not torch.equal(first[0][0], first[1][0])
+
+
+def test_smooth_images_are_smooth() -> None:
+    (image,) = zoo.inputs("mobilenet_v2", 1, 0)[0]
+    step = (image[..., 1:] - image[..., :-1]).std()
+    assert step < 0.3 * image.std()
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("mobilenet", "mobilenet_v2"), ("resnet18", "resnet8"), ("softmx", "softmax")]
+)
+def test_unknown_name_offers_the_nearest(name: str, near: str) -> None:
+    for call in (lambda: zoo.load(name), lambda: zoo.inputs(name, 1, 0)):
+        with pytest.raises(Invalid) as caught:
+            call()
+        assert f"`{name}`" in caught.value.what
+        assert f"`{near}`" in caught.value.fix
+
+
+def test_unknown_name_far_from_all_lists_them() -> None:
+    with pytest.raises(Invalid) as caught:
+        zoo.load("???")
+    assert "mobilenet_v2" in caught.value.fix
