@@ -1,7 +1,5 @@
 """Small TOSA files for the tools."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -9,8 +7,6 @@ from tosaic.tosa import ops
 from tosaic.tosa.build import Builder
 from tosaic.tosa.flatbuffer import serialize
 from tosaic.tosa.ir import DType, Graph, Type
-
-MakeGraph = Callable[[], Graph]
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from tosaic.errors import Invalid, ToolFailed
 from tosaic.targets import ACCELERATORS, find
 from tosaic.tools import vela
 from tosaic.tools.vela import Refused, VelaOptions
-from tosaic.tools.vela_debug import read_tables
+from tosaic.tools.vela_debug import read_tables, settle
 from tosaic.tools.vela_options import read_ini
 from tosaic.tosa import ops
 from tosaic.tosa.build import Builder
@@ -58,6 +58,30 @@ def test_debug_database_leads_from_commands_to_tosa_ops(conv: bytes) -> None:
     scheduled = {row[0] for row in tables["perf"].rows}
     assert {row[tables["queue"].columns.index("scheduled_id")] for row in tables["queue"].rows} == scheduled
     assert tempfile.gettempdir() not in compiled.debug_db
+
+
+def _debug_db(first: int, memories: tuple[str, str]) -> str:
+    """A database as Vela writes it, with its counter at `first` and its memories in the given order."""
+    columns, cells = ",".join(f'"{name}_ac"' for name in memories), ",".join(str(len(name)) for name in memories)
+    return (
+        "<?xml version='1.0' encoding='UTF-8'?>\n"
+        f'<debug source="/tmp/{first}/model">\n'
+        f'<table name="perf">\n<![CDATA[\n"id","source_id","name","mac_count",{columns}\n'
+        f'{first + 9},3,"a, b",7,{cells}\n{first + 4},5,"#{first}",7,{cells}\n]]>\n</table>\n'
+        f'<table name="queue">\n<![CDATA[\n"offset","cmdstream_id","optimised_id","scheduled_id"\n'
+        f"288,1,29,{first + 9}\n]]>\n</table>\n"
+        "</debug>\n"
+    )
+
+
+def test_debug_database_is_freed_of_counters_addresses_and_paths() -> None:
+    settled = settle(_debug_db(10, ("Sram", "shram")))
+    assert settle(_debug_db(99999, ("shram", "Sram"))) == settled
+    assert settle(settled) == settled
+    tables = read_tables(settled)
+    assert tables["perf"].columns == ("id", "source_id", "name", "mac_count", "Sram_ac", "shram_ac")
+    assert tables["perf"].rows == (("2", "3", "a, b", "7", "4", "5"), ("1", "5", "#0", "7", "4", "5"))
+    assert tables["queue"].rows == (("288", "1", "29", "2"),)
 
 
 def test_fast_scratch_is_used_with_dedicated_sram() -> None:
@@ -229,8 +253,7 @@ def _large_kernel() -> bytes:
     b = Builder()
     x = b.input(Type(DType.I8, (1, 70, 70, 4)))
     weight, bias = b.const(np.ones((4, 65, 65, 4), np.int64), DType.I8), b.const(np.zeros(4, np.int64), DType.I32)
-    window = {"pad": (0, 0, 0, 0), "stride": (1, 1), "dilation": (1, 1)}
-    acc = ops.conv2d(b, x, weight, bias, **window, acc_type=DType.I32)
+    acc = ops.conv2d(b, x, weight, bias, pad=(0, 0, 0, 0), stride=(1, 1), dilation=(1, 1), acc_type=DType.I32)
     return serialize(b.finish([ops.rescale(b, acc, DType.I8, multiplier=[1 << 30], shift=[44])]))
 
 

@@ -181,6 +181,23 @@ def test_a_region_whose_input_is_its_output_gets_an_identity() -> None:
     assert body.ops == [] and serialize(read(data)) == data
 
 
+def test_a_variable_is_known_inside_regions() -> None:
+    state = Type(DType.F32, (2,))
+    inner = Builder()
+    x = inner.input(state)
+    old = ops.variable_read(inner, "s", state)
+    ops.variable_write(inner, "s", x)
+    body = inner.finish([old])
+    b = Builder()
+    x = b.input(state)
+    ops.variable(b, "s", state, np.array([1.0, 2.0]))
+    condition = b.const(np.array([True]), DType.BOOL)
+    graph = b.finish(ops.cond_if(b, condition, [x], body, body))
+    data = serialize(graph)
+    assert to_text(read(data)) == to_text(graph) and serialize(read(data)) == data
+    verify(read(data), EVERYTHING)
+
+
 def test_locations_and_bytes_round_trip() -> None:
     data = serialize(build_small(), location=locate)
     again = read(data)

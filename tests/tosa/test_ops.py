@@ -332,7 +332,9 @@ WRONG: list[tuple[str, str, Callable[[Builder], object]]] = [
     ("TABLE", "table must be i8[256]", lambda b: ops.table(b, b.hole(X), np.zeros(255, np.int8))),
     ("TABLE", "must be i8 or i16", lambda b: ops.table(b, b.hole(V), np.zeros(513, np.int16))),
     ("NEGATE", "only i8 has a zero point", lambda b: ops.negate(b, b.hole(V), x_zp=1)),
-    ("NEGATE", "must be 0 for f32", lambda b: b.emit("NEGATE", (b.hole(FV), *[b.const(np.array([0.5]), DType.F32)] * 2))),
+    ("NEGATE", "must be 0 for f32", lambda b: b.emit(
+        "NEGATE", (b.hole(FV), *[b.const(np.array([0.5]), DType.F32)] * 2))),
+    ("VARIABLE", "needs a name", lambda b: ops.variable(b, "", FV)),
     ("SELECT", "input1 must be bool", lambda b: ops.select(b, b.hole(V), b.hole(V), b.hole(V))),
     ("REDUCE_SUM", "outside 0..1", lambda b: ops.reduce_sum(b, b.hole(V), -1)),
     ("CONCAT", "at least one input", lambda b: ops.concat(b, [], 0)),
@@ -407,6 +409,8 @@ def test_constants_are_converted_and_checked() -> None:
     b = Builder()
     data = b.const(np.array([1.5, -2.0]), DType.BF16).data
     assert data is not None and data.tolist() == [0x3FC0, 0xC000]
+    assert b.const(np.array([1]), DType.BF16) is b.const(np.array([0x3F80], np.uint16), DType.BF16)
+    assert b.const(np.array([1.0]), DType.F8E4M3) is b.const(np.array([0x38], np.uint8), DType.F8E4M3)
     with pytest.raises(Invalid, match="do not fit i8"):
         b.const(np.array([200]), DType.I8)
     with pytest.raises(Invalid, match="do not fit i32"):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tosaic._lazy import exports
 
 if TYPE_CHECKING:
     from tosaic.ethosu.backend import EthosUBackend
@@ -12,14 +13,11 @@ if TYPE_CHECKING:
 
 __all__ = ["EthosUBackend", "EthosUCompileSpec", "EthosUPartitioner"]
 
-_HOME = {
-    "EthosUBackend": "tosaic.ethosu.backend",
-    "EthosUCompileSpec": "tosaic.ethosu.compile_spec",
-    "EthosUPartitioner": "tosaic.ethosu.partitioner",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module `{__name__}` has no attribute `{name}`")
-    return getattr(importlib.import_module(_HOME[name]), name)
+__getattr__ = exports(
+    __name__,
+    {
+        "EthosUBackend": "tosaic.ethosu.backend",
+        "EthosUCompileSpec": "tosaic.ethosu.compile_spec",
+        "EthosUPartitioner": "tosaic.ethosu.partitioner",
+    },
+)

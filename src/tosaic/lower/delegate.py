@@ -110,7 +110,8 @@ def build(source: Source, spec: ArmCompileSpec, check: Check | None = None, nhwc
             try:
                 delegates.append(build_region(source, region, spec, nhwc))
             except Blamed as error:
-                nodes = error.nodes or _search(source, region, spec, error)
+                # A tool that names several ops has only said of what kind the refused one is.
+                nodes = error.nodes if len(error.nodes) == 1 else _search(source, region, spec)
                 for node in nodes:
                     refused[node] = Unsupported(f"Vela: {error.why}", "see `tosaic ops` for the target's limits")
                 if len(refused) > MAX_REFUSALS or not nodes:
@@ -120,7 +121,7 @@ def build(source: Source, spec: ArmCompileSpec, check: Check | None = None, nhwc
             return Built(tuple(delegates), plan)
 
 
-def _search(source: Source, region: Region, spec: ArmCompileSpec, error: Blamed) -> list[Node]:
+def _search(source: Source, region: Region, spec: ArmCompileSpec) -> list[Node]:
     """The node behind an anonymous refusal: the last one of the shortest beginning of the region that is refused."""
     nodes = list(region.nodes)
 

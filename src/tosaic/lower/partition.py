@@ -74,7 +74,7 @@ def partition(
         regions = _regions(source, cluster_of, out)
         if not _idle(regions, out):
             break
-    return Plan(tuple(regions), {n: _reason(n, e, out) for n, e in out.items()})
+    return Plan(tuple(regions), explain(out))
 
 
 def _try(source: Source, target: Target, out: dict[Node, Unsupported]) -> Walk:
@@ -250,6 +250,11 @@ def _computes(node: Node) -> bool:
         return False
     record = registry().find(name)
     return record is None or not record.moves
+
+
+def explain(out: Mapping[Node, Unsupported]) -> dict[Node, Reason]:
+    """A reason for every node that is left out."""
+    return {node: _reason(node, error, out) for node, error in out.items()}
 
 
 def _reason(node: Node, error: Unsupported, out: Mapping[Node, Unsupported]) -> Reason:

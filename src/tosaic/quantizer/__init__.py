@@ -1,0 +1,23 @@
+"""Quantizers and the configurations they take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tosaic._lazy import exports
+
+if TYPE_CHECKING:
+    from tosaic.quantizer.quantizer import EthosUQuantizer, TOSAQuantizer
+    from tosaic.quantizer.recipes import QuantizationConfig, get_symmetric_quantization_config
+
+__all__ = ["EthosUQuantizer", "QuantizationConfig", "TOSAQuantizer", "get_symmetric_quantization_config"]
+
+__getattr__ = exports(
+    __name__,
+    {
+        "EthosUQuantizer": "tosaic.quantizer.quantizer",
+        "QuantizationConfig": "tosaic.quantizer.recipes",
+        "TOSAQuantizer": "tosaic.quantizer.quantizer",
+        "get_symmetric_quantization_config": "tosaic.quantizer.recipes",
+    },
+)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import (
     DerivedQuantizationSpec,
@@ -16,10 +17,14 @@ from torchao.quantization.pt2e.quantizer import (
     SharedQuantizationSpec,
 )
 
+from tosaic.common.arm_compile_spec import coerce
 from tosaic.errors import Invalid
+from tosaic.ethosu.compile_spec import EthosUCompileSpec
 from tosaic.lower.source import bind, overload, torch_op
 from tosaic.ops._registry import Record, registry
 from tosaic.quantizer import prepare
+from tosaic.tosa.compile_spec import TosaCompileSpec
+from tosaic.tosa.spec import Specification
 
 KEY = "quantization_annotation"
 
@@ -98,6 +103,26 @@ class TosaQuantizer(Quantizer):
             if kind in self._by_type:
                 return self._by_type[kind]
         return self._global
+
+
+class EthosUQuantizer(TosaQuantizer):
+    """Quantises for an Ethos-U."""
+
+    def __init__(self, compile_spec: EthosUCompileSpec | list[CompileSpec]) -> None:
+        super().__init__()
+        self.compile_spec = coerce(compile_spec, EthosUCompileSpec)
+
+
+class TOSAQuantizer(TosaQuantizer):
+    """Quantises for a TOSA specification; a compile spec or the specification itself may be given."""
+
+    def __init__(self, compile_spec_or_tosa_spec: TosaCompileSpec | Specification | str | list[CompileSpec]) -> None:
+        super().__init__()
+        given = compile_spec_or_tosa_spec
+        spec = TosaCompileSpec(given) if isinstance(given, (Specification, str)) else coerce(given, TosaCompileSpec)
+        if "INT" not in spec.target.tosa_spec:
+            raise Invalid(f"{spec.target.tosa_spec} has no integer profile to quantise for", fix="use TOSA-1.0+INT")
+        self.compile_spec = spec
 
 
 def _checked(config: Any) -> Any:

@@ -297,3 +297,27 @@ def _parse_ini(config_ini: str, data: bytes) -> configparser.ConfigParser:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The memory that each logical region of the NPU lies in, and how large the fast scratch may grow."""
+
+    network: str
+    scratch: str
+    fast_scratch: str
+
+
+def place_regions(options: VelaOptions) -> Placement:
+    """Which memory holds the network, the scratch and the fast scratch under these options."""
+    path = options.config_ini
+    ini = _parse_ini(path, read_ini(path))
+    mode, system = f"Memory_Mode.{options.memory_mode}", f"System_Config.{options.system_config}"
+
+    def memory(area: str) -> str:
+        port = _read_option(path, ini, mode, area).lower()
+        return _read_option(path, ini, system, f"{port}_port") if port else ""
+
+    scratch = memory("arena_mem_area")
+    cache = memory("cache_mem_area")
+    return Placement(memory("const_mem_area"), scratch, cache if cache != scratch else "")

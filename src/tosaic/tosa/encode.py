@@ -21,11 +21,14 @@ _SMALL_FLOATS: Mapping[DType, type[np.generic]] = {
 
 
 def encode(data: Array, dtype: DType) -> Array:
-    """The array in the memory form of `dtype`, read-only. Integers must fit; floats are rounded."""
+    """The array in the memory form of `dtype`, read-only: raw bits as they are, other numbers converted.
+
+    Integers must fit; floats are rounded.
+    """
     kind = NUMPY[dtype]
     if data.dtype == kind:
         array = np.asarray(data, order="C").view()
-    elif dtype in _SMALL_FLOATS and data.dtype.kind == "f":
+    elif dtype in _SMALL_FLOATS:
         array = np.asarray(data, order="C").astype(_SMALL_FLOATS[dtype]).view(kind)
     else:
         array = np.asarray(data, order="C").astype(kind)

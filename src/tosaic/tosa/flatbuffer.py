@@ -13,7 +13,7 @@ from tosaic.tosa import binding
 from tosaic.tosa.encode import encode, to_bytes
 from tosaic.tosa.ir import Array, Attr, DType, Graph, Op, Type, Value
 from tosaic.tosa.reader import read
-from tosaic.tosa.rule import get_graph, get_shape, get_text, get_type
+from tosaic.tosa.rule import get_data, get_graph, get_shape, get_text, get_type
 from tosaic.tosa.signature import SIGNATURES, Field
 
 __all__ = ["names", "read", "serialize"]
@@ -48,6 +48,7 @@ class _Region:
     graph: Graph
     values: dict[Value, str]
     bodies: dict[tuple[Op, str], str] = field(default_factory=dict[tuple[Op, str], str])
+    variables: set[str] = field(default_factory=set[str])  # those whose tensor stands in this region's block
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class _Regions:
 
     all: list[_Region] = field(default_factory=list[_Region])
     values: dict[Value, str] = field(default_factory=dict[Value, str])
-    variables: dict[str, str] = field(default_factory=dict[str, str])
+    variables: dict[str, tuple[str, Type]] = field(default_factory=dict[str, tuple[str, Type]])
 
 
 def _separate_outputs(graph: Graph) -> Graph:
@@ -86,7 +87,8 @@ def _name_regions(graph: Graph) -> _Regions:
         regions.values.update(region.values)
         for op in current.ops:
             if op.kind == "VARIABLE":
-                regions.variables.setdefault(get_text(op.attrs, "name"), f"variable_{len(regions.variables)}")
+                tensor = (f"variable_{len(regions.variables)}", get_type(op.attrs, "type"))
+                regions.variables.setdefault(get_text(op.attrs, "name"), tensor)
             for attr, kind in _get_fields(op):
                 if kind is Field.GRAPH:
                     region.bodies[op, attr] = f"region_{count}"
@@ -142,12 +144,10 @@ def _name_operands(block: binding.Block, op: Op, region: _Region, regions: _Regi
     name = get_text(op.attrs, "name")
     if name not in regions.variables:
         raise Invalid(f"{op.kind}: no VARIABLE declares {name!r}")
-    tensor = regions.variables[name]
-    if op.kind == "VARIABLE":
-        data = op.attrs["data"]
-        _write_tensor(
-            block, tensor, get_type(op.attrs, "type"), data if isinstance(data, np.ndarray) else None, variable=name
-        )
+    tensor, type = regions.variables[name]
+    if name not in region.variables:
+        region.variables.add(name)
+        _write_tensor(block, tensor, type, get_data(op.attrs, "data"), variable=name)
     return ([tensor], outputs) if op.kind == "VARIABLE_READ" else (inputs, [tensor])
 
 
@@ -161,11 +161,11 @@ def _write_value(block: binding.Block, name: str, value: Value) -> None:
         _write_tensor(block, name, value.type, value.data)
 
 
-def _write_tensor(block: binding.Block, name: str, type: Type, data: Array | None, variable: str = "") -> None:
+def _write_tensor(block: binding.Block, name: str, type: Type, data: Array | None, variable: str | None = None) -> None:
     # The binding converts number by number except from bytes to int8: write the bytes as int8, then set the dtype.
     raw: npt.NDArray[np.uint8] | None = None if data is None else to_bytes(data, type.dtype)
     tensor = block.addTensor(
-        name, type.shape, binding.DTYPES[DType.I8], raw, variable=bool(variable), variable_name=variable
+        name, type.shape, binding.DTYPES[DType.I8], raw, variable=variable is not None, variable_name=variable or ""
     )
     tensor.setDtype(binding.DTYPES[type.dtype])
 

@@ -279,7 +279,8 @@ def _while_loop(inputs: Sequence[Value], attrs: Attrs) -> tuple[Type, ...]:
 
 
 def _variable(inputs: Sequence[Value], attrs: Attrs) -> tuple[Type, ...]:
-    get_text(attrs, "name")
+    if not get_text(attrs, "name"):
+        raise Invalid("a variable needs a name")
     _need_data(get_data(attrs, "data"), get_type(attrs, "type"))
     return ()
 

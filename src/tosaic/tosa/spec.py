@@ -65,6 +65,20 @@ class Specification:
         """Whether a profile or extension is part of this specification."""
         return extension in self.profiles or extension in self.extensions
 
+    @staticmethod
+    def create_from_string(text: str) -> Specification:
+        """`parse` under the name that ExecuTorch's scripts use."""
+        return Specification.parse(text)
+
+    def support_integer(self) -> bool:
+        return self.supports("INT")
+
+    def support_float(self) -> bool:
+        return self.supports("FP")
+
+    def support_extension(self, extension: str) -> bool:
+        return self.supports(extension)
+
     def __str__(self) -> str:
         level = ("8k",) if self.level_8k else ()
         return "+".join((f"TOSA-{self.version}", *self.profiles, *self.extensions, *level))
@@ -73,3 +87,7 @@ class Specification:
 def _refuse_old(text: str, words: list[str]) -> None:
     new = next((_OLD_PROFILES[word] for word in words if word in _OLD_PROFILES), "TOSA-1.0+INT or TOSA-1.0+FP")
     raise Invalid(f"{text!r}: TOSA 0.80 is gone", fix=f"use {new}")
+
+
+#: The name that ExecuTorch's scripts use.
+TosaSpecification = Specification

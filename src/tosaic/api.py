@@ -1,0 +1,234 @@
+"""The front door: a PyTorch model in, a finished Program out."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+from torchao.quantization.pt2e.quantizer import Quantizer
+
+from tosaic import calibration as data
+from tosaic.common.arm_compile_spec import ArmCompileSpec
+from tosaic.errors import Invalid, Unsupported
+from tosaic.ethosu.compile_spec import EthosUCompileSpec
+from tosaic.lower.delegate import Built, build, dump
+from tosaic.lower.pack import pack, sign
+from tosaic.lower.partition import Plan, explain
+from tosaic.lower.source import QDQ, Source, overload
+from tosaic.program import Program, describe
+from tosaic.quantizer.prepare import mutates
+from tosaic.quantizer.quantizer import TosaQuantizer
+from tosaic.quantizer.recipes import get_symmetric_quantization_config
+from tosaic.targets import find
+from tosaic.tosa.compile_spec import TosaCompileSpec
+
+IO_KINDS = ("float", "int8")
+LAYOUTS = ("nchw", "nhwc")
+MOST_SAMPLES = 4
+
+
+@dataclass
+class Stages:
+    """Names the stages of a compile as they start, and keeps the seconds that each took."""
+
+    announce: Callable[[str], None] | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        if self.announce is not None:
+            self.announce(name)
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def export(model: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> ExportedProgram:
+    """torch.export with this project's conditions: eval mode, static shapes, plain tensors."""
+    if model.training:
+        raise Invalid("the model is in train mode", fix="call model.eval() before compiling")
+    try:
+        # Two inputs must never be one tensor: exir would give them one buffer.
+        return torch.export.export(model, tuple(x.clone() for x in example_inputs))
+    except Exception as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise Invalid(
+            "torch.export cannot export the model",
+            why=f"{type(error).__name__}: {first}",
+            fix="make torch.export.export(model, example_inputs) work first",
+        ) from error
+
+
+def quantize(
+    program: ExportedProgram,
+    samples: Iterable[Sequence[torch.Tensor]],
+    quantizer: Quantizer | None = None,
+) -> GraphModule:
+    """Post-training quantisation of an exported program with calibration samples."""
+    chosen = quantizer or TosaQuantizer().set_global(get_symmetric_quantization_config())
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        module = prepare_pt2e(program.module(), chosen)
+        for sample in samples:
+            module(*sample)
+        return convert_pt2e(module)
+
+
+def compile(
+    model: torch.nn.Module | ExportedProgram | GraphModule,
+    example_inputs: Sequence[torch.Tensor] | None = None,
+    target: str | ArmCompileSpec = "ethos-u55-128",
+    *,
+    calibration: Iterable[Any] | str | Path | None = None,
+    io: str = "float",
+    layout: str = "nchw",
+    system_config: str | None = None,
+    memory_mode: str | None = None,
+    quantizer: Quantizer | None = None,
+    quantized: bool = True,
+    delegate: bool = True,
+    progress: Callable[[str], None] | None = None,
+) -> Program:
+    """Compile a model for a target.
+
+    model           an nn.Module in eval mode, an exported program, or a module that PT2E has converted already
+    example_inputs  tensors with the shapes and dtypes the program will be called with
+    target          a name (`tosaic targets` lists them) or a compile spec
+    calibration     samples to measure ranges with: an iterable, a .npz/.npy/.pt file, or a folder of them
+    io, layout      how the program is called: float or int8 borders, channels second or last
+    quantized       False leaves a float model in float; delegate False leaves all of it on the CPU
+    """
+    _check_choice("io", io, IO_KINDS)
+    _check_choice("layout", layout, LAYOUTS)
+    spec = make_spec(target, system_config, memory_mode)
+    stages, notes = Stages(progress), []
+    inputs = _example(model, example_inputs)
+    module, samples = _front(model, inputs, spec, calibration, quantizer, quantized, stages, notes)
+    source = _source(module, inputs)
+    signature = sign(source, io, layout)
+    with stages.stage("compile"):
+        built = build(source, spec, nhwc=signature.nhwc) if delegate else _nothing(source)
+    for one in built.delegates:
+        dump(one, spec)
+    _refuse_float(source, built, spec, delegate)
+    with stages.stage("pack"):
+        backend = "EthosUBackend" if isinstance(spec, EthosUCompileSpec) else "TOSABackend"
+        metadata = describe(signature) if io == "int8" or layout == "nhwc" else {}
+        outer, program = pack(source, built, signature, backend, spec.to_list(), metadata)
+    return Program.make(spec, built, signature, outer, program, samples, stages.seconds, notes)
+
+
+def make_spec(target: str | ArmCompileSpec, system_config: str | None = None, memory_mode: str | None = None) -> ArmCompileSpec:
+    """The compile spec of a target name."""
+    if isinstance(target, ArmCompileSpec):
+        return target
+    found = find(target)
+    if found.is_npu:
+        return EthosUCompileSpec(found.name, system_config, memory_mode)
+    if system_config or memory_mode:
+        raise Invalid(f"`{found.name}` has no system configuration and no memory mode", fix="leave these options out")
+    return TosaCompileSpec(found.tosa_spec)
+
+
+def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise Invalid(f"{what} is `{value}`", fix=f"use one of {', '.join(choices)}")
+
+
+def _example(model: Any, example_inputs: Sequence[torch.Tensor] | None) -> tuple[torch.Tensor, ...]:
+    if example_inputs is None and isinstance(model, ExportedProgram) and model.example_inputs is not None:
+        example_inputs = model.example_inputs[0]
+    if example_inputs is None:
+        raise Invalid("example_inputs are missing", fix="pass a tuple of tensors, e.g. (torch.randn(1, 3, 224, 224),)")
+    if isinstance(example_inputs, torch.Tensor):
+        raise Invalid("example_inputs is a tensor", fix="pass a tuple of tensors: (x,)")
+    for i, x in enumerate(example_inputs):
+        if not isinstance(x, torch.Tensor):
+            raise Invalid(f"example input {i} is a {type(x).__name__}", fix="pass tensors only")
+    return tuple(example_inputs)
+
+
+def _front(
+    model: Any,
+    inputs: tuple[torch.Tensor, ...],
+    spec: ArmCompileSpec,
+    calibration: Any,
+    quantizer: Quantizer | None,
+    quantized: bool,
+    stages: Stages,
+    notes: list[str],
+) -> tuple[ExportedProgram | GraphModule, list[Any]]:
+    """Export and quantise as far as the model is not that already; samples come with their float outputs."""
+    if isinstance(model, GraphModule) and _is_quantised(model.graph):
+        return model, []
+    with stages.stage("export"):
+        program = model if isinstance(model, ExportedProgram) else export(model, inputs)
+    _refuse_dynamic(program)
+    _check_signature(program, inputs)
+    floats = any(x.is_floating_point() for x in inputs)
+    if not quantized or not floats or "INT" not in spec.target.tosa_spec or _is_quantised(program.graph):
+        return program, []
+    with stages.stage("quantise"):
+        if calibration is None:
+            notes.append("no calibration data: ranges come from the example input alone; pass calibration=...")
+            samples = [data.check(inputs, inputs, "the example input")]
+        else:
+            samples = data.read(calibration, inputs)
+        reference = program.module()
+        with torch.no_grad():
+            kept = [(s, reference(*s)) for s in samples[:MOST_SAMPLES]]
+        module = quantize(program, samples, quantizer)
+    return module, kept
+
+
+def _is_quantised(graph: torch.fx.Graph) -> bool:
+    return any(n.op == "call_function" and overload(n) in QDQ for n in graph.nodes)
+
+
+def _refuse_dynamic(program: ExportedProgram) -> None:
+    if program.range_constraints:
+        names = ", ".join(f"`{s}`" for s in program.range_constraints)
+        raise Invalid(
+            "the program has dynamic shapes",
+            why=f"{names} can vary, and an NPU command stream is made for one shape",
+            fix="export without dynamic_shapes, once per shape",
+        )
+
+
+def _check_signature(program: ExportedProgram, inputs: Sequence[torch.Tensor]) -> None:
+    wanted = Source.of_program(program).inputs
+    data.check(inputs, [n.meta["val"] for n in wanted], "the example input")
+
+
+def _source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tensor, ...]) -> Source:
+    """The graph in functional form: an in-place op that others can see is functionalised first."""
+    source = Source.of_program(module) if isinstance(module, ExportedProgram) else Source.of_module(module)
+    if not any(mutates(n) for n in source.calls()):
+        return source
+    program = module if isinstance(module, ExportedProgram) else torch.export.export(module, inputs)
+    return Source.of_program(program.run_decompositions({}))
+
+
+def _nothing(source: Source) -> Built:
+    """A plan that leaves everything on the CPU."""
+    out = {n: Unsupported("delegation is switched off", "compile without --no-delegate") for n in source.calls()}
+    return Built((), Plan((), explain(out)))
+
+
+def _refuse_float(source: Source, built: Built, spec: ArmCompileSpec, delegate: bool) -> None:
+    if built.delegates or not delegate or not spec.target.is_npu or _is_quantised(source.graph):
+        return
+    if any(getattr(source.fake(n), "is_floating_point", lambda: False)() for n in source.calls()):
+        raise Invalid(
+            f"the model is float and {spec.target.name} is an integer NPU",
+            fix="quantise it (leave out --no-quantize), or compile with --no-delegate for the CPU",
+        )

@@ -1,0 +1,258 @@
+"""A compiled program: the .pte, what is in it, and what can be done with it."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import GraphModule
+
+import tosaic
+from tosaic.common.arm_compile_spec import ArmCompileSpec
+from tosaic.errors import Invalid
+from tosaic.ethosu.compile_spec import EthosUCompileSpec
+from tosaic.lower.delegate import Built, Delegate
+from tosaic.lower.pack import Border, Signature
+from tosaic.lower.partition import Reason
+from tosaic.report.schema import DelegateReport, MemoryReport, Report
+from tosaic.runtime import sidecar
+from tosaic.targets import Target
+from tosaic.tools import reference
+from tosaic.tools.vela_options import place_regions
+
+ENGINES = ("auto", "tosa")
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What `tosaic.compile` gives back. Prints as a short table."""
+
+    pte: bytes
+    target: Target
+    delegates: tuple[Delegate, ...]
+    cpu_ops: Mapping[str, int]
+    reasons: tuple[Reason, ...]
+    inputs: tuple[Border, ...]
+    outputs: tuple[Border, ...]
+    memory: MemoryReport
+    seconds: Mapping[str, float]
+    warnings: tuple[str, ...]
+    samples: tuple[Any, ...]
+    spec: ArmCompileSpec
+    _outer: GraphModule
+
+    @staticmethod
+    def make(
+        spec: ArmCompileSpec,
+        built: Built,
+        signature: Signature,
+        outer: GraphModule,
+        program: Any,
+        samples: Sequence[Any],
+        seconds: Mapping[str, float],
+        notes: Sequence[str],
+    ) -> Program:
+        """Collect what the stages of a compile have produced."""
+        plan = program.executorch_program.execution_plan[0]
+        planned = tuple(int(n) for n in plan.non_const_buffer_sizes[1:])
+        return Program(
+            bytes(program.buffer),
+            spec.target,
+            built.delegates,
+            _count_kernels(plan),
+            tuple(built.plan.reasons.values()),
+            signature.inputs,
+            signature.outputs,
+            _memory(spec, built, planned),
+            dict(seconds),
+            tuple(notes),
+            tuple(samples),
+            spec,
+            outer,
+        )
+
+    def tosa(self, index: int = 0) -> bytes:
+        """The .tosa of a delegate."""
+        if not 0 <= index < len(self.delegates):
+            raise Invalid(f"there is no delegate {index}", why=f"the program has {len(self.delegates)}")
+        return self.delegates[index].tosa
+
+    def save(self, path: str | Path, *, with_sidecar: bool = True) -> Path:
+        """Write the .pte and, beside it, the .tosaic file that `verify` and reports read."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self.sidecar() if with_sidecar else None
+        path.write_bytes(self.pte)
+        if beside is not None:
+            path.with_suffix(".tosaic").write_bytes(beside)
+        return path
+
+    def sidecar(self) -> bytes:
+        """The bytes of the .tosaic file."""
+        return sidecar.write(
+            sidecar.Sidecar(
+                pte_sha256=hashlib.sha256(self.pte).hexdigest(),
+                tosaic_version=tosaic.__version__,
+                target=self.target.name,
+                options=self._options(),
+                inputs=tuple(asdict(b) for b in self.inputs),
+                outputs=tuple(asdict(b) for b in self.outputs),
+                delegates=tuple(
+                    sidecar.DelegateRecord(
+                        tosa=d.tosa,
+                        origins=tuple(dict(o) for o in d.origins),
+                        debug_db=d.compiled.debug_db if d.compiled else "",
+                        summary=dict(d.compiled.summary) if d.compiled else {},
+                    )
+                    for d in self.delegates
+                ),
+                samples=tuple(
+                    sidecar.SampleRecord(_arrays(inputs), _arrays(outputs)) for inputs, outputs in self.samples
+                ),
+            )
+        )
+
+    def _options(self) -> dict[str, str]:
+        if not isinstance(self.spec, EthosUCompileSpec):
+            return {"tosa_spec": self.target.tosa_spec}
+        options = self.spec.options
+        return {
+            "system_config": options.system_config,
+            "memory_mode": options.memory_mode,
+            "extra_flags": " ".join(options.extra_flags),
+        }
+
+    def run(self, *inputs: Any, engine: str = "auto") -> list[np.ndarray[Any, Any]]:
+        """Run the program on this machine: delegates by the TOSA reference model, the rest by torch."""
+        if engine not in ENGINES:
+            raise Invalid(f"there is no engine `{engine}`", fix=f"use one of {', '.join(ENGINES)}")
+        tensors = [torch.as_tensor(x) for x in inputs]
+        _check_inputs(tensors, self.inputs)
+        with torch.no_grad():
+            result = _ReferenceRun(self._outer, self.delegates).run(*tensors)
+        return _arrays(result)
+
+    def report(self) -> Report:
+        """Everything about the program, as plain data with a versioned schema."""
+        return Report(
+            target=self.target.name,
+            options=self._options(),
+            pte_bytes=len(self.pte),
+            delegates=tuple(_delegate_report(d) for d in self.delegates),
+            cpu_ops=dict(self.cpu_ops),
+            reasons=self.reasons,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            memory=self.memory,
+            seconds=dict(self.seconds),
+            warnings=self.warnings,
+        )
+
+    def _rows(self) -> list[tuple[str, str]]:
+        compute = sum(1 for r in self.reasons if not r.border)
+        rows = [
+            ("target", self.target.name),
+            (".pte", f"{len(self.pte):,} bytes"),
+            ("delegates", str(len(self.delegates))),
+            ("CPU operators", ", ".join(f"{n} x{c}" for n, c in self.cpu_ops.items()) or "none"),
+            ("nodes left out", str(compute)),
+        ]
+        cycles = sum(d.compiled.summary.get("cycles_total", 0.0) for d in self.delegates if d.compiled)
+        if cycles:
+            rows.append(("NPU cycles (Vela's estimate)", f"{int(cycles):,}"))
+        return rows
+
+    def __str__(self) -> str:
+        width = max(len(k) for k, _ in self._rows())
+        return "\n".join(f"{k:<{width}}  {v}" for k, v in self._rows())
+
+    def __repr__(self) -> str:
+        return f"<Program for {self.target.name}: {len(self.delegates)} delegates, {len(self.pte)} bytes>"
+
+    def _repr_html_(self) -> str:
+        cells = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in self._rows())
+        return f"<table>{cells}</table>"
+
+
+class _ReferenceRun(torch.fx.Interpreter):
+    """Runs the outer program with every delegate computed by the TOSA reference model."""
+
+    def __init__(self, outer: GraphModule, delegates: Sequence[Delegate]) -> None:
+        super().__init__(outer)
+        self.delegates = delegates
+
+    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+        delegate = self.delegates[int(str(target).removeprefix("lowered_"))]
+        arrays = reference.run(delegate.tosa, [a.contiguous().numpy() for a in args])
+        return tuple(torch.from_numpy(a.copy()) for a in arrays)
+
+
+def describe(signature: Signature) -> dict[str, str]:
+    """The borders as a constant method of the .pte, so that a device can ask for scale and zero point."""
+    borders = {"inputs": [asdict(b) for b in signature.inputs], "outputs": [asdict(b) for b in signature.outputs]}
+    return {"tosaic_io": json.dumps(borders, sort_keys=True)}
+
+
+def _check_inputs(tensors: Sequence[torch.Tensor], borders: Sequence[Border]) -> None:
+    if len(tensors) != len(borders):
+        raise Invalid(f"{len(tensors)} inputs were given, the program takes {len(borders)}")
+    for i, (x, b) in enumerate(zip(tensors, borders, strict=True)):
+        have = (tuple(x.shape), str(x.dtype).removeprefix("torch."))
+        if have != (b.shape, b.dtype):
+            raise Invalid(
+                f"input {i} is {have[1]}{list(have[0])}, the program takes {b.dtype}{list(b.shape)}",
+                fix=f"convert it to {b.dtype} with shape {list(b.shape)}" + (" (channels last)" if b.layout == "nhwc" else ""),
+            )
+
+
+def _arrays(value: Any) -> list[np.ndarray[Any, Any]]:
+    leaves = torch.utils._pytree.tree_leaves(value)
+    return [x.detach().numpy() for x in leaves if isinstance(x, torch.Tensor)]
+
+
+def _count_kernels(plan: Any) -> dict[str, int]:
+    """The operators that the runtime calls on the CPU, with how often."""
+    counts: Counter[str] = Counter()
+    for chain in plan.chains:
+        for instruction in chain.instructions:
+            index = getattr(instruction.instr_args, "op_index", None)
+            if index is not None:
+                operator = plan.operators[index]
+                counts[f"{operator.name}.{operator.overload}" if operator.overload else operator.name] += 1
+    return dict(counts)
+
+
+def _memory(spec: ArmCompileSpec, built: Built, planned: tuple[int, ...]) -> MemoryReport:
+    compiled = [d.compiled for d in built.delegates if d.compiled is not None]
+    if not isinstance(spec, EthosUCompileSpec):
+        return MemoryReport(planned=planned)
+    place = place_regions(spec.options)
+    return MemoryReport(
+        planned=planned,
+        network=sum(len(c.weight_data) for c in compiled),
+        network_in=place.network,
+        scratch=max((c.scratch_size for c in compiled), default=0),
+        scratch_in=place.scratch,
+        fast_scratch=max((c.fast_scratch_size for c in compiled), default=0),
+        fast_scratch_in=place.fast_scratch,
+        commands=sum(len(c.cmd_data) for c in compiled),
+    )
+
+
+def _delegate_report(delegate: Delegate) -> DelegateReport:
+    kinds = Counter(op.kind for op in delegate.graph.ops if op.kind not in ("CONST", "CONST_SHAPE"))
+    return DelegateReport(
+        nodes=len(delegate.region.nodes),
+        tosa_ops=dict(sorted(kinds.items())),
+        tosa_bytes=len(delegate.tosa),
+        blob_bytes=len(delegate.blob),
+        vela=dict(delegate.compiled.summary) if delegate.compiled else {},
+    )

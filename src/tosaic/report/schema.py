@@ -1,0 +1,55 @@
+"""The report of a compile as plain data. The schema is versioned: a field never changes its meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+SCHEMA = "tosaic-report/1"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """Bytes per logical region, and the memory it lies in. Several delegates share scratch, not network."""
+
+    planned: tuple[int, ...] = ()
+    network: int = 0
+    network_in: str = ""
+    scratch: int = 0
+    scratch_in: str = ""
+    fast_scratch: int = 0
+    fast_scratch_in: str = ""
+    commands: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DelegateReport:
+    """One delegate: how much of the model is in it, and what Vela says about it."""
+
+    nodes: int
+    tosa_ops: Mapping[str, int]
+    tosa_bytes: int
+    blob_bytes: int
+    vela: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All about a compiled program."""
+
+    target: str
+    options: Mapping[str, str]
+    pte_bytes: int
+    delegates: tuple[DelegateReport, ...]
+    cpu_ops: Mapping[str, int]
+    reasons: tuple[Any, ...]
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    memory: MemoryReport
+    seconds: Mapping[str, float]
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report under its schema name, ready for json.dumps."""
+        return {"schema": SCHEMA, **asdict(self)}

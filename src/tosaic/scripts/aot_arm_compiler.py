@@ -1,0 +1,70 @@
+"""The ahead-of-time compiler script of the ExecuTorch tutorials, with its options and file names.
+
+    python -m tosaic.scripts.aot_arm_compiler --model_name=mv2 --delegate --quantize
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tosaic.errors import TosaicError
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="aot_arm_compiler", description="Compile a model to a .pte file.")
+    parser.add_argument("-m", "--model_name", required=True, help="a zoo name, a .py file, or a .pt2 file")
+    parser.add_argument("-d", "--delegate", action="store_true", help="run what the target takes on the NPU")
+    parser.add_argument("-q", "--quantize", action="store_true", help="quantise the model to int8")
+    parser.add_argument("-t", "--target", default="ethos-u55-128", help="default: %(default)s")
+    parser.add_argument("-s", "--so_library", help="accepted for old scripts and not needed: nothing is built")
+    parser.add_argument("-o", "--output", help="the .pte file, or a folder for it")
+    parser.add_argument("-i", "--intermediates", help="a folder for .tosa files and compiler reports")
+    parser.add_argument("--calibration_data", help="a .npz/.npy/.pt file or a folder")
+    parser.add_argument("--system_config")
+    parser.add_argument("--memory_mode")
+    return parser.parse_args(arguments)
+
+
+def file_name(model: str, delegate: bool) -> str:
+    """The tutorials' names: softmax.pte, add_arm_delegate.pte."""
+    stem = Path(model).stem if model.endswith((".py", ".pt2")) else model
+    return f"{stem}_arm_delegate.pte" if delegate else f"{stem}.pte"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compile as the options say and print where the file is."""
+    options = parse(arguments)
+    try:
+        path = _compile(options)
+    except TosaicError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(f"PTE file saved as {path}")
+    return 0
+
+
+def _compile(options: argparse.Namespace) -> Path:
+    from tosaic.api import compile, make_spec
+    from tosaic.model_file import load
+
+    model, inputs = load(options.model_name)
+    spec = make_spec(options.target, options.system_config, options.memory_mode)
+    spec.dump_intermediate_artifacts_to(options.intermediates)
+    program = compile(
+        model,
+        inputs,
+        spec,
+        calibration=options.calibration_data,
+        quantized=options.quantize,
+        delegate=options.delegate,
+    )
+    name = file_name(options.model_name, options.delegate)
+    given = Path(options.output) if options.output else Path(name)
+    return program.save(given / name if given.is_dir() else given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

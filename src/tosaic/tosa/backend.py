@@ -1,0 +1,18 @@
+"""TOSABackend: the delegate is a .tosa file, for the reference model or for a compiler on the device."""
+
+from __future__ import annotations
+
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from torch.export import ExportedProgram
+
+from tosaic.lower import door
+from tosaic.tosa.compile_spec import TosaCompileSpec
+
+
+class TOSABackend(BackendDetails):
+    """Lowers a region to TOSA."""
+
+    @staticmethod
+    def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
+        return door.preprocess(edge_program, TosaCompileSpec.from_list(compile_specs))
