@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +44,7 @@ class Stages:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str) -> Generator[None]:
         if self.announce is not None:
             self.announce(name)
         start = time.perf_counter()
@@ -127,7 +127,9 @@ def compile(
     return Program.make(spec, built, signature, outer, program, samples, stages.seconds, notes)
 
 
-def make_spec(target: str | ArmCompileSpec, system_config: str | None = None, memory_mode: str | None = None) -> ArmCompileSpec:
+def make_spec(
+    target: str | ArmCompileSpec, system_config: str | None = None, memory_mode: str | None = None
+) -> ArmCompileSpec:
     """The compile spec of a target name."""
     if isinstance(target, ArmCompileSpec):
         return target
@@ -151,10 +153,11 @@ def _example(model: Any, example_inputs: Sequence[torch.Tensor] | None) -> tuple
         raise Invalid("example_inputs are missing", fix="pass a tuple of tensors, e.g. (torch.randn(1, 3, 224, 224),)")
     if isinstance(example_inputs, torch.Tensor):
         raise Invalid("example_inputs is a tensor", fix="pass a tuple of tensors: (x,)")
-    for i, x in enumerate(example_inputs):
+    given: list[Any] = list(example_inputs)
+    for i, x in enumerate(given):
         if not isinstance(x, torch.Tensor):
             raise Invalid(f"example input {i} is a {type(x).__name__}", fix="pass tensors only")
-    return tuple(example_inputs)
+    return tuple(given)
 
 
 def _front(

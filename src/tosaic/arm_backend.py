@@ -12,7 +12,13 @@ from tosaic.ethosu.partitioner import EthosUPartitioner as ArmPartitioner
 from tosaic.tools.vela import normalize_flags
 from tosaic.tosa.compile_spec import TosaCompileSpec
 
-__all__ = ["ArmBackend", "ArmCompileSpecBuilder", "ArmPartitioner", "generate_ethosu_compile_spec", "generate_tosa_compile_spec"]
+__all__ = [
+    "ArmBackend",
+    "ArmCompileSpecBuilder",
+    "ArmPartitioner",
+    "generate_ethosu_compile_spec",
+    "generate_tosa_compile_spec",
+]
 
 
 class ArmCompileSpecBuilder:
@@ -61,7 +67,9 @@ def generate_ethosu_compile_spec(
     config_ini: str | None = "Arm/vela.ini",
 ) -> ArmCompileSpec:
     """The compile spec of an Ethos-U."""
-    return ArmCompileSpecBuilder().ethosu_compile_spec(target, system_config, memory_mode, extra_flags, config_ini).build()
+    return (
+        ArmCompileSpecBuilder().ethosu_compile_spec(target, system_config, memory_mode, extra_flags, config_ini).build()
+    )
 
 
 def generate_tosa_compile_spec(tosa_spec: str, output_path: str | None = None) -> ArmCompileSpec:

@@ -139,13 +139,12 @@ def _unroll(loaded: Any, example: Sequence[torch.Tensor], name: str) -> Iterator
 
 def _count(tensor: Any, want: torch.Tensor) -> int | None:
     """How many samples a tensor stacks: [n, *shape], or [n, ...] where the model's batch is 1."""
-    shape = tuple(getattr(tensor, "shape", ()))
+    shape: tuple[int, ...] = tuple(getattr(tensor, "shape", ()))
     wanted = tuple(want.shape)
     if shape == wanted:
         return None
-    if shape[1:] == wanted or (wanted[:1] == (1,) and shape[1:] == wanted[1:]):
-        return int(shape[0])
-    return None
+    stacks = shape[1:] == wanted or (wanted[:1] == (1,) and shape[1:] == wanted[1:])
+    return shape[0] if stacks and shape else None
 
 
 def _name(dtype: torch.dtype) -> str:

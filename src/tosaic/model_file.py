@@ -64,6 +64,7 @@ def _load_exported(path: Path) -> tuple[Any, None]:
     except Exception as error:
         first = str(error).strip().splitlines()
         raise Invalid(
-            f"`{path}` is no exported program", why=first[0] if first else type(error).__name__,
+            f"`{path}` is no exported program",
+            why=first[0] if first else type(error).__name__,
             fix="write it with torch.export.save",
         ) from error

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.utils._pytree as pytree
 from torch.fx import GraphModule
 
 import tosaic
@@ -20,10 +21,11 @@ from tosaic.common.arm_compile_spec import ArmCompileSpec
 from tosaic.errors import Invalid
 from tosaic.ethosu.compile_spec import EthosUCompileSpec
 from tosaic.lower.delegate import Built, Delegate
-from tosaic.lower.pack import Border, Signature
+from tosaic.lower.pack import Signature
 from tosaic.lower.partition import Reason
 from tosaic.report.schema import DelegateReport, MemoryReport, Report
 from tosaic.runtime import sidecar
+from tosaic.runtime.sidecar import Border
 from tosaic.targets import Target
 from tosaic.tools import reference
 from tosaic.tools.vela_options import place_regions
@@ -103,10 +105,10 @@ class Program:
                 tosaic_version=tosaic.__version__,
                 target=self.target.name,
                 options=self._options(),
-                inputs=tuple(asdict(b) for b in self.inputs),
-                outputs=tuple(asdict(b) for b in self.outputs),
+                inputs=self.inputs,
+                outputs=self.outputs,
                 delegates=tuple(
-                    sidecar.DelegateRecord(
+                    sidecar.DelegateFiles(
                         tosa=d.tosa,
                         origins=tuple(dict(o) for o in d.origins),
                         debug_db=d.compiled.debug_db if d.compiled else "",
@@ -115,7 +117,7 @@ class Program:
                     for d in self.delegates
                 ),
                 samples=tuple(
-                    sidecar.SampleRecord(_arrays(inputs), _arrays(outputs)) for inputs, outputs in self.samples
+                    sidecar.Sample(tuple(_arrays(inputs)), tuple(_arrays(outputs))) for inputs, outputs in self.samples
                 ),
             )
         )
@@ -209,12 +211,13 @@ def _check_inputs(tensors: Sequence[torch.Tensor], borders: Sequence[Border]) ->
         if have != (b.shape, b.dtype):
             raise Invalid(
                 f"input {i} is {have[1]}{list(have[0])}, the program takes {b.dtype}{list(b.shape)}",
-                fix=f"convert it to {b.dtype} with shape {list(b.shape)}" + (" (channels last)" if b.layout == "nhwc" else ""),
+                fix=f"convert it to {b.dtype} with shape {list(b.shape)}"
+                + (" (channels last)" if b.layout == "nhwc" else ""),
             )
 
 
 def _arrays(value: Any) -> list[np.ndarray[Any, Any]]:
-    leaves = torch.utils._pytree.tree_leaves(value)
+    leaves = pytree.tree_leaves(value)
     return [x.detach().numpy() for x in leaves if isinstance(x, torch.Tensor)]
 
 

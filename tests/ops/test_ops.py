@@ -49,8 +49,8 @@ def check_float(op: str, index: int) -> None:
     with torch.no_grad():
         expected = torch.utils._pytree.tree_leaves(model(*[x.clone() for x in inputs]))
     assert len(outputs) == len(expected)
-    for got, want in zip(outputs, expected, strict=True):
-        want = want.numpy()
+    for got, tensor in zip(outputs, expected, strict=True):
+        want = tensor.numpy()
         assert got.dtype == want.dtype
         bound = 1e-5 * max(1.0, float(np.abs(want).max()))
         assert float(np.abs(got.astype(np.float64) - want).max()) <= bound

@@ -34,14 +34,14 @@ class ArmCompileSpec:
         self._folder: str | None = None
         self._debug_mode: ArmCompileSpec.DebugMode | None = None
 
-    def dump_intermediate_artifacts_to(self, output_path: str | None):  # noqa: ANN201
+    def dump_intermediate_artifacts_to(self, output_path: str | None):
         """Keep the .tosa, the delegate and the compiler's reports of every delegate in this folder."""
         if output_path is not None and Path(output_path).exists() and not Path(output_path).is_dir():
             raise Invalid(f"`{output_path}` is a file", fix="give a folder for intermediate artifacts")
         self._folder = output_path
         return self
 
-    def dump_debug_info(self, debug_mode: DebugMode | None):  # noqa: ANN201
+    def dump_debug_info(self, debug_mode: DebugMode | None):
         """Write down which torch node every operator came from; needs a folder for intermediate artifacts."""
         self._debug_mode = debug_mode
         return self
@@ -69,7 +69,11 @@ class ArmCompileSpec:
         return specs
 
     def _entries(self) -> dict[str, str]:
-        return {"output_format": self.get_output_format(), "target": self.target.name, "tosa_spec": self.target.tosa_spec}
+        return {
+            "output_format": self.get_output_format(),
+            "target": self.target.name,
+            "tosa_spec": self.target.tosa_spec,
+        }
 
     @classmethod
     def from_list(cls, specs: list[CompileSpec]) -> Self:

@@ -44,11 +44,7 @@ def total(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: b
     head = 0 if sx == sy else (19 if DType.I16 not in (x.dtype, y.dtype) else 14)
     unit = max(sx, sy) / (1 << head)
     (a, b), view = lo.align(x, y)
-    wide = [
-        lo.rescale(v, DType.I32, [s / unit], t.q.zp)
-        for v, s, t in ((a, sx, x), (b, sy, y))
-        if t.q is not None
-    ]
+    wide = [lo.rescale(v, DType.I32, [s / unit], t.q.zp) for v, s, t in ((a, sx, x), (b, sy, y)) if t.q is not None]
     return with_value(view, op(lo.b, wide[0], wide[1]), accumulator((unit,)))
 
 
@@ -120,7 +116,9 @@ def convolve(
         q = replace(accumulator(scales, 3 if len(scales) > 1 else None), dtype=acc)
         codes = bias_codes(lo, bias, scales, channels)
         bias_value = lo.constant(codes, acc)
-    image, pad = _exact(lo, x, lo.arrange(x, NHWC), weight.shape[0:2] if depthwise else weight.shape[1:3], pad, stride, dilation)
+    image, pad = _exact(
+        lo, x, lo.arrange(x, NHWC), weight.shape[0:2] if depthwise else weight.shape[1:3], pad, stride, dilation
+    )
     build = tosa.depthwise_conv2d if depthwise else tosa.conv2d
     value = build(
         lo.b,

@@ -189,5 +189,3 @@ def dump(delegate: Delegate, spec: ArmCompileSpec) -> None:
         parts[".debug.json"] = json.dumps(list(delegate.origins), indent=1).encode()
     for suffix, data in parts.items():
         stem.with_name(stem.name + suffix).write_bytes(data)
-
-

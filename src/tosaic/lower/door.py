@@ -9,10 +9,10 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.backend.utils import tag_constant_data
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.passes.operator_support import OperatorSupportBase
@@ -21,7 +21,7 @@ from tosaic.common.arm_compile_spec import ArmCompileSpec
 from tosaic.errors import Invalid, Unsupported
 from tosaic.lower.delegate import Built, build, build_region, dump
 from tosaic.lower.partition import Check, Plan, Reason, Region
-from tosaic.lower.source import Source, overload, torch_op
+from tosaic.lower.source import ASSERTIONS, Source, overload, torch_op
 
 log = logging.getLogger("tosaic")
 
@@ -38,9 +38,9 @@ class TosaicPartitioner(Partitioner):
         self.reasons: tuple[Reason, ...] = ()
         self.delegation_spec = DelegationSpec(self.backend.__name__, spec.to_list())
         self._real: ExportedProgram | None = None
-        self._kept: list[torch._ops.OpOverload] = []
+        self._kept: list[OpOverload] = []
 
-    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[torch._ops.OpOverload], None]:
+    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[OpOverload], None]:
         """Overloads of which every node will be delegated: exir fails on one that is kept and then left over."""
         if ep.dialect == "EDGE":
             return [], None
@@ -86,13 +86,13 @@ def make_check(checks: Sequence[OperatorSupportBase], program: ExportedProgram) 
     return check
 
 
-def _all_delegated(source: Source, plan: Plan) -> list[torch._ops.OpOverload]:
+def _all_delegated(source: Source, plan: Plan) -> list[OpOverload]:
     left = {overload(n) for n in plan.reasons}
     inside: dict[str, Any] = {}
     for region in plan.regions:
         for node in region.nodes:
             name = overload(node)
-            if name not in left and isinstance(torch_op(node), torch._ops.OpOverload):
+            if name not in left | ASSERTIONS and isinstance(torch_op(node), OpOverload):
                 inside[name] = torch_op(node)
     return list(inside.values())
 
@@ -126,7 +126,7 @@ def preprocess(program: ExportedProgram, spec: ArmCompileSpec) -> PreprocessResu
     return PreprocessResult(processed_bytes=delegate.blob, debug_handle_map=_debug_handles(region))
 
 
-def _debug_handles(region: Region) -> dict[int, tuple[int, ...]]:
+def _debug_handles(region: Region) -> dict[int, tuple[int]]:
     handles = [n.meta["debug_handle"] for n in region.nodes if isinstance(n.meta.get("debug_handle"), int)]
     return {i: (h,) for i, h in enumerate(handles)}
 
@@ -138,5 +138,3 @@ def log_reasons(reasons: Sequence[Reason]) -> None:
         fix = f" Fix: {r.fix}." if r.fix else ""
         level = logging.DEBUG if r.border else logging.INFO
         log.log(level, "%s (%s)%s stays on the CPU: %s.%s", r.node, r.op, where, r.why, fix)
-
-

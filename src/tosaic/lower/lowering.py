@@ -17,7 +17,7 @@ from tosaic.quantizer.qparams import QParams, multiplier, quantize
 from tosaic.targets import Target
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.build import Builder
-from tosaic.tosa.ir import NUMPY, Array, DType, Value
+from tosaic.tosa.ir import NUMPY, RANGES, Array, DType, Value
 from tosaic.tosa.spec import Specification
 
 View: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
@@ -218,14 +218,14 @@ class Lowering:
 
     def _bound(self, value: Value, q: QParams, clamp: tuple[float, float] | None, known: QParams | None) -> Value:
         """CLAMP codes to the range of `q` and to pending real bounds, where that says more than saturation does."""
-        info = np.iinfo(NUMPY[q.dtype])
+        least, most = RANGES[q.dtype]
         low, high = q.qmin, q.qmax
         if clamp is not None:
             codes = quantize(np.asarray(clamp, np.float32), q)
             low, high = max(low, int(codes[0])), min(high, int(codes[1]))
         if known is not None and known.qmin >= low and known.qmax <= high:
             return value
-        if low <= info.min and high >= info.max:
+        if low <= least and high >= most:
             return value
         return tosa.clamp(self.b, value, low, high)
 
@@ -234,7 +234,9 @@ class Lowering:
         if t.is_code or (t.is_const and t.q is not None):
             return t
         if t.is_float:
-            raise Unsupported(f"its {what} is float and the NPU is an integer device", "quantise this part of the model")
+            raise Unsupported(
+                f"its {what} is float and the NPU is an integer device", "quantise this part of the model"
+            )
         raise Unsupported(f"its {what} is not quantised", "let the quantizer annotate the operator before it")
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
@@ -24,23 +26,13 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from tosaic.lower.delegate import Built, Delegate
 from tosaic.lower.source import ASSERTIONS, QDQ, Source, bind, overload
+from tosaic.runtime.sidecar import Border
 
 NCHW_TO_NHWC, NHWC_TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
-
-
-@dataclass(frozen=True, slots=True)
-class Border:
-    """An input or output of the program as the caller sees it."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    layout: str
-    scale: float | None = None
-    zero_point: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +60,7 @@ def sign(source: Source, io: str, layout: str) -> Signature:
         if as_codes:
             codes.update(quantizers)
         inputs.append(_border(source, node, quantizers[0] if as_codes else None, moved))
-    for node in source.output().all_input_nodes if source.graph else ():
+    for index, node in enumerate(_outputs(source)):
         quantised = node.op == "call_function" and overload(node) in QDQ
         moved = layout == "nhwc" and isinstance(source.fake(node), torch.Tensor) and source.fake(node).dim() == 4
         before: Any = node.args[0] if quantised else node
@@ -76,8 +68,14 @@ def sign(source: Source, io: str, layout: str) -> Signature:
             nhwc.update({node, before})
         if quantised and io == "int8":
             codes.add(node)
-        outputs.append(_border(source, node, node if quantised and io == "int8" else None, moved))
+        codec = node if quantised and io == "int8" else None
+        outputs.append(replace(_border(source, node, codec, moved), name=f"output_{index}"))
     return Signature(tuple(inputs), tuple(outputs), frozenset(codes), frozenset(nhwc))
+
+
+def _outputs(source: Source) -> list[Node]:
+    """What the program returns, in order (a node that is returned twice stands there twice)."""
+    return [n for n in pytree.tree_leaves(source.output().args[0]) if isinstance(n, Node)]
 
 
 def _grid(node: Node) -> tuple[Any, ...]:
@@ -114,9 +112,10 @@ def stub(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Exp
         results.append(OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None))
     graph.output(tuple(nodes))
     root = GraphModule(torch.nn.Module(), graph)
-    spec = torch.utils._pytree.tree_flatten
+    spec = pytree.tree_flatten
     ins, outs = spec((tuple(range(len(inputs))), {}))[1], spec(tuple(range(len(outputs))))[1]
     config = EdgeCompileConfig(_check_ir_validity=False)
+    verifier: Any = EXIREdgeDialectVerifier(edge_compile_config=config, class_only=True)
     return ExportedProgram(
         root=root,
         graph=graph,
@@ -124,14 +123,16 @@ def stub(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Exp
         state_dict={},
         range_constraints={},
         module_call_graph=[ModuleCallEntry("", ModuleCallSignature([], [], ins, outs))],
-        verifiers=[EXIREdgeDialectVerifier(edge_compile_config=config, class_only=True)],
+        verifiers=[verifier],
     )
 
 
 class Outer:
     """Builds the module that exir gets: CPU nodes as they were, one call per delegate."""
 
-    def __init__(self, source: Source, built: Built, signature: Signature, backend: str, specs: list[CompileSpec]) -> None:
+    def __init__(
+        self, source: Source, built: Built, signature: Signature, backend: str, specs: list[CompileSpec]
+    ) -> None:
         self.source, self.built, self.signature = source, built, signature
         self.backend, self.specs = backend, specs
         self.graph, self.root = Graph(), torch.nn.Module()
@@ -144,9 +145,9 @@ class Outer:
         for node in self.source.inputs:
             self.made[node] = self.graph.placeholder(node.name)
         for node in self.source.calls():
-            if node not in self.home:
+            if node not in self.home and overload(node) not in ASSERTIONS:
                 self._emit(node)
-        self.graph.output(torch.fx.node.map_arg(self.source.output().args[0], self._result))
+        self.graph.output(map_arg(self.source.output().args[0], self._result))
         return GraphModule(self.root, self.graph)
 
     def _result(self, node: Node) -> Node:
@@ -171,8 +172,9 @@ class Outer:
             self.made[node] = self._use(inner)
             return self.made[node]
         last = overload(node) in QDQ
-        arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: self._use(n) if last else self._plain(n))
-        self.made[node] = self.graph.call_function(node.target, *arguments)  # pyright: ignore
+        arguments = map_arg((node.args, node.kwargs), lambda n: self._use(n) if last else self._plain(n))
+        target: Any = node.target
+        self.made[node] = self.graph.call_function(target, *arguments)
         self.made[node].meta.update({k: v for k, v in node.meta.items() if k in ("stack_trace", "nn_module_stack")})
         return self.made[node]
 
@@ -238,10 +240,12 @@ def pack(
     metadata: Mapping[str, str],
 ) -> tuple[GraphModule, Any]:
     """The outer module and exir's finished program. `metadata` become constant methods of the .pte."""
-    import executorch.kernels.quantized  # noqa: F401  (registers the out variants that exir looks for)
-
+    # Registers the out variants of quantise and dequantise that exir looks for.
+    importlib.import_module("executorch.kernels.quantized")
     outer = Outer(source, built, signature, backend, specs).build()
     inputs = tuple(example(b) for b in signature.inputs)
     program = torch.export.export(outer, inputs)
-    edge = to_edge(program, constant_methods=dict(metadata) or None, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+    edge = to_edge(
+        program, constant_methods=dict(metadata) or None, compile_config=EdgeCompileConfig(_check_ir_validity=False)
+    )
     return outer, edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=False))

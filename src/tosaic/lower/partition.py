@@ -99,12 +99,16 @@ def _escapes(source: Source, walk: Walk, out: dict[Node, Unsupported]) -> bool:
         if node in out:
             continue
         result = walk.results[node]
-        if not is_pending(result) and not (isinstance(result, (tuple, list))):
+        if result == () or not (is_pending(result) or isinstance(result, (tuple, list))):
             continue
         outside = [u for u in node.users if u.op != "call_function" or u in out]
         if not outside and node.users:
             continue
-        if isinstance(result, (tuple, list)) and not is_pending(result) and all(overload(u) == "getitem" for u in outside):
+        if (
+            isinstance(result, (tuple, list))
+            and not is_pending(result)
+            and all(overload(u) == "getitem" for u in outside)
+        ):
             continue
         out[node] = _escape(node, outside)
         again = again or any(u not in out for u in node.users if u.op == "call_function")
@@ -260,7 +264,13 @@ def explain(out: Mapping[Node, Unsupported]) -> dict[Node, Reason]:
 def _reason(node: Node, error: Unsupported, out: Mapping[Node, Unsupported]) -> Reason:
     name = overload(node)
     return Reason(
-        node.name, name, error.what, error.fix, source_line(node) or _nearest_line(node), module_path(node), _is_border(node, out)
+        node.name,
+        name,
+        error.what,
+        error.fix,
+        source_line(node) or _nearest_line(node),
+        module_path(node),
+        _is_border(node, out),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -115,7 +115,9 @@ class Walk:
         if isinstance(value, Node):
             got = self.get(value)
             if isinstance(got, Foreign):
-                raise Unsupported(f"its input is {got.what}, which the target has no type for", "cast it to int32 or float32")
+                raise Unsupported(
+                    f"its input is {got.what}, which the target has no type for", "cast it to int32 or float32"
+                )
             return got
         if isinstance(value, (list, tuple)):
             return [self._argument(v) for v in value]
@@ -131,9 +133,7 @@ class Walk:
         if not moving or not fits or any(t.size != 1 for t in tensors if t.is_const):
             return None
         base = moving[0]
-        given = {
-            k: (_table_input(a) if isinstance(a, Tensor) else a) for k, a in arguments.items()
-        }
+        given = {k: (_table_input(a) if isinstance(a, Tensor) else a) for k, a in arguments.items()}
         out = torch_op(node)(**given)
         if not isinstance(out, torch.Tensor) or out.shape != (256,):
             return None
@@ -309,5 +309,3 @@ def _table_input(t: Tensor) -> torch.Tensor:
     assert t.q is not None
     codes = torch.arange(-128, 128, dtype=torch.float32)
     return (codes - t.q.zp) * t.q.s
-
-

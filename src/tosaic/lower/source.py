@@ -9,6 +9,8 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
@@ -33,13 +35,14 @@ QDQ = frozenset(
     for grain in ("tensor", "channel")
 )
 
+#: they hold by construction once shapes and dtypes are fixed
 ASSERTIONS = frozenset({"aten._assert_tensor_metadata.default"})
 
 
 def torch_op(node: Node) -> Any:
     """The torch overload behind a call of any dialect (an edge overload wraps it)."""
     target: Any = node.target
-    return target if isinstance(target, torch._ops.OpOverload) else getattr(target, "_op", target)
+    return target if isinstance(target, OpOverload) else getattr(target, "_op", target)
 
 
 def overload(node: Node) -> str:
@@ -115,8 +118,7 @@ class Source:
         return source
 
     def calls(self) -> Iterator[Node]:
-        """The calls that compute something (assertions about metadata hold by construction)."""
-        return (n for n in self.graph.nodes if n.op == "call_function" and overload(n) not in ASSERTIONS)
+        return (n for n in self.graph.nodes if n.op == "call_function")
 
     def output(self) -> Node:
         return next(n for n in reversed(self.graph.nodes) if n.op == "output")
@@ -140,8 +142,8 @@ class Source:
             dtype = torch.float32 if ".dequantize" in name else bind(node)["dtype"]
             return torch.empty(tuple(self.fake(arg).shape), dtype=dtype, device="meta")
         if name == "getitem":
-            arg, index = node.args
-            return self.fake(arg)[index]  # pyright: ignore
+            arg = node.args[0]
+            return self.fake(arg)[node.args[1]]
         return None
 
 
@@ -153,7 +155,7 @@ def _lookup(program: ExportedProgram | None, name: str | None) -> torch.Tensor |
 
 
 def _is_fake(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, torch._subclasses.FakeTensor) or tensor.device.type == "meta"
+    return isinstance(tensor, FakeTensor) or tensor.device.type == "meta"
 
 
 def _invent(fake: torch.Tensor) -> torch.Tensor:
@@ -161,15 +163,18 @@ def _invent(fake: torch.Tensor) -> torch.Tensor:
     shape = tuple(int(d) for d in fake.shape)
     if fake.dtype.is_floating_point:
         return torch.full(shape, 0.0078125, dtype=fake.dtype)
-    return torch.zeros(shape, dtype=fake.dtype) if fake.dtype in (torch.int32, torch.int64) else torch.ones(shape, dtype=fake.dtype)
+    return (
+        torch.zeros(shape, dtype=fake.dtype)
+        if fake.dtype in (torch.int32, torch.int64)
+        else torch.ones(shape, dtype=fake.dtype)
+    )
 
 
 def source_line(node: Node) -> str:
     """file:line of the user's code that made a node: the innermost frame outside torch and site-packages."""
     trace = node.meta.get("stack_trace") or ""
     best = ""
-    for line in trace.splitlines():
-        line = line.strip()
+    for line in map(str.strip, trace.splitlines()):
         if not line.startswith('File "'):
             continue
         path, _, rest = line[6:].partition('", line ')

@@ -138,9 +138,7 @@ def composite(
 ) -> None:
     """Register an operator that is an ordinary function of other operators."""
     family = expand.__module__.rsplit(".", 1)[-1]
-    _REGISTRY.add(
-        Record(name, family, overloads, None, expand, "none", limits=tuple(limits), samples=samples)
-    )
+    _REGISTRY.add(Record(name, family, overloads, None, expand, "none", limits=tuple(limits), samples=samples))
 
 
 @cache

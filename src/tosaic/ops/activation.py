@@ -16,7 +16,7 @@ from tosaic.ops._registry import composite, op
 from tosaic.ops._rules import unary
 from tosaic.ops._samples import F, Sample, call, f32, i32, module, nn, torch
 from tosaic.tosa import ops as tosa
-from tosaic.tosa.ir import NUMPY
+from tosaic.tosa.ir import NUMPY, RANGES
 
 
 def bounded(lo: Lowering, x: Tensor, low: float, high: float) -> Tensor:
@@ -31,12 +31,12 @@ def bounded(lo: Lowering, x: Tensor, low: float, high: float) -> Tensor:
     assert x.value is not None
     if x.is_float:
         return with_value(x, tosa.clamp(lo.b, x.value, low, high))
-    info = np.iinfo(NUMPY[x.dtype])
+    least, most = RANGES[x.dtype]
     value = x.value
     # TOSA has no CLAMP of int32.
     for bound, build in ((low, tosa.maximum), (high, tosa.minimum)):
         if math.isfinite(bound):
-            number = np.full((1,) * value.rank, np.clip(bound, info.min, info.max), NUMPY[x.dtype])
+            number = np.full((1,) * value.rank, np.clip(bound, least, most), NUMPY[x.dtype])
             value = build(lo.b, value, lo.constant(number, x.dtype))
     return with_value(x, value)
 

@@ -44,7 +44,9 @@ def _channel_params(scales: Tensor, zero_points: Tensor, axis: int, low: int, hi
 
 
 @op("quantize", "quantized_decomposed.quantize_per_tensor.default", quant="none")
-def quantize(lo: Lowering, input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: Any) -> Tensor:
+def quantize(
+    lo: Lowering, input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: Any
+) -> Tensor:
     """Where everything pending becomes an operator: RESCALE, TABLE or CLAMP."""
     return lo.quantize(input, _params(scale, zero_point, quant_min, quant_max, dtype))
 
@@ -101,6 +103,12 @@ def dequantize_channel(
         raise Unsupported("an activation is quantised per channel", "quantise activations per tensor")
     zeros = zero_points or of_array(np.zeros(scales.shape, np.int32), DType.I32)
     return replace(input, q=_channel_params(scales, zeros, axis, quant_min, quant_max, dtype))
+
+
+@op("assertion", "aten._assert_tensor_metadata.default", quant="none", moves=True)
+def assertion(lo: Lowering, **_: Any) -> tuple[()]:
+    """A check that torch.export made and that holds by construction: nothing remains of it."""
+    return ()
 
 
 def _samples_same() -> list[Any]:

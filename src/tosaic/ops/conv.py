@@ -44,7 +44,9 @@ def _slice_const(t: Tensor | None, start: int, stop: int) -> Tensor | None:
     return replace(t, array=t.array[start:stop], shape=(stop - start,), q=_channels(t.q, start, stop))
 
 
-def _grouped(lo: Lowering, x: Tensor, weight: Array, q: QParams | None, bias: Tensor | None, groups: int, **how: Any) -> Tensor:
+def _grouped(
+    lo: Lowering, x: Tensor, weight: Array, q: QParams | None, bias: Tensor | None, groups: int, **how: Any
+) -> Tensor:
     """One convolution per group, joined along the channels; quantised first, so that int8 and not int32 is joined."""
     out_q, image = lo.next_q, lo.arrange(x, NHWC)
     if x.q is not None and out_q is None:

@@ -153,8 +153,10 @@ def div(lo: Lowering, self: Any, other: Any) -> Tensor:
         if divisor > 0:
             return arith.scaled(x, 1.0 / divisor)
     if x.q is not None or y.q is not None:
-        raise Unsupported("a quotient of two quantised tensors has no integer form", "quantise with tosaic's quantizer, "
-                          "which turns it into a product with the reciprocal")  # fmt: skip
+        raise Unsupported(
+            "a quotient of two quantised tensors has no integer form",
+            "quantise with tosaic's quantizer, which turns it into a product with the reciprocal",
+        )
     if not x.is_float:
         raise Unsupported("a true division of integers gives float", "divide with rounding_mode='trunc'")
     if y.is_const:

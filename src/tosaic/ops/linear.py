@@ -128,8 +128,6 @@ def addmm(lo: Lowering, self: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 
     return arith.total(lo, product, addend)
 
 
-
-
 @op(
     "mm",
     "aten.mm.default",

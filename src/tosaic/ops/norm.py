@@ -48,7 +48,13 @@ def _affine(lo: Lowering, x: Tensor, factor: Any, offset: Any) -> Tensor:
 
 
 def _normalised(
-    lo: Lowering, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, eps: float
+    lo: Lowering,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
+    eps: float,
 ) -> Tensor:
     if mean is None or var is None:
         raise Unsupported("it has no running statistics", "use track_running_stats=True")

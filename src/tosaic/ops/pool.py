@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,17 +29,17 @@ class Window:
 
     def __init__(self, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: bool) -> None:
         self.kernel = pair(kernel)
-        self.stride = self.kernel if stride is None or stride == [] or stride == () else pair(stride)
+        self.stride = self.kernel if stride is None or stride in ([], ()) else pair(stride)
         self.pad = pair(padding)
         self.extra = [0, 0]
         for axis, size in enumerate(x.shape[-2:]):
             span = size + 2 * self.pad[axis] - self.kernel[axis]
             outputs = span // self.stride[axis] + 1
-            if ceil_mode and span % self.stride[axis]:
-                # torch adds a window only if it starts inside the image or its left padding
-                if outputs * self.stride[axis] < size + self.pad[axis]:
-                    self.extra[axis] = self.stride[axis] - span % self.stride[axis]
-                    outputs += 1
+            # ceil_mode adds a window only if it starts inside the image or its left padding.
+            starts = outputs * self.stride[axis] < size + self.pad[axis]
+            if ceil_mode and span % self.stride[axis] and starts:
+                self.extra[axis] = self.stride[axis] - span % self.stride[axis]
+                outputs += 1
             if outputs == 1:
                 self.stride = (1, self.stride[1]) if axis == 0 else (self.stride[0], 1)
         self.padding = (self.pad[0], self.pad[0] + self.extra[0], self.pad[1], self.pad[1] + self.extra[1])
@@ -203,9 +204,9 @@ def _window_mean(lo: Lowering, x: Tensor, window: Window, count_pad: bool) -> Te
     image, padding = lo.arrange(x, NHWC), window.padding
     zp = 0 if x.q is None else x.q.zp
     if count_pad and any(window.pad):
-        (t, l), (eb, er) = window.pad, window.extra
-        image = tosa.pad(lo.b, image, (0, 0, t, t, l, l, 0, 0), float(zp) if x.q is None else zp)
-        padding = (0, eb, 0, er)
+        (high, wide), (below, right) = window.pad, window.extra
+        image = tosa.pad(lo.b, image, (0, 0, high, high, wide, wide, 0, 0), float(zp) if x.q is None else zp)
+        padding = (0, below, 0, right)
         x = _pooled(image, x.q)
     image, padding = arith.fit_window(lo, x, window.kernel, padding, window.steps)
     acc = DType.I32 if x.q is not None else x.dtype
@@ -258,7 +259,7 @@ def adaptive_avg_pool2d(lo: Lowering, self: Tensor, output_size: Sequence[int]) 
 def _progression(windows: list[tuple[int, int]]) -> tuple[int, int] | None:
     """(kernel, stride) if the windows are of one size and evenly spaced."""
     sizes = {b - a for a, b in windows}
-    gaps = {b[0] - a[0] for a, b in zip(windows, windows[1:], strict=False)}
+    gaps = {b[0] - a[0] for a, b in itertools.pairwise(windows)}
     if len(sizes) != 1 or len(gaps) > 1:
         return None
     return (sizes.pop(), gaps.pop() if gaps else 1)

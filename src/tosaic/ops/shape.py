@@ -66,7 +66,9 @@ def flatten(lo: Lowering, self: Tensor, start_dim: int = 0, end_dim: int = -1) -
     if self.rank == 0:
         return lo.reshape(self, (1,))
     a, b = start_dim % self.rank, end_dim % self.rank
-    return lo.reshape(self, (*self.shape[:a], -1 if not self.size else int(np.prod(self.shape[a : b + 1])), *self.shape[b + 1 :]))
+    return lo.reshape(
+        self, (*self.shape[:a], -1 if not self.size else int(np.prod(self.shape[a : b + 1])), *self.shape[b + 1 :])
+    )
 
 
 @op(

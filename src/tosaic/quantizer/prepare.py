@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch._guards import detect_fake_mode
+from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
 from tosaic.errors import Unsupported
 from tosaic.lower.source import bind, overload, torch_op
@@ -30,12 +32,12 @@ def make_functional(module: GraphModule) -> None:
     """Turn `relu_` into `relu` where nobody else can see the difference."""
     for node in list(module.graph.nodes):
         target = node.target
-        if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload) or not mutates(node):
+        if node.op != "call_function" or not isinstance(target, OpOverload) or not mutates(node):
             continue
-        packet, name = target._schema.name.split("::")
+        packet, name, variant = str(target).split(".")
         twin = getattr(getattr(torch.ops, packet), name.rstrip("_"), None)
-        if name.endswith("_") and twin is not None and is_private(node) and target._overloadname in twin.overloads():
-            node.target = getattr(twin, target._overloadname)
+        if name.endswith("_") and twin is not None and is_private(node) and variant in twin.overloads():
+            node.target = getattr(twin, variant)
 
 
 def mutates(node: Node) -> bool:
@@ -76,7 +78,7 @@ class Emitter:
     def _type(self, target: Any, args: Any, kwargs: Any) -> Any:
         values = [n.meta["val"] for n in self.module.graph.nodes if "val" in n.meta]
         mode = detect_fake_mode(values)
-        swap = torch.fx.node.map_arg
+        swap = map_arg
         assert mode is not None
         with mode, torch.no_grad():
             return target(*swap(args, lambda n: n.meta["val"]), **swap(kwargs, lambda n: n.meta["val"]))

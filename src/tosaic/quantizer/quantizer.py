@@ -221,7 +221,9 @@ def _annotate_observe(node: Node, config: Any, record: Record | None) -> None:
         return
     matrix = record is not None and record.family == "linear"
     inputs = {
-        n: _per_tensor(config.weight) if matrix and _is_constant(n) and config.weight is not None else config.input_activation
+        n: _per_tensor(config.weight)
+        if matrix and _is_constant(n) and config.weight is not None
+        else config.input_activation
         for n in floats
     }
     if record is not None and (record.bounds or record.name == "batch_norm"):
@@ -261,7 +263,9 @@ def _set(node: Node, inputs: dict[Node, Any], config: Any, output: Any = None) -
 def _annotate_io(model: GraphModule, config: Any) -> None:
     for node in model.graph.nodes:
         if node.op == "placeholder" and _is_float(node):
-            node.meta[KEY] = QuantizationAnnotation({}, config.output_activation or config.input_activation, _annotated=True)
+            node.meta[KEY] = QuantizationAnnotation(
+                {}, config.output_activation or config.input_activation, _annotated=True
+            )
         elif node.op == "output":
             floats = {n: config.input_activation for n in node.all_input_nodes if _is_float(n)}
             node.meta[KEY] = QuantizationAnnotation(floats, None, _annotated=True)

@@ -28,7 +28,9 @@ class QuantizationConfig:
     bias: QuantizationSpec | None = None
 
 
-def _activation(dtype: torch.dtype, qmin: int, qmax: int, scheme: torch.qscheme, is_qat: bool, eps: float) -> QuantizationSpec:
+def _activation(
+    dtype: torch.dtype, qmin: int, qmax: int, scheme: torch.qscheme, is_qat: bool, eps: float
+) -> QuantizationSpec:
     observer: Any = (
         FusedMovingAvgObsFakeQuantize.with_args(observer=MovingAverageMinMaxObserver, eps=eps)
         if is_qat

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tosaic.tosa.ir import Graph
+from tosaic.tosa.ir import Graph, Op
 
 #: ops that change something besides their results
 _EFFECTS = frozenset({"VARIABLE", "VARIABLE_WRITE"})
@@ -15,7 +15,7 @@ def drop_dead(graph: Graph) -> Graph:
     after:  %2 = TANH(%0); return %2
     """
     needed = set(graph.outputs)
-    kept = []
+    kept: list[Op] = []
     for op in reversed(graph.ops):
         if op.kind in _EFFECTS or any(v in needed for v in op.outputs):
             needed.update(op.inputs)

@@ -8,7 +8,9 @@ import numpy as np
 
 from tosaic.tosa.ir import Graph, Op, Value
 
-_UNIQUE = frozenset({"VARIABLE", "VARIABLE_READ", "VARIABLE_WRITE", "COND_IF", "WHILE_LOOP", "CUSTOM", "CONST", "CONST_SHAPE"})
+_UNIQUE = frozenset(
+    {"VARIABLE", "VARIABLE_READ", "VARIABLE_WRITE", "COND_IF", "WHILE_LOOP", "CUSTOM", "CONST", "CONST_SHAPE"}
+)
 
 
 def merge_equal(graph: Graph) -> Graph:
@@ -22,21 +24,25 @@ def merge_equal(graph: Graph) -> Graph:
     ops: list[Op] = []
     for op in graph.ops:
         inputs = tuple(same.get(v, v) for v in op.inputs)
-        key = None if op.kind in _UNIQUE else (op.kind, inputs, tuple(sorted(op.attrs.items(), key=lambda a: a[0])))
-        if key is not None and _hashable(op) and key in first:
-            for mine, theirs in zip(op.outputs, first[key].outputs, strict=True):
-                same[mine] = theirs
-            continue
-        if inputs != op.inputs:
-            new = Op(op.kind, inputs, tuple(Value(v.type) for v in op.outputs), op.attrs, op.origin)
-            for old, value in zip(op.outputs, new.outputs, strict=True):
-                value.op, same[old] = new, value
-            op = new
-        if key is not None and _hashable(op):
-            first[key] = op
-        ops.append(op)
+        key = _key(op, inputs)
+        known = None if key is None else first.get(key)
+        if known is None:
+            known = op if inputs == op.inputs else Op(op.kind, inputs, _copies(op), op.attrs, op.origin)
+            for value in known.outputs:
+                value.op = known
+            ops.append(known)
+            if key is not None:
+                first[key] = known
+        same.update(zip(op.outputs, known.outputs, strict=True))
     return Graph(graph.inputs, [same.get(v, v) for v in graph.outputs], ops)
 
 
-def _hashable(op: Op) -> bool:
-    return not any(isinstance(a, np.ndarray | Graph) for a in op.attrs.values())
+def _copies(op: Op) -> tuple[Value, ...]:
+    return tuple(Value(v.type) for v in op.outputs)
+
+
+def _key(op: Op, inputs: tuple[Value, ...]) -> Hashable:
+    """What makes two ops equal; None for an op that must stay the only one of its kind."""
+    if op.kind in _UNIQUE or any(isinstance(a, np.ndarray | Graph) for a in op.attrs.values()):
+        return None
+    return op.kind, inputs, tuple(sorted(op.attrs.items(), key=lambda a: a[0]))

@@ -1,6 +1,6 @@
 """The ahead-of-time compiler script of the ExecuTorch tutorials, with its options and file names.
 
-    python -m tosaic.scripts.aot_arm_compiler --model_name=mv2 --delegate --quantize
+python -m tosaic.scripts.aot_arm_compiler --model_name=mv2 --delegate --quantize
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         path = _compile(options)
     except TosaicError as error:
-        print(f"error: {error}", file=sys.stderr)
+        sys.stderr.write(f"error: {error}\n")
         return error.exit_code
-    print(f"PTE file saved as {path}")
+    sys.stdout.write(f"PTE file saved as {path}\n")
     return 0
 
 

@@ -55,6 +55,13 @@ NUMPY: Mapping[DType, type[np.generic]] = {
 }
 
 
+#: The smallest and the largest number of each integer type.
+RANGES: Mapping[DType, tuple[int, int]] = {
+    dtype: (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    for dtype, bits in ((DType.I4, 4), (DType.I8, 8), (DType.I16, 16), (DType.I32, 32), (DType.I48, 48))
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Type:
     """The dtype and shape of a value. A SHAPE value of n numbers has shape (n,)."""

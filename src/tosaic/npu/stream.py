@@ -1,0 +1,136 @@
+"""From the bytes of cmd_data to commands: the driver's container, the instruction words, and their text."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tosaic.npu.errors import Malformed, UnknownField
+from tosaic.npu.registers import COMMANDS, Command, Family
+
+_MAGICS = (b"COP1", b"COP2")
+_CONFIG, _COMMAND_STREAM, _NOP = 1, 2, 5
+#: Vela's own limit for a command stream.
+MAX_BYTES = 64 << 20
+_MAX_ACTIONS = 64
+_MACS = {
+    Family.U55: (32, 64, 128, 256),
+    Family.U65: (256, 512),
+    Family.U85: (128, 256, 512, 1024, 2048),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One command of a stream. `raw` holds the 16-bit parameter and, above it, the payload word."""
+
+    offset: int
+    command: Command
+    raw: int
+
+    def get(self, field: str) -> int:
+        return next(f for f in self.command.fields if f.name == field).get(self.raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A command stream and the accelerator that it was made for."""
+
+    family: Family
+    macs: int
+    words: memoryview
+
+    @property
+    def accelerator(self) -> str:
+        return f"ethos-{self.family.name.lower()}-{self.macs}"
+
+    def read(self, offset: int) -> Instruction:
+        """The command at a byte offset."""
+        at, rest = divmod(offset, 4)
+        if rest or not 0 <= at < len(self.words):
+            raise Malformed("there is no command", offset=offset, why=f"the stream has {4 * len(self.words)} bytes")
+        word = self.words[at]
+        command = COMMANDS[self.family].get(word & 0xFFFF)
+        if command is None:
+            raise UnknownField("opcode", f"0x{word & 0xFFFF:04x}", offset=offset)
+        if not command.has_payload:
+            return Instruction(offset, command, word >> 16)
+        if at + 1 == len(self.words):
+            raise Malformed(f"{command.name} has no payload word", offset=offset, why="the stream ends")
+        return Instruction(offset, command, word >> 16 | self.words[at + 1] << 16)
+
+    def __iter__(self) -> Iterator[Instruction]:
+        """All commands in the order of their offsets, which is not that of execution where there are branches."""
+        offset = 0
+        while offset < 4 * len(self.words):
+            instruction = self.read(offset)
+            yield instruction
+            offset += 8 if instruction.command.has_payload else 4
+
+
+def parse(cmd_data: bytes) -> Stream:
+    """Open the container: what it says about the accelerator, and the command words."""
+    if cmd_data[:4] not in _MAGICS:
+        raise Malformed("this is no Ethos-U command stream", why=f"it begins with {cmd_data[:4]!r}, not with `COP1`")
+    if len(cmd_data) > MAX_BYTES or len(cmd_data) % 4:
+        raise Malformed("the command stream has a bad size", why=f"it is {len(cmd_data)} bytes long")
+    words = memoryview(cmd_data).cast("I")
+    product: tuple[Family, int] | None = None
+    at = 1
+    for _ in range(_MAX_ACTIONS):
+        if at >= len(words):
+            raise Malformed("the container has no command stream", why="it ends before one begins")
+        tag = words[at]
+        action = tag & 0xFF
+        if action == _CONFIG and at + 2 < len(words):
+            product = _read_product(words[at + 1])
+            at += 3
+        elif action == _NOP:
+            at += 1
+        elif action == _COMMAND_STREAM:
+            count = tag >> 16 | (tag >> 8 & 0xFF) << 16
+            if product is None:
+                raise Malformed("the container does not say for which accelerator it is")
+            if at + 1 + count != len(words):
+                raise Malformed(f"the container promises {count} words", why=f"it holds {len(words) - at - 1}")
+            return Stream(*product, words[at + 1 :])
+        else:
+            raise UnknownField("driver action", action, why=f"at byte {4 * at} of the container")
+    raise Malformed("the container has too many driver actions before its command stream")
+
+
+def _read_product(word: int) -> tuple[Family, int]:
+    number, macs = word >> 28, 1 << (word & 0xF)
+    if number > 2 or macs not in _MACS[Family(number)]:
+        raise UnknownField("accelerator configuration", f"0x{word:08x}")
+    return Family(number), macs
+
+
+def disassemble(cmd_data: bytes) -> str:
+    """The commands as text, one per line, in the layout of Vela's own listing."""
+    return "".join(f"{describe(instruction)}\n" for instruction in parse(cmd_data))
+
+
+def describe(instruction: Instruction) -> str:
+    """One line of a listing: offset, payload, parameter, opcode, name, fields."""
+    command, raw = instruction.command, instruction.raw
+    payload = f"{raw >> 16:08x}" if command.has_payload else " " * 8
+    words = f"{payload} {raw & 0xFFFF:04x} {command.opcode:04x}"
+    parts = [f"0x{instruction.offset:06x}: {words} - {'NPU_' + command.name:<30} {raw & 0xFFFF:5d}"]
+    for field in command.fields:
+        value = field.get(raw)
+        if field.names:
+            text = (field.names[value] if value < len(field.names) else "") or "****"
+        else:
+            text = f"0x{value:x}" if field.address else str(value)
+        parts.append(f"{field.name} = {text}")
+    return ", ".join(parts)
+
+
+def pack(stream: Stream, words: list[int]) -> bytes:
+    """The container of other command words for the same accelerator."""
+    config = list(Family).index(stream.family) << 28 | (stream.macs.bit_length() - 1)
+    tag = _COMMAND_STREAM | (len(words) & 0xFFFF) << 16 | (len(words) >> 16) << 8
+    header = [int.from_bytes(_MAGICS[0], "little"), _CONFIG, config, 0, _NOP, _NOP, _NOP, tag]
+    return struct.pack(f"<{len(header) + len(words)}I", *header, *words)

@@ -1,0 +1,129 @@
+"""Small .pte files: with and without delegates, with the blob inline and in a segment."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+from torch.export import export
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+from tosaic.ethosu.compile_spec import EthosUCompileSpec
+from tosaic.lower.delegate import build
+from tosaic.lower.pack import Outer, sign
+from tosaic.lower.source import Source
+from tosaic.quantizer.quantizer import TosaQuantizer
+from tosaic.quantizer.recipes import get_symmetric_quantization_config
+
+INT8_FLOAT = ("int8", "float")
+
+
+class Add(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + x
+
+
+class Softmax(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, -1)
+
+
+class Conv(torch.nn.Module):
+    """Two inputs, two outputs; the sine stays on the CPU between two delegates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        z = torch.relu(self.conv(x))
+        return z + y, torch.mean(z, (2, 3))
+
+
+class Mixed(torch.nn.Module):
+    """CPU kernels of many kinds: channels last, two outputs of one kernel, a list, a view without a kernel, a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3, padding=1)
+        self.register_buffer("calls", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.conv(x.to(memory_format=torch.channels_last))
+        self.calls.add_(1)
+        values, indices = torch.topk(y.mean((2, 3)), 2)
+        return values, indices, torch.cat([y, y], 1), y.reshape(1, -1)[:, ::3], self.calls + 0
+
+
+class Branch(torch.nn.Module):
+    def forward(self, which: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(which, lambda x: x + 1, lambda x: x * 2, (x,))
+
+
+class Dynamic(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(-1) + x.shape[0]
+
+
+Inputs = tuple[torch.Tensor, ...]
+Pack = Callable[..., dict[str, bytes]]
+
+
+def emit(program: torch.export.ExportedProgram, notes: Mapping[str, object] | None = None) -> dict[str, bytes]:
+    """The .pte bytes with delegates `inline` and in a `segment`."""
+    import executorch.kernels.quantized  # noqa: F401  (the out variants that exir looks for)
+
+    config = EdgeCompileConfig(_check_ir_validity=False)
+    made = {}
+    for name, extract in (("inline", False), ("segment", True)):
+        edge = to_edge(program, constant_methods=dict(notes or {}), compile_config=config)
+        made[name] = edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=extract)).buffer
+    return made
+
+
+def compile_front(model: torch.nn.Module, inputs: Inputs, target: str, io: str = "float") -> dict[str, bytes]:
+    """A delegated .pte through the pieces of the front door; float models are quantised."""
+    module = export(model.eval(), inputs).module()
+    if inputs[0].dtype == torch.float32:
+        module = prepare_pt2e(module, TosaQuantizer().set_global(get_symmetric_quantization_config()))
+        module(*inputs)
+        module = convert_pt2e(module)
+    source, spec = Source.of_module(module), EthosUCompileSpec(target)
+    signature = sign(source, io, "nchw")
+    built = build(source, spec, nhwc=signature.nhwc)
+    outer = Outer(source, built, signature, "EthosUBackend", spec.to_list()).build()
+    examples = tuple(torch.zeros(b.shape, dtype=getattr(torch, b.dtype)) for b in signature.inputs)
+    return emit(export(outer, examples), {"note": "made by a test"})
+
+
+@pytest.fixture(scope="session")
+def add_pte() -> dict[str, bytes]:
+    return compile_front(Add(), (torch.arange(5, dtype=torch.int32),), "ethos-u55-128")
+
+
+@pytest.fixture(scope="session")
+def conv_inputs() -> Inputs:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(1, 3, 8, 8, generator=generator), torch.randn(1, 8, 8, 8, generator=generator)
+
+
+@pytest.fixture(scope="session")
+def conv_pte(conv_inputs: Inputs) -> dict[str, bytes]:
+    torch.manual_seed(0)
+    return compile_front(Conv(), conv_inputs, "ethos-u85-256")
+
+
+@pytest.fixture(scope="session")
+def softmax_pte() -> dict[str, bytes]:
+    return emit(export(Softmax(), (torch.ones(2, 2),)))
+
+
+@pytest.fixture(scope="session")
+def mixed() -> Mixed:
+    torch.manual_seed(0)
+    return Mixed().eval()
+
+
+@pytest.fixture(scope="session")
+def mixed_pte(mixed: Mixed) -> bytes:
+    return emit(export(mixed, (torch.ones(1, 3, 6, 6),)))["segment"]

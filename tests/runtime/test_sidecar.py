@@ -1,0 +1,199 @@
+"""The .tosaic file: same bytes for the same content, everything back, and nothing believed."""
+
+import dataclasses
+import hashlib
+import io
+import random
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+
+from tosaic.errors import Invalid
+from tosaic.runtime import sidecar
+from tosaic.runtime.npy import read_npy, write_npy
+from tosaic.runtime.sidecar import Border, DelegateFiles, Sample, Sidecar
+
+PTE = b"a program"
+
+
+def make() -> Sidecar:
+    rng = np.random.default_rng(0)
+    return Sidecar(
+        pte_sha256=hashlib.sha256(PTE).hexdigest(),
+        tosaic_version="0.1.0",
+        target="ethos-u55-128",
+        options={"io": "int8", "flags": ["--a", "--b"], "calibration": None},
+        inputs=(Border("x", (1, 3, 8, 8), "int8", "nchw", 0.1, -3),),
+        outputs=(Border("y", (1, 10), "float32"), Border("z", (), "bool")),
+        delegates=(
+            DelegateFiles(b"TOSA\0\1", ({"node": "add", "where": "m.py:3"},), "<debug/>\n", {"cycles_total": 12.5}),
+            DelegateFiles(b""),
+        ),
+        samples=(
+            Sample((rng.integers(-128, 128, (1, 3, 8, 8)).astype(np.int8),), (np.float32([[1, 2]]), np.bool_(True))),
+            Sample((np.zeros((0, 2), np.int16),), (np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.array(3))),
+        ),
+    )
+
+
+def rezip(data: bytes, changes: dict[str, bytes | None], **entry_fields: object) -> bytes:
+    """The same zip with some files replaced, added or (None) left out."""
+    source, file = zipfile.ZipFile(io.BytesIO(data)), io.BytesIO()
+    files = {name: source.read(name) for name in source.namelist()} | changes
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in files.items():
+            if content is not None:
+                entry = zipfile.ZipInfo(name)
+                for field, value in entry_fields.items():
+                    setattr(entry, field, value)
+                archive.writestr(entry, content)
+    return file.getvalue()
+
+
+def test_round_trip() -> None:
+    before = make()
+    after = sidecar.read(sidecar.write(before))
+    for field in dataclasses.fields(Sidecar):
+        if field.name != "samples":
+            assert getattr(after, field.name) == getattr(before, field.name), field.name
+    pairs = list(zip(before.samples, after.samples, strict=True))
+    for old, new in ((a, b) for s, t in pairs for a, b in zip(s.inputs + s.outputs, t.inputs + t.outputs, strict=True)):
+        assert (old.dtype, old.shape) == (new.dtype, new.shape)
+        assert np.array_equal(old, new)
+
+
+def test_same_bytes_in_another_process() -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_sidecar as t; "
+        "sys.stdout.buffer.write(t.sidecar.write(t.make()))"
+    )
+    folder = str(__file__).rpartition("/")[0]
+    done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, check=True)
+    assert done.stdout == sidecar.write(make())
+
+
+def test_zip_entries_are_fixed() -> None:
+    entries = zipfile.ZipFile(io.BytesIO(sidecar.write(make()))).infolist()
+    assert [e.filename for e in entries] == sorted(e.filename for e in entries)
+    assert {(e.date_time, e.external_attr, e.create_system, e.compress_type) for e in entries} == {
+        ((1980, 1, 1, 0, 0, 0), 0o100644 << 16, 3, zipfile.ZIP_DEFLATED)
+    }
+
+
+def test_order_of_options_does_not_matter() -> None:
+    turned = dataclasses.replace(make(), options=dict(reversed(make().options.items())))
+    assert sidecar.write(turned) == sidecar.write(make())
+
+
+def test_infinite_figures_are_left_out() -> None:
+    files = DelegateFiles(b"", summary={"a": float("inf"), "b": float("nan"), "c": 1.0})
+    assert sidecar.read(sidecar.write(dataclasses.replace(make(), delegates=(files,)))).delegates[0].summary == {"c": 1}
+
+
+def test_writer_refuses_what_it_cannot_keep() -> None:
+    with pytest.raises(Invalid, match="takes 4 samples"):
+        sidecar.write(dataclasses.replace(make(), samples=(Sample((), ()),) * 5))
+    with pytest.raises(Invalid, match="no JSON"):
+        sidecar.write(dataclasses.replace(make(), options={"model": object()}))
+
+
+def test_check_compares_the_hash() -> None:
+    make().check(PTE)
+    with pytest.raises(Invalid, match="does not belong"):
+        make().check(PTE + b"!")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"manifest.json": None}, "manifest.json"),
+        ({"manifest.json": b"[1"}, "no JSON"),
+        ({"manifest.json": b"[" * 100_000}, "manifest.json"),
+        ({"manifest.json": b'{"format": 2}'}, "format 2"),
+        ({"manifest.json": b'{"format": true}'}, "`format`"),
+        ({"manifest.json": b'{"format": 1, "samples": [[1]]}'}, "pte_sha256"),
+        ({"../evil": b""}, "no file of this name"),
+        ({"/etc/passwd": b""}, "no file of this name"),
+        ({"delegates/0/graph.tosa": None}, "missing"),
+        ({"delegates/7/graph.tosa": b""}, "does not know"),
+        ({"delegates/0/debug.xml": b"\xff"}, "UTF-8"),
+        ({"delegates/0/origins.json": b"{}"}, "no JSON list"),
+        ({"delegates/0/summary.json": b'{"cycles": "many"}'}, "no number"),
+        ({"samples/0/input_0.npy": b"\x93NUMPY\x01\x00\x02\x00{}"}, "cannot be used"),
+        ({"samples/0/input_0.npy": b""}, "no .npy file"),
+    ],
+)
+def test_damaged_content(changes: dict[str, bytes | None], message: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        sidecar.read(rezip(sidecar.write(make()), changes))
+    assert message in str(caught.value)
+
+
+def test_manifest_of_huge_counts() -> None:
+    good = sidecar.write(make())
+    manifest = zipfile.ZipFile(io.BytesIO(good)).read("manifest.json")
+    for old, new in ((b'"delegates": 2', b'"delegates": 99999999999'), (b'"delegates": 2', b'"delegates": -1')):
+        assert old in manifest
+        with pytest.raises(Invalid, match="damaged"):
+            sidecar.read(rezip(good, {"manifest.json": manifest.replace(old, new)}))
+
+
+def test_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb = rezip(sidecar.write(make()), {"delegates/0/graph.tosa": bytes(50 << 20)}, compress_type=zipfile.ZIP_DEFLATED)
+    assert len(bomb) < 1 << 20
+    monkeypatch.setattr(sidecar, "MAX_BYTES", 10 << 20)
+    monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("it was unpacked"))
+    with pytest.raises(Invalid, match="damaged"):
+        sidecar.read(bomb)
+
+
+def test_twin_names() -> None:
+    file = io.BytesIO(sidecar.write(make()))
+    with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("manifest.json", b"{}")
+    with pytest.raises(Invalid, match="damaged"):
+        sidecar.read(file.getvalue())
+
+
+def test_300_mutations_and_truncations() -> None:
+    good, rng = sidecar.write(make()), random.Random(1)
+    refused = 0
+    for round_ in range(300):
+        bad = bytearray(good[: rng.randrange(len(good))] if round_ % 3 == 0 else good)
+        for _ in range(rng.randrange(1, 4)):
+            if bad:
+                bad[rng.randrange(len(bad))] = rng.randrange(256)
+        try:
+            sidecar.read(bytes(bad))
+        except Invalid:
+            refused += 1
+    assert refused > 200
+
+
+@pytest.mark.parametrize("array", [np.arange(6, dtype=">i4").reshape(2, 3), np.float16(2), np.zeros((0, 3), bool)])
+def test_npy_is_what_numpy_reads(array: np.ndarray) -> None:
+    ours = np.load(io.BytesIO(write_npy(array)), allow_pickle=False)
+    assert ours.shape == array.shape
+    assert np.array_equal(ours, array)
+    file = io.BytesIO()
+    np.save(file, array)
+    theirs = read_npy(file.getvalue(), "x.npy")
+    assert theirs.dtype == array.dtype.newbyteorder("=")
+    assert np.array_equal(theirs, array)
+
+
+@pytest.mark.parametrize("array", [np.array([{}], object), np.array(["a"]), np.array([1j]), np.zeros(2, [("a", "i4")])])
+def test_npy_of_other_things(array: np.ndarray) -> None:
+    file = io.BytesIO()
+    np.save(file, array)
+    with pytest.raises(Invalid, match=r"x\.npy cannot be used"):
+        read_npy(file.getvalue(), "x.npy")
+
+
+def test_npy_that_claims_too_much() -> None:
+    bad = write_npy(np.zeros((3, 4), np.int8)).replace(b"(3, 4)", b"(3, 9)")
+    with pytest.raises(Invalid, match=r"x\.npy is damaged"):
+        read_npy(bad, "x.npy")
