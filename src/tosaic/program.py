@@ -23,6 +23,7 @@ from tosaic.ethosu.compile_spec import EthosUCompileSpec
 from tosaic.lower.delegate import Built, Delegate
 from tosaic.lower.pack import Signature
 from tosaic.lower.partition import Reason
+from tosaic.output import write_files
 from tosaic.report.schema import DelegateReport, MemoryReport, Report
 from tosaic.runtime import sidecar
 from tosaic.runtime.sidecar import Border
@@ -90,12 +91,15 @@ class Program:
     def save(self, path: str | Path, *, with_sidecar: bool = True) -> Path:
         """Write the .pte and, beside it, the .tosaic file that `verify` and reports read."""
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.sidecar() if with_sidecar else None
-        path.write_bytes(self.pte)
-        if beside is not None:
-            path.with_suffix(".tosaic").write_bytes(beside)
+        write_files(self.files(path, with_sidecar=with_sidecar))
         return path
+
+    def files(self, path: Path, *, with_sidecar: bool = True) -> dict[Path, bytes]:
+        """What `save` writes, and where."""
+        if path.suffix == ".tosaic":
+            raise Invalid(f"`{path}` is the name of a sidecar", fix="let the name of the program end in .pte")
+        beside = {path.with_suffix(".tosaic"): self.sidecar()} if with_sidecar else {}
+        return {path: self.pte, **beside}
 
     def sidecar(self) -> bytes:
         """The bytes of the .tosaic file."""

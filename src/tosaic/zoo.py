@@ -48,9 +48,9 @@ def names() -> list[str]:
 
 def load(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """The model in eval mode and its example inputs; the global random state stays as it was."""
+    model = _find(name)
     import torch
 
-    model = _find(name)
     before = torch.default_generator.get_state()
     try:
         torch.default_generator.manual_seed(WEIGHT_SEED)

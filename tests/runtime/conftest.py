@@ -1,6 +1,6 @@
 """Small .pte files: with and without delegates, with the blob inline and in a segment."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -15,8 +15,6 @@ from tosaic.lower.source import Source
 from tosaic.quantizer.quantizer import TosaQuantizer
 from tosaic.quantizer.recipes import get_symmetric_quantization_config
 
-INT8_FLOAT = ("int8", "float")
-
 
 class Add(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -29,7 +27,7 @@ class Softmax(torch.nn.Module):
 
 
 class Conv(torch.nn.Module):
-    """Two inputs, two outputs; the sine stays on the CPU between two delegates."""
+    """Two inputs, two outputs; the sort stays on the CPU between two delegates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +35,7 @@ class Conv(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         z = torch.relu(self.conv(x))
-        return z + y, torch.mean(z, (2, 3))
+        return torch.relu(torch.sort(z, 1).values + y), torch.mean(z, (2, 3))
 
 
 class Mixed(torch.nn.Module):
@@ -66,7 +64,6 @@ class Dynamic(torch.nn.Module):
 
 
 Inputs = tuple[torch.Tensor, ...]
-Pack = Callable[..., dict[str, bytes]]
 
 
 def emit(program: torch.export.ExportedProgram, notes: Mapping[str, object] | None = None) -> dict[str, bytes]:

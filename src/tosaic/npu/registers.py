@@ -20,13 +20,15 @@ class Family(Enum):
 class Field:
     """Some bits of a command: positions 0 to 15 are its parameter, 16 to 47 its payload word.
 
-    `names` holds the name of each value, empty for a value without meaning; a plain number has no names.
+    `names` holds the name of each value, empty for a value without meaning; a plain number has no names. A listing
+    puts the name of the enumeration, `group`, before them.
     """
 
     name: str
     low: int
     width: int
     names: tuple[str, ...] = ()
+    group: str = ""
     signed: bool = False
     #: an address: 32 bits of payload below the low 8 bits of the parameter
     address: bool = False
@@ -61,12 +63,12 @@ class Command:
         return total
 
 
-def _named(prefix: str, names: str) -> tuple[str, ...]:
+def _split_names(names: str) -> tuple[str, ...]:
     """Value names in order: `-` is a value without meaning, `12*-` are twelve of them."""
     found: list[str] = []
     for word in names.split():
         count, star, name = word.rpartition("*")
-        found += [f"{prefix}_{name}" if name != "-" else ""] * (int(count) if star else 1)
+        found += [name if name != "-" else ""] * (int(count) if star else 1)
     return tuple(found)
 
 
@@ -292,8 +294,8 @@ def _read_field(text: str, enums: Mapping[str, str]) -> Field:
     name, _, place = text.partition(":")
     bits, _, enum = place.partition("=")
     low, _, width = bits.removesuffix("s").partition("+")
-    names = _named(enum.upper(), enums[enum]) if enum else ()
-    return Field(name, int(low), int(width), names, signed=bits.endswith("s"))
+    names = _split_names(enums[enum]) if enum else ()
+    return Field(name, int(low), int(width), names, enum.upper(), signed=bits.endswith("s"))
 
 
 def _read_table(text: str, enums: Mapping[str, str]) -> Mapping[int, Command]:

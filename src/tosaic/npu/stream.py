@@ -121,7 +121,8 @@ def describe(instruction: Instruction) -> str:
     for field in command.fields:
         value = field.get(raw)
         if field.names:
-            text = (field.names[value] if value < len(field.names) else "") or "****"
+            name = field.names[value] if value < len(field.names) else ""
+            text = f"{field.group}_{name}" if name else "****"
         else:
             text = f"0x{value:x}" if field.address else str(value)
         parts.append(f"{field.name} = {text}")

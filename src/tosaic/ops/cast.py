@@ -160,6 +160,7 @@ def same(lo: Lowering, train: bool = False, **arguments: Any) -> Tensor:
     moves=True,
     samples=lambda: [
         call(lambda x: x.to(torch.float32) * 2.0, f32(2, 3)),
+        call(lambda x, y: x.type_as(y) + y, f32(2, 3), f32(2, 3)),
         call(lambda x: x.to(torch.float16).to(torch.float32), f32(2, 3), flavours=()),
     ],
 )

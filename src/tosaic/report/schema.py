@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any
 
 SCHEMA = "tosaic-report/1"
@@ -49,7 +50,14 @@ class Report:
     memory: MemoryReport
     seconds: Mapping[str, float]
     warnings: tuple[str, ...]
+    model: str = ""
+    #: the files that were written, with their bytes
+    files: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def to_json(self) -> dict[str, Any]:
         """The report under its schema name, ready for json.dumps."""
-        return {"schema": SCHEMA, **asdict(self)}
+        plain = {"schema": SCHEMA, **asdict(self)}
+        for delegate in plain["delegates"]:
+            # JSON has no infinity, and Vela gives one for a rate of nothing.
+            delegate["vela"] = {name: value for name, value in delegate["vela"].items() if isfinite(value)}
+        return plain

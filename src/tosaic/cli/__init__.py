@@ -1,0 +1,50 @@
+"""The command `tosaic`: what a user types, and nothing that the Python API could not do too."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tosaic import __version__
+from tosaic.cli.catalog import show_ops, show_targets
+from tosaic.cli.compile import compile_model
+from tosaic.cli.doctor import show_health
+from tosaic.cli.inspect import show_file
+
+app = typer.Typer(
+    name="tosaic",
+    help="Takes a PyTorch model to an Arm NPU, and proves what it did.",
+    epilog="Exit codes: 0 done, 1 a check found a difference, 2 bad input, 3 a tool failed.",
+    no_args_is_help=True,
+    add_completion=False,
+    # Plain help reads the same with and without colour, and needs no import of rich.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("compile")(compile_model)
+app.command("inspect")(show_file)
+app.command("ops")(show_ops)
+app.command("targets")(show_targets)
+app.command("doctor")(show_health)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tosaic {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def start(
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", help="Print the version and end.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Takes a PyTorch model to an Arm NPU, and proves what it did."""
+
+
+def main() -> None:
+    """The entry point of the installed command."""
+    app()

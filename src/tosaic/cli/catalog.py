@@ -1,0 +1,121 @@
+"""`tosaic ops` and `tosaic targets`: what can be compiled, and what for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.errors import Invalid
+from tosaic.ops._registry import Limit, Record, registry
+from tosaic.targets import ACCELERATORS, Family, Target, find
+from tosaic.tosa.spec import EXTENSIONS, PROFILES
+from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions, check_options, list_sections
+
+OPS_SCHEMA = "tosaic-ops/1"
+TARGETS_SCHEMA = "tosaic-targets/1"
+_QUANT_WORDS = (
+    ("observe", "gets ranges of its own for inputs and output"),
+    ("share", "keeps the range of its input"),
+    ("weight", "ranges, and its weights and bias too"),
+    ("expand", "becomes simpler operators before ranges are measured"),
+    ("none", "is left as it is"),
+    ("depends", "one of these, as its arguments say"),
+)
+
+
+@guarded
+def show_ops(
+    target: Annotated[
+        str | None, typer.Argument(metavar="[TARGET]", help="Only the limits of this target.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List the operators that can leave the CPU, and their limits."""
+    wanted = None if target is None else find(target)
+    records = registry().records.values()
+    rows = [_describe_op(record, wanted) for record in records]
+    if as_json:
+        name = None if wanted is None else wanted.name
+        typer.echo(json.dumps({"schema": OPS_SCHEMA, "target": name, "ops": rows}, indent=2))
+        return
+    from tosaic.report.terminal import list_pairs, list_rows, make_console
+
+    console = make_console()
+    head = ("operator", "family", "quantised", "spellings")
+    console.print(list_rows(head, ([r["name"], r["family"], r["quant"], ", ".join(r["overloads"])] for r in rows)))
+    console.print()
+    console.print(list_pairs(_QUANT_WORDS))
+    limited = [(row["name"], limit["sentence"]) for row in rows for limit in row["limits"]]
+    if limited:
+        console.print()
+        console.print(list_rows(("operator", f"limit{'' if wanted is None else f' on {wanted.name}'}"), limited))
+
+
+def _describe_op(record: Record, target: Target | None) -> dict[str, Any]:
+    limits = [limit for limit in record.limits if target is None or target.family in limit.families]
+    return {
+        "name": record.name,
+        "family": record.family,
+        "overloads": list(record.overloads),
+        "quant": _name_quant(record),
+        "limits": [_describe_limit(limit) for limit in limits],
+    }
+
+
+def _name_quant(record: Record) -> str:
+    if record.expand is not None:
+        return "expand"
+    return record.quant if isinstance(record.quant, str) else "depends"
+
+
+def _describe_limit(limit: Limit) -> dict[str, Any]:
+    return {"sentence": limit.sentence, "targets": list(limit.families), "fix": limit.fix}
+
+
+@guarded
+def show_targets(as_json: Json = False, debug: Debug = False) -> None:
+    """List what can be compiled for, with defaults, memory modes and system configurations."""
+    families: dict[Family, Target] = {target.family: target for target in ACCELERATORS.values()}
+    choices = {family: _list_choices(target) for family, target in families.items()}
+    if as_json:
+        accelerators = [asdict(target) for target in ACCELERATORS.values()]
+        tosa = {"profiles": list(PROFILES), "extensions": {name: list(of) for name, of in EXTENSIONS.items()}}
+        plain = {"schema": TARGETS_SCHEMA, "accelerators": accelerators, "families": choices, "tosa": tosa}
+        typer.echo(json.dumps(plain, indent=2))
+        return
+    from tosaic.report.terminal import list_pairs, list_rows, make_console
+
+    console = make_console()
+    head = ("target", "MACs", "system configuration", "memory mode")
+    rows = [(t.name, str(t.macs), t.system_config, t.memory_mode) for t in ACCELERATORS.values()]
+    console.print(list_rows(head, rows))
+    for family, choice in choices.items():
+        console.print(f"\nEthos-{family.upper()}: what `{BUNDLED_INI}` has for it")
+        console.print(list_pairs((label.replace("_", " "), ", ".join(names)) for label, names in choice.items()))
+    console.print("\nTOSA: the result is a .tosa file")
+    console.print(list_pairs([("targets", ", ".join(f"TOSA-1.0+{profile}" for profile in PROFILES))]))
+    extensions = (f"+{name} ({' or '.join(of)})" for name, of in EXTENSIONS.items())
+    console.print(list_pairs([("extensions", ", ".join(extensions))]))
+
+
+def _list_choices(target: Target) -> dict[str, list[str]]:
+    """The sections of the bundled configuration file that fit an accelerator."""
+    systems, modes = list_sections(BUNDLED_INI)
+    fitting = [name for name in systems if name.startswith(f"Ethos_{target.family.upper()}_")]
+    return {
+        "system_configs": fitting,
+        "memory_modes": [name for name in modes if any(_fits(target, system, name) for system in fitting)],
+    }
+
+
+def _fits(target: Target, system_config: str, memory_mode: str) -> bool:
+    try:
+        check_options(VelaOptions(target.name, system_config, memory_mode))
+    except Invalid:
+        return False
+    return True

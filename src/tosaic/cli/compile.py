@@ -1,0 +1,174 @@
+"""`tosaic compile`: from a model to the file that runs on the target."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.errors import Invalid
+from tosaic.targets import Target, find
+
+if TYPE_CHECKING:
+    from tosaic.program import Program
+    from tosaic.report.schema import Report
+
+
+class Io(StrEnum):
+    """How the program takes and gives numbers."""
+
+    FLOAT = "float"
+    INT8 = "int8"
+
+
+class Layout(StrEnum):
+    """Where the channels of a four-dimensional border stand."""
+
+    NCHW = "nchw"
+    NHWC = "nhwc"
+
+
+@guarded
+def compile_model(
+    model: Annotated[str, typer.Argument(metavar="MODEL", show_default=False)],
+    target: Annotated[
+        str, typer.Option("-t", "--target", help="What to compile for; `tosaic targets` lists all.")
+    ] = "ethos-u55-128",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The file to write, or a folder for it.", show_default=False)
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="Samples to measure ranges with: a .npz, .npy or .pt file, or a folder of them."),
+    ] = None,
+    io: Annotated[Io, typer.Option(help="Float borders, or int8 borders without any CPU operator.")] = Io.FLOAT,
+    layout: Annotated[Layout, typer.Option(help="Channels second or channels last at the borders.")] = Layout.NCHW,
+    memory_mode: Annotated[
+        str | None, typer.Option(help="A memory mode of Vela's configuration file.", show_default=False)
+    ] = None,
+    system_config: Annotated[
+        str | None, typer.Option(help="A system configuration of Vela's configuration file.", show_default=False)
+    ] = None,
+    no_delegate: Annotated[bool, typer.Option("--no-delegate", help="Leave everything on the CPU.")] = False,
+    no_quantize: Annotated[bool, typer.Option("--no-quantize", help="Leave a float model in float.")] = False,
+    intermediates: Annotated[
+        Path | None, typer.Option(help="A folder for the .tosa files and the compiler's reports.", show_default=False)
+    ] = None,
+    no_sidecar: Annotated[bool, typer.Option("--no-sidecar", help="Write no .tosaic file beside the .pte.")] = False,
+    header: Annotated[
+        Path | None,
+        typer.Option(help="Write a C header with type, shape, scale and zero point of every input and output."),
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compile a model to a .pte file (for a TOSA target: to .tosa files).
+
+    MODEL is the name of a built-in model (`add`, `mobilenet_v2`, ...), a .pt2 file made by torch.export.save, or a .py
+    file that defines `model` (an nn.Module in eval mode) and `inputs` (a tuple of tensors).
+    A .py file is code, and it is run: compile only files that you trust.
+    """
+    wanted = find(target)
+    path = _choose_path(model, wanted, output)
+    progress = Progress()
+    try:
+        progress("load")
+        from tosaic.cli.quiet import import_torch
+
+        import_torch()
+        from tosaic import api, model_file
+
+        module, inputs = model_file.load(model)
+        spec = api.make_spec(wanted.name, system_config, memory_mode)
+        spec.dump_intermediate_artifacts_to(None if intermediates is None else str(intermediates))
+        program = api.compile(
+            module,
+            inputs,
+            spec,
+            calibration=calibration,
+            io=io.value,
+            layout=layout.value,
+            quantized=not no_quantize,
+            delegate=not no_delegate,
+            progress=progress,
+        )
+    finally:
+        progress.finish()
+    files = _list_files(program, path, with_sidecar=not no_sidecar)
+    if header is not None:
+        from tosaic.report.header import write_header
+
+        files[header] = write_header(path.stem, wanted.name, program.inputs, program.outputs).encode()
+    _finish(program.report(), model, files, as_json)
+
+
+class Progress:
+    """One line per stage on stderr: its name when it begins, its seconds when it ends."""
+
+    def __init__(self) -> None:
+        self._start: float | None = None
+
+    def __call__(self, stage: str) -> None:
+        self.finish()
+        typer.echo(f"{stage:<9} ", err=True, nl=False)
+        self._start = time.perf_counter()
+
+    def finish(self) -> None:
+        """End the line of the stage that is running."""
+        if self._start is not None:
+            typer.echo(f"{time.perf_counter() - self._start:6.1f} s", err=True)
+            self._start = None
+
+
+def _name_model(model: str) -> str:
+    return Path(model).stem if model.endswith((".py", ".pt2")) else model
+
+
+def _choose_path(model: str, target: Target, output: Path | None) -> Path:
+    """Where the result goes; what cannot work is refused before the long work begins."""
+    default = Path(_name_model(model) + (".pte" if target.is_npu else ".tosa"))
+    path = default if output is None else output / default if output.is_dir() else output
+    if path.suffix == ".tosa" and target.is_npu:
+        raise Invalid(
+            f"`{target.name}` gives a .pte, not `{path.name}`",
+            fix="let the output end in .pte; `--intermediates DIR` keeps the .tosa files too",
+        )
+    if path.suffix == ".tosaic":
+        raise Invalid(f"`{path}` is the name of a sidecar", fix="let the output end in .pte")
+    return path
+
+
+def _list_files(program: Program, path: Path, *, with_sidecar: bool) -> dict[Path, bytes]:
+    if program.target.is_npu or path.suffix == ".pte":
+        return program.files(path, with_sidecar=with_sidecar)
+    if not program.delegates:
+        raise Invalid(
+            f"there is nothing to write: no part of the model is in {program.target.name}",
+            why=next((reason.why for reason in program.reasons if not reason.border), ""),
+            fix="`-o NAME.pte` writes the program with everything on the CPU",
+        )
+    if len(program.delegates) == 1:
+        return {path: program.tosa()}
+    return {
+        path.with_name(f"{path.stem}_{i}{path.suffix}"): program.tosa(i) for i in range(len(program.delegates))
+    }
+
+
+def _finish(report: Report, model: str, files: dict[Path, bytes], as_json: bool) -> None:
+    from tosaic.output import write_files
+
+    write_files(files)
+    written = {str(path): len(data) for path, data in files.items()}
+    report = dataclasses.replace(report, model=_name_model(model), files=written)
+    if as_json:
+        typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
+        return
+    from tosaic.report.terminal import make_console, show_report
+
+    show_report(make_console(), report)

@@ -1,0 +1,66 @@
+"""How every command ends: typed errors become a message and an exit code, and a traceback only on request."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Annotated, ParamSpec
+
+import typer
+
+from tosaic.errors import ToolFailed, TosaicError
+
+INTERRUPTED = 130
+BAD_INPUT = 2
+FAILED = 3
+
+Parameters = ParamSpec("Parameters")
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback and the tool's log when something fails.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON with a versioned schema on stdout, and nothing else there.")]
+
+
+def guarded(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
+    """The command, with its errors told on stderr; it must take a `debug` flag."""
+
+    @functools.wraps(command)
+    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except (typer.Exit, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            if kwargs.get("debug"):
+                _print_details(error)
+            typer.echo(explain(error), err=True)
+            raise typer.Exit(exit_code(error)) from None
+
+    return run
+
+
+def explain(error: Exception) -> str:
+    """What went wrong, for a user."""
+    if isinstance(error, TosaicError):
+        return f"error: {error}"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"error: `{error.filename}`: {error.strerror}"
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"error: {type(error).__name__}: {first}\n  fix: this should not happen; run again with `--debug` for the traceback"
+
+
+def exit_code(error: Exception) -> int:
+    """The exit code of an error: bad input, or anything else that stopped the work."""
+    if isinstance(error, TosaicError):
+        return error.exit_code
+    return BAD_INPUT if isinstance(error, OSError) and error.filename is not None else FAILED
+
+
+def _print_details(error: Exception) -> None:
+    traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, ToolFailed) and error.log:
+        typer.echo(f"log of the tool:\n{error.log}", err=True)

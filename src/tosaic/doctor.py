@@ -1,0 +1,151 @@
+"""Is everything there, and does it work? Each check ends with the command that mends it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+#: packages whose version matters
+_PACKAGES = ("torch", "executorch", "torchao", "ethos-u-vela", "tosa-tools")
+_COMPILERS = ("c++", "g++", "clang++")
+_LEAST_PYTHON = (3, 11)
+#: the check that all others are about
+DECISIVE = "Ethos-U compile"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the doctor's list. Without a `needed` one nothing can be compiled for an Ethos-U."""
+
+    name: str
+    ok: bool
+    found: str
+    fix: str = ""
+    needed: bool = True
+
+
+def examine(import_torch: Callable[[], None]) -> Iterator[Check]:
+    """All checks, one after the other; the later ones take seconds. The last one decides."""
+    version = platform.python_version()
+    yield Check("Python", sys.version_info >= _LEAST_PYTHON, version, "install Python 3.11 or newer")
+    ranges = _read_ranges()
+    for package in _PACKAGES:
+        yield _check_package(package, ranges.get(package, ""))
+    yield _check_compiler()
+    yield _check_folder()
+    yield _try("TOSA reference model", _run_reference, "pip install --force-reinstall tosa-tools", needed=False)
+    yield _try("Vela", _run_vela, "pip install --force-reinstall ethos-u-vela")
+    fix = "mend what is missing above; `tosaic compile add --debug` tells more"
+    yield _try(DECISIVE, lambda: _run_compile(import_torch), fix)
+
+
+def _read_ranges() -> dict[str, str]:
+    """The versions that the installed Tosaic asks for, such as {"torch": ">=2.13,<2.14"}."""
+    ranges: dict[str, str] = {}
+    for line in importlib.metadata.requires("tosaic") or ():
+        match = re.match(r"([\w.-]+?)([<>=!~][^;]*)?(;|$)", line.replace(" ", ""))
+        if match and not match[3]:
+            ranges[match[1]] = match[2] or ""
+    return ranges
+
+
+def _check_package(package: str, wanted: str) -> Check:
+    fix = f"pip install '{package}{wanted}'"
+    try:
+        version = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return Check(package, ok=False, found="not installed", fix=fix)
+    fits = _fits(version, wanted)
+    return Check(package, fits, version if fits else f"{version}, but {wanted} is needed", fix)
+
+
+def _fits(version: str, wanted: str) -> bool:
+    """Whether a version is in a range of `>=` and `<` bounds."""
+    have = _numbers(version)
+    for bound in filter(None, wanted.split(",")):
+        at_least, below = bound.startswith(">="), bound.startswith("<")
+        limit = _numbers(bound.lstrip("<>="))
+        if (at_least and have < limit) or (below and have >= limit):
+            return False
+    return True
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def _check_compiler() -> Check:
+    found = next((path for name in _COMPILERS if (path := shutil.which(name))), "")
+    fix = "install one, e.g. `apt install g++`"
+    return Check("C++ compiler", bool(found), found or "none", fix, needed=False)
+
+
+def _check_folder() -> Check:
+    """Tools work in temporary folders: there must be one to write to."""
+    fix = "set the environment variable `TMPDIR` to a folder that can be written"
+    try:
+        with tempfile.TemporaryDirectory(prefix="tosaic-") as folder:
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return Check("temporary folder", ok=False, found=str(error), fix=fix)
+    return Check("temporary folder", ok=True, found=f"`{tempfile.gettempdir()}`, {free >> 20:,} MiB free", fix=fix)
+
+
+def _try(name: str, job: Callable[[], str], fix: str, *, needed: bool = True) -> Check:
+    try:
+        return Check(name, ok=True, found=job(), fix=fix, needed=needed)
+    except Exception as error:
+        # Whatever goes wrong in here is an answer, also an import that fails in a native library.
+        first = next(iter(str(error).strip().splitlines()), "")
+        return Check(name, ok=False, found=f"{type(error).__name__}: {first}", fix=fix, needed=needed)
+
+
+def _make_tosa() -> bytes:
+    """The smallest graph with work in it: one addition."""
+    from tosaic.tosa import ops
+    from tosaic.tosa.build import Builder
+    from tosaic.tosa.flatbuffer import serialize
+    from tosaic.tosa.ir import DType, Type
+
+    builder = Builder()
+    x, y = (builder.input(Type(DType.I32, (1, 4))) for _ in range(2))
+    return serialize(builder.finish([ops.add(builder, x, y)]))
+
+
+def _run_reference() -> str:
+    import numpy as np
+
+    from tosaic.tools import reference
+
+    ones = np.ones((1, 4), np.int32)
+    (result,) = reference.run(_make_tosa(), [ones, ones])
+    if result.tolist() != [[2, 2, 2, 2]]:
+        raise ValueError(f"1 + 1 gave {result.tolist()}")
+    return "runs: 1 + 1 = 2"
+
+
+def _run_vela() -> str:
+    from tosaic.targets import find
+    from tosaic.tools import vela
+
+    target = find("ethos-u55-128")
+    compiled = vela.compile(_make_tosa(), vela.default_options(target))
+    return f"runs: one operator, {len(compiled.cmd_data):,} bytes of commands for {target.name}"
+
+
+def _run_compile(import_torch: Callable[[], None]) -> str:
+    import_torch()
+    from tosaic import api, zoo
+
+    module, inputs = zoo.load("add")
+    program = api.compile(module, inputs, "ethos-u55-128")
+    if len(program.delegates) != 1:
+        raise ValueError(f"the model `add` gave {len(program.delegates)} delegates instead of 1")
+    return f"works: the model `add`, {len(program.pte):,} bytes of .pte"

@@ -1,0 +1,183 @@
+"""The memories that a command stream sees: regions, the NPU's internal RAM and the buffers of chained operations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tosaic.npu.errors import Fault, OutOfRange, Uninitialised
+from tosaic.npu.record import FeatureMap, Shape, Storage
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Numbers: TypeAlias = npt.NDArray[Any]
+
+#: The key of the NPU's internal RAM beside the numbers of the regions.
+INTERNAL = -1
+_BRICK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """One address space. `written` marks the bytes that hold something, where that is tracked."""
+
+    name: str
+    data: Bytes
+    writable: bool
+    written: npt.NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A strided set of bytes that an operation reads or writes."""
+
+    region: int
+    start: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    writes: bool
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The first byte and the one after the last."""
+        reach = [(count - 1) * stride for count, stride in zip(self.shape, self.strides, strict=True)]
+        return self.start + sum(min(0, r) for r in reach), self.start + sum(max(0, r) for r in reach) + 1
+
+
+@dataclass(slots=True)
+class Memory:
+    """All that a stream can read and write. With `accesses` set, every access is noted there."""
+
+    regions: dict[int, Region]
+    chains: dict[int, Numbers] = field(default_factory=dict[int, Numbers])
+    accesses: list[Access] | None = None
+
+    def view(
+        self, region: int, start: int, shape: Sequence[int], strides: Sequence[int], dtype: str, at: int, write: bool
+    ) -> Numbers:
+        """The elements at these strides as an array on the memory itself, after all checks. `at` is for errors."""
+        found = self.regions.get(region)
+        if found is None:
+            raise Fault(f"there is no region {region}", offset=at, why=f"there are {sorted(self.regions)}")
+        item = np.dtype(dtype).itemsize
+        access = Access(region, start, (*shape, item), (*strides, 1), write)
+        low, high = access.bounds
+        if low < 0 or high > len(found.data):
+            raise OutOfRange(found.name, low, high - low, len(found.data), offset=at)
+        if write and not found.writable:
+            raise Fault(f"{found.name} is written to", offset=at, why="it can only be read")
+        if self.accesses is not None:
+            self.accesses.append(access)
+        if found.written is not None:
+            self._track(found, access, at)
+        return np.ndarray(shape, np.dtype(dtype), found.data, start, strides)
+
+    def _track(self, region: Region, access: Access, at: int) -> None:
+        assert region.written is not None
+        marks = np.ndarray(access.shape, np.bool_, region.written, access.start, access.strides)
+        if access.writes:
+            marks[...] = True
+        elif not marks.all():
+            low, high = access.bounds
+            missing = int(np.count_nonzero(~marks))
+            first = low + int(np.argmin(region.written[low:high]))
+            raise Uninitialised(region.name, first, missing, offset=at)
+
+    def read_bytes(self, region: int, start: int, size: int, at: int) -> Bytes:
+        """Consecutive bytes, as a view."""
+        return self.view(region, start, (size,), (1,), "u1", at, write=False)
+
+    def load(self, source: FeatureMap, shape: Shape, first_row: int = 0) -> Numbers:
+        """Rows from `first_row` on as [rows, columns, channels]; a view where the layout allows."""
+        if source.storage is not Storage.TILES:
+            return self._load_chained(source, shape, first_row)
+        parts = list(self._parts(source, shape, first_row, write=False))
+        if len(parts) == 1 and parts[0].part.ndim == 3:
+            return parts[0].part
+        result = np.empty(tuple(shape), np.dtype(source.dtype))
+        for piece in parts:
+            piece.select(result)[...] = piece.part
+        return result
+
+    def _load_chained(self, source: FeatureMap, shape: Shape, first_row: int) -> Numbers:
+        kept = self.chains.get(source.region) if source.storage is Storage.CHAINED else None
+        if kept is None:
+            raise Fault(f"{source.name} is read from a chain buffer that holds nothing", offset=source.offset)
+        rows = kept[first_row : first_row + shape.height]
+        if rows.shape != tuple(shape) or rows.dtype != np.dtype(source.dtype):
+            wanted = f"{source.dtype}{list(shape)}"
+            raise Fault(f"{source.name} reads {wanted} from a chain buffer", offset=source.offset, why=f"{kept.shape}")
+        return rows
+
+    def store(self, target: FeatureMap, values: Numbers, first_row: int = 0) -> None:
+        """Write [rows, columns, channels], keeping the low bits of each number."""
+        height, width, depth = values.shape
+        for piece in self._parts(target, Shape(height, width, depth), first_row, write=True):
+            np.copyto(piece.part, piece.select(values), casting="unsafe")
+
+    def _parts(self, source: FeatureMap, shape: Shape, first_row: int, write: bool) -> Iterator[_Part]:
+        """The pieces in which a block lies: one per tile and, in bricks, one more for a last brick that is not full."""
+        item = source.bits // 8
+        for rows, columns, start in _cut_tiles(source, shape, first_row):
+            height, width = rows.stop - rows.start, columns.stop - columns.start
+            if not source.bricks:
+                sizes, strides = (height, width, shape.depth), (source.stride_y, source.stride_x, item)
+                view = self.view(source.region, start, sizes, strides, source.dtype, source.offset, write)
+                yield _Part(rows, columns, slice(0, shape.depth), view)
+                continue
+            full = shape.depth // _BRICK
+            for first, count, channels in ((0, full, _BRICK), (full, 1, shape.depth % _BRICK)):
+                if count and channels:
+                    sizes = (height, width, count, channels)
+                    strides = (source.stride_y, _BRICK * item, source.stride_c, item)
+                    at = start + first * source.stride_c
+                    view = self.view(source.region, at, sizes, strides, source.dtype, source.offset, write)
+                    begin = first * _BRICK
+                    yield _Part(rows, columns, slice(begin, begin + count * channels), view)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Where a piece lies in its block, and the piece itself: [rows, columns, channels], or bricks of them."""
+
+    rows: slice
+    columns: slice
+    channels: slice
+    part: Numbers
+
+    def select(self, block: Numbers) -> Numbers:
+        """This piece's place in a block; splitting the last axis into bricks makes no copy."""
+        return block[self.rows, self.columns, self.channels].reshape(self.part.shape)
+
+
+def _cut_tiles(source: FeatureMap, shape: Shape, first_row: int) -> Iterator[tuple[slice, slice, int]]:
+    """Rows and columns (relative to the block) of each tile that the block touches, with the address of its corner."""
+    step_x = _BRICK * source.bits // 8 if source.bricks else source.stride_x
+    last_row = first_row + shape.height
+    sides = ((0, min(shape.width, source.width0), source.height0, 0), (source.width0, shape.width, source.height1, 1))
+    for left, right, split, side in sides:
+        if left >= right:
+            continue
+        for top, bottom, tile, origin in (
+            (first_row, min(last_row, split), side, 0),
+            (max(first_row, split), last_row, side + 2, split),
+        ):
+            if top < bottom:
+                # Tiles 0 and 2 begin at column 0, tiles 1 and 3 at the column where they take over.
+                start = source.bases[tile] + (top - origin) * source.stride_y + (left - sides[side][0]) * step_x
+                yield slice(top - first_row, bottom - first_row), slice(left, right), start
+
+
+def make_region(name: str, size: int, *, data: bytes | None = None, track: bool = False) -> Region:
+    """A region with these contents, read only, or a writable one of this size whose bytes nothing has written yet."""
+    if data is not None:
+        return Region(name, np.frombuffer(data, np.uint8), writable=False)
+    return Region(name, np.zeros(size, np.uint8), True, np.zeros(size, np.bool_) if track else None)
+
+
+def count_bytes(shape: Sequence[int], item: int) -> int:
+    return math.prod(shape) * item

@@ -1,0 +1,291 @@
+"""The operations of a command stream as records: each with the registers as they stood when it was issued."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+
+from tosaic.npu.errors import Malformed, UnknownField
+from tosaic.npu.registers import COMMANDS, Command, Family
+from tosaic.npu.stream import Instruction, Stream, parse
+
+
+class Kind(Enum):
+    """What an operation does; the values are the names of its commands."""
+
+    STOP = "OP_STOP"
+    IRQ = "OP_IRQ"
+    CONV = "OP_CONV"
+    DEPTHWISE = "OP_DEPTHWISE"
+    POOL = "OP_POOL"
+    ELEMENTWISE = "OP_ELEMENTWISE"
+    RESIZE = "OP_RESIZE"
+    DMA = "OP_DMA_START"
+    DMA_WAIT = "OP_DMA_WAIT"
+    KERNEL_WAIT = "OP_KERNEL_WAIT"
+    PMU_MASK = "OP_PMU_MASK"
+    BRANCH = "OP_BRANCH"
+
+    @property
+    def is_kernel(self) -> bool:
+        return self in _KERNELS
+
+
+_KERNELS = frozenset({Kind.CONV, Kind.DEPTHWISE, Kind.POOL, Kind.ELEMENTWISE, Kind.RESIZE})
+_COMMANDS_BY_NAME: Mapping[Family, Mapping[str, Command]] = MappingProxyType(
+    {family: MappingProxyType({c.name: c for c in table.values()}) for family, table in COMMANDS.items()}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation. `registers` holds parameter and payload of each register set before it, by register name."""
+
+    family: Family
+    macs: int
+    offset: int
+    kind: Kind
+    raw: int
+    registers: Mapping[str, int]
+
+    @property
+    def mode(self) -> str:
+        """The name of a pool's, elementwise operation's or resize's mode."""
+        return self._name(_COMMANDS_BY_NAME[self.family][self.kind.value], 0, self.raw)
+
+    def argument(self, field: str) -> int:
+        """A field of the operation's own command word."""
+        command = _COMMANDS_BY_NAME[self.family][self.kind.value]
+        return next(f for f in command.fields if f.name == field).get(self.raw)
+
+    def get(self, register: str, field: str = "") -> int:
+        """The value of a register's field, or of its first field."""
+        command = self._find(register)
+        found = next(f for f in command.fields if not field or f.name == field)
+        return found.get(self._raw(register))
+
+    def get_or(self, default: int, register: str, field: str = "") -> int:
+        """As `get`, but for a register that may not have been set or that this family does not have."""
+        known = register in _COMMANDS_BY_NAME[self.family] and f"SET_{register}" in self.registers
+        return self.get(register, field) if known else default
+
+    def name(self, register: str, field: str = "") -> str:
+        """The name of a field's value, without the field's own name before it."""
+        command = self._find(register)
+        index = next(i for i, f in enumerate(command.fields) if not field or f.name == field)
+        return self._name(command, index, self._raw(register))
+
+    def unknown(self, register: str, field: str = "", why: str = "") -> UnknownField:
+        """The error for a value that is decoded but whose effect is not known."""
+        value: int | str = self.get(register, field)
+        label = f"{register}.{field}" if field else register
+        return UnknownField(label, value, offset=self.offset, why=why)
+
+    def _find(self, register: str) -> Command:
+        return _COMMANDS_BY_NAME[self.family][f"SET_{register}"]
+
+    def _raw(self, register: str) -> int:
+        raw = self.registers.get(f"SET_{register}")
+        if raw is None:
+            raise UnknownField(register, "unset", offset=self.offset, why=f"no command before {self.kind.value} set it")
+        return raw
+
+    def _name(self, command: Command, index: int, raw: int) -> str:
+        field = command.fields[index]
+        value = field.get(raw)
+        name = field.names[value] if value < len(field.names) else ""
+        if not name:
+            raise UnknownField(f"{command.name}.{field.name}", value, offset=self.offset)
+        return name
+
+
+def decode(cmd_data: bytes) -> tuple[Op, ...]:
+    """All operations in the order of their offsets. Where there are branches, execution may see other registers."""
+    stream = parse(cmd_data)
+    state = State(stream)
+    return tuple(op for instruction in stream if (op := state.take(instruction)) is not None)
+
+
+class State:
+    """The registers while a stream is walked."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._registers: dict[str, int] = {}
+
+    def take(self, instruction: Instruction) -> Op | None:
+        """Set a register, or give the operation that the instruction starts."""
+        command, raw = instruction.command, instruction.raw
+        if raw & ~command.mask:
+            raise UnknownField(f"{command.name} reserved bits", f"0x{raw & ~command.mask:x}", offset=instruction.offset)
+        if command.name.startswith("SET_"):
+            self._registers[command.name] = raw
+            return None
+        registers = MappingProxyType(dict(self._registers))
+        stream = self._stream
+        return Op(stream.family, stream.macs, instruction.offset, Kind(command.name), raw, registers)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Rows, columns and channels of a feature map."""
+
+    height: int
+    width: int
+    depth: int
+
+    @property
+    def size(self) -> int:
+        return self.height * self.width * self.depth
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((self.height, self.width, self.depth))
+
+
+class Storage(Enum):
+    """Where a feature map lies: in memory, or in one of the buffers that chain operations of a U85."""
+
+    TILES = 0
+    CHAINED = 2
+    NONE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureMap:
+    """Where a tensor lies and how its elements are kept; `name` is the register group: IFM, IFM2 or OFM."""
+
+    name: str
+    offset: int
+    region: int
+    bases: tuple[int, int, int, int]
+    width0: int
+    height0: int
+    height1: int
+    stride_y: int
+    stride_x: int
+    stride_c: int
+    bits: int
+    signed: bool
+    bricks: bool
+    zero_point: int
+    storage: Storage
+
+    @property
+    def dtype(self) -> str:
+        return f"<{'i' if self.signed else 'u'}{self.bits // 8}"
+
+
+def read_map(op: Op, name: str) -> FeatureMap:
+    """The feature map that the registers of a group describe."""
+    storage = _read_storage(op, name)
+    signed = op.get(f"{name}_PRECISION", "activation_type") == 1
+    bits = 8 << op.get(f"{name}_PRECISION", "activation_precision")
+    if bits == 64:
+        raise op.unknown(f"{name}_PRECISION", "activation_precision", "64-bit feature maps are not known")
+    layout = op.name(f"{name}_PRECISION", "activation_format")
+    zero = op.get(f"{name}_ZERO_POINT")
+    in_memory = storage is Storage.TILES
+    return FeatureMap(
+        name=name,
+        offset=op.offset,
+        region=op.get(f"{name}_REGION"),
+        bases=_read_bases(op, name) if in_memory else (0, 0, 0, 0),
+        width0=op.get(f"{name}_WIDTH0_M1") + 1 if in_memory else 0,
+        height0=op.get(f"{name}_HEIGHT0_M1") + 1 if in_memory else 0,
+        height1=op.get(f"{name}_HEIGHT1_M1") + 1 if in_memory else 0,
+        stride_y=_read_stride(op, f"{name}_STRIDE_Y") if in_memory else 0,
+        stride_x=_read_stride(op, f"{name}_STRIDE_X") if in_memory else 0,
+        stride_c=_read_stride(op, f"{name}_STRIDE_C") if in_memory else 0,
+        bits=bits,
+        signed=signed,
+        bricks=layout == "NHCWB16",
+        zero_point=zero - (1 << 16) if signed and zero >> 15 else zero,
+        storage=storage,
+    )
+
+
+def _read_storage(op: Op, name: str) -> Storage:
+    if op.family is not Family.U85:
+        return Storage.TILES
+    storage = op.name(f"{name}_PRECISION", "activation_storage")
+    if storage == "TILE3X1":
+        raise op.unknown(f"{name}_PRECISION", "activation_storage", "tiles in one row of three are not known")
+    return {"TILE2X2": Storage.TILES, "CHAINED": Storage.CHAINED, "NONE": Storage.NONE}[storage]
+
+
+def _read_bases(op: Op, name: str) -> tuple[int, int, int, int]:
+    first, second, third, fourth = (op.get(f"{name}_BASE{tile}") for tile in range(4))
+    return first, second, third, fourth
+
+
+def _read_stride(op: Op, register: str) -> int:
+    """A stride may be negative: U55 registers hold 32 bits of it, the others 40."""
+    value = op.get(register)
+    bits = 32 if op.family is Family.U55 else 40
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The kernel of a window operation over its input, which is padded and perhaps upscaled before."""
+
+    height: int
+    width: int
+    stride_y: int
+    stride_x: int
+    dilation_y: int
+    dilation_x: int
+    top: int
+    left: int
+    bottom: int
+    right: int
+    upscale: str
+
+    @property
+    def taps_y(self) -> int:
+        return (self.height - 1) // self.dilation_y + 1
+
+    @property
+    def taps_x(self) -> int:
+        return (self.width - 1) // self.dilation_x + 1
+
+    def span(self, ofm: Shape) -> tuple[int, int]:
+        """Rows and columns of padded input that the output needs."""
+        return (ofm.height - 1) * self.stride_y + self.height, (ofm.width - 1) * self.stride_x + self.width
+
+
+def read_window(op: Op) -> Window:
+    """The window that the kernel and padding registers describe."""
+    stride = {name: op.get("KERNEL_STRIDE", name) for name in ("stride_x_lsb", "stride_x_msb", "stride_y_lsb")}
+    stride_y_msb = op.get("KERNEL_STRIDE", "stride_y_msb")
+    if op.get("KERNEL_STRIDE", "decomposition"):
+        raise op.unknown("KERNEL_STRIDE", "decomposition", "kernels cut into 4x4 parts are not known")
+    return Window(
+        height=op.get("KERNEL_HEIGHT_M1") + 1,
+        width=op.get("KERNEL_WIDTH_M1") + 1,
+        stride_y=(stride["stride_y_lsb"] | stride_y_msb << 1) + 1,
+        stride_x=(stride["stride_x_lsb"] | stride["stride_x_msb"] << 1) + 1,
+        dilation_y=op.get("KERNEL_STRIDE", "dilation_y") + 1,
+        dilation_x=op.get("KERNEL_STRIDE", "dilation_x") + 1,
+        top=op.get("IFM_PAD_TOP"),
+        left=op.get("IFM_PAD_LEFT"),
+        bottom=op.get("IFM_PAD_BOTTOM"),
+        right=op.get("IFM_PAD_RIGHT"),
+        upscale=op.name("IFM_UPSCALE"),
+    )
+
+
+def read_ofm_shape(op: Op) -> Shape:
+    """The output's shape, before any transposition."""
+    return Shape(op.get("OFM_HEIGHT_M1") + 1, op.get("OFM_WIDTH_M1") + 1, op.get("OFM_DEPTH_M1") + 1)
+
+
+def input_extent(op: Op, window: Window, ofm: Shape) -> tuple[int, int]:
+    """Rows and columns of input that a window operation reads, before padding and after upscaling."""
+    rows, columns = window.span(ofm)
+    height, width = rows - window.top - window.bottom, columns - window.left - window.right
+    if height < 1 or width < 1:
+        raise Malformed("the padding leaves nothing of the input", offset=op.offset, why=f"it has {height}x{width}")
+    return height, width

@@ -1,0 +1,234 @@
+"""What is in a file that a compile made: a .pte, a .tosa, an Ethos-U blob or a .tosaic sidecar, told by its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tosaic.errors import Invalid
+from tosaic.ethosu import blob
+from tosaic.runtime import pte, sidecar
+from tosaic.tosa.encode import count_bytes
+from tosaic.tosa.ir import Graph
+from tosaic.tosa.reader import read as read_tosa
+from tosaic.tosa.text import to_text
+
+SCHEMA = "tosaic-inspect/1"
+#: the constant method of a .pte that tells what its inputs and outputs mean
+IO_METHOD = "tosaic_io"
+_BLOB_START = b"vela_bin_stream\0"
+_CONSTANTS = ("CONST", "CONST_SHAPE")
+_BACKENDS = {"EthosUBackend": "blob", "TOSABackend": "tosa"}
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output; scale and zero point where the file or its sidecar tells them."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    layout: str
+    bytes: int
+    scale: float | None = None
+    zero_point: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TosaContents:
+    """A TOSA graph in numbers; `text` is its text form if that was asked for."""
+
+    bytes: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    ops: Mapping[str, int]
+    constants: int
+    constant_bytes: int
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where an input or output of the command stream lies in the NPU's memory."""
+
+    shape: tuple[int, ...]
+    element_bytes: int
+    offset: int
+    region: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlobContents:
+    """An Ethos-U delegate: the bytes of its blocks, and its inputs and outputs."""
+
+    bytes: int
+    commands: str
+    blocks: Mapping[str, int]
+    scratch: int
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DelegateContents:
+    """A delegate of a .pte. `tosa` is its graph, from the delegate itself or from the sidecar."""
+
+    backend: str
+    bytes: int
+    location: str
+    offset: int
+    settings: Mapping[str, str]
+    blob: BlobContents | None = None
+    tosa: TosaContents | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MethodContents:
+    """A method of a .pte."""
+
+    name: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    operators: Mapping[str, int]
+    instructions: int
+    planned: tuple[int, ...]
+    constant_bytes: int
+    delegates: tuple[DelegateContents, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PteContents:
+    """A .pte. Constant methods return the same on every call."""
+
+    methods: tuple[MethodContents, ...]
+    constant_methods: Mapping[str, Any]
+    segments: tuple[int, ...]
+    sidecar: str
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarContents:
+    """A .tosaic file."""
+
+    tosaic_version: str
+    pte_sha256: str
+    target: str
+    options: Mapping[str, Any]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    delegates: tuple[TosaContents, ...]
+    summaries: tuple[Mapping[str, float], ...]
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """One file; exactly one of the last four is there, under the name of its kind."""
+
+    kind: str
+    bytes: int
+    sha256: str
+    pte: PteContents | None = None
+    tosa: TosaContents | None = None
+    blob: BlobContents | None = None
+    sidecar: SidecarContents | None = None
+
+    def to_json(self, file: str) -> dict[str, Any]:
+        """Under the schema name, ready for json.dumps."""
+        known = {name: value for name, value in asdict(self).items() if value is not None}
+        return {"schema": SCHEMA, "file": file, **known}
+
+    def list_tosa(self) -> list[TosaContents]:
+        """Every TOSA graph in the file."""
+        if self.tosa is not None:
+            return [self.tosa]
+        if self.sidecar is not None:
+            return list(self.sidecar.delegates)
+        methods = self.pte.methods if self.pte is not None else ()
+        return [delegate.tosa for method in methods for delegate in method.delegates if delegate.tosa is not None]
+
+
+def detect(data: bytes) -> str:
+    """The kind of a file by its first bytes, whatever its name is; empty if it is none of ours."""
+    if data[4:8] == b"ET12":
+        return "pte"
+    if data[4:8] == b"TOSA":
+        return "tosa"
+    if data.startswith(_BLOB_START):
+        return "blob"
+    return "sidecar" if data.startswith(b"PK\x03\x04") else ""
+
+
+def read(data: bytes, *, beside: bytes | None = None, text: bool = False) -> Contents:
+    """What is in a file that nobody vouches for. `beside` are the bytes of the .tosaic file beside a .pte."""
+    kind = detect(data)
+    contents = Contents(kind, len(data), hashlib.sha256(data).hexdigest())
+    match kind:
+        case "pte":
+            return replace(contents, pte=_read_pte(data, beside, text))
+        case "tosa":
+            return replace(contents, tosa=_read_tosa(data, text))
+        case "blob":
+            return replace(contents, blob=_read_blob(data, {}))
+        case "sidecar":
+            return replace(contents, sidecar=_read_sidecar(sidecar.read(data), text))
+        case _:
+            raise Invalid(
+                "this is no file that Tosaic knows",
+                why=f"it begins with {data[:8]!r}" if data else "it is empty",
+                fix="give a .pte, a .tosa, a .tosaic file or the blob of an Ethos-U delegate",
+            )
+
+
+def _read_tosa(data: bytes, text: bool) -> TosaContents:
+    graph = read_tosa(data)
+    constants = [value.type for op in graph.ops if op.kind in _CONSTANTS for value in op.outputs]
+    return TosaContents(
+        bytes=len(data),
+        inputs=tuple(str(value.type) for value in graph.inputs),
+        outputs=tuple(str(value.type) for value in graph.outputs),
+        ops=_count_ops(graph),
+        constants=len(constants),
+        constant_bytes=sum(count_bytes(type.size, type.dtype) for type in constants),
+        text=to_text(graph) if text else None,
+    )
+
+
+def _count_ops(graph: Graph) -> dict[str, int]:
+    return dict(sorted(Counter(op.kind for op in graph.ops if op.kind not in _CONSTANTS).items()))
+
+
+def _read_blob(data: bytes, named: Mapping[str, bytes]) -> BlobContents:
+    found = blob.unpack(data, named=named)
+    return BlobContents(
+        bytes=len(data),
+        commands=found.cmd_data[:4].decode("ascii"),
+        blocks={"cmd_data": len(found.cmd_data), "weight_data": len(found.weight_data)},
+        scratch=found.scratch_size,
+        inputs=tuple(Slot(io.shape, io.elem_size, io.offset, io.region) for io in found.inputs),
+        outputs=tuple(Slot(io.shape, io.elem_size, io.offset, io.region) for io in found.outputs),
+    )
+
+
+def _read_sidecar(found: sidecar.Sidecar, text: bool) -> SidecarContents:
+    return SidecarContents(
+        tosaic_version=found.tosaic_version,
+        pte_sha256=found.pte_sha256,
+        target=found.target,
+        options=dict(found.options),
+        inputs=tuple(_describe(border) for border in found.inputs),
+        outputs=tuple(_describe(border) for border in found.outputs),
+        delegates=tuple(_read_tosa(delegate.tosa, text) for delegate in found.delegates),
+        summaries=tuple(dict(delegate.summary) for delegate in found.delegates),
+        samples=len(found.samples),
+    )
+
+
+def _describe(border: sidecar.Border) -> Port:
+    size = math.prod(border.shape) * pte.ITEM_SIZES.get(border.dtype, 0)
+    return Port(border.name, border.dtype, border.shape, border.layout, size, border.scale, border.zero_point)
