@@ -25,11 +25,12 @@ from tosaic.lower.pack import pack, sign
 from tosaic.lower.partition import Plan, explain
 from tosaic.lower.source import QDQ, Source, overload
 from tosaic.program import Program, describe
-from tosaic.quantizer.prepare import mutates
+from tosaic.quantizer.prepare import is_private, mutates
 from tosaic.quantizer.quantizer import TosaQuantizer
 from tosaic.quantizer.recipes import get_symmetric_quantization_config
 from tosaic.targets import find
 from tosaic.tosa.compile_spec import TosaCompileSpec
+from tosaic.vgf.compile_spec import VgfCompileSpec
 
 IO_KINDS = ("float", "int8")
 LAYOUTS = ("nchw", "nhwc")
@@ -119,11 +120,11 @@ def compile(
         built = build(source, spec, nhwc=signature.nhwc) if delegate else _nothing(source)
     for one in built.delegates:
         dump(one, spec)
-    _refuse_float(source, built, spec, delegate)
+    if delegate and not quantized:
+        _refuse_float(source, built, spec)
     with stages.stage("pack"):
-        backend = "EthosUBackend" if isinstance(spec, EthosUCompileSpec) else "TOSABackend"
         metadata = describe(signature) if io == "int8" or layout == "nhwc" else {}
-        outer, program = pack(source, built, signature, backend, spec.to_list(), metadata)
+        outer, program = pack(source, built, signature, _backend(spec), spec.to_list(), metadata)
     return Program.make(spec, built, signature, outer, program, samples, stages.seconds, notes)
 
 
@@ -138,7 +139,12 @@ def make_spec(
         return EthosUCompileSpec(found.name, system_config, memory_mode)
     if system_config or memory_mode:
         raise Invalid(f"`{found.name}` has no system configuration and no memory mode", fix="leave these options out")
-    return TosaCompileSpec(found.tosa_spec)
+    return VgfCompileSpec() if found.family == "vgf" else TosaCompileSpec(found.tosa_spec)
+
+
+def _backend(spec: ArmCompileSpec) -> str:
+    """The name under which the runtime knows the backend."""
+    return {"vela": "EthosUBackend", "vgf": "VgfBackend"}.get(spec.get_output_format(), "TOSABackend")
 
 
 def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:
@@ -180,9 +186,10 @@ def _front(
     floats = any(x.is_floating_point() for x in inputs)
     if not quantized or not floats or "INT" not in spec.target.tosa_spec or _is_quantised(program.graph):
         return program, []
+    program = _functional(program)
     with stages.stage("quantise"):
         if calibration is None:
-            notes.append("no calibration data: ranges come from the example input alone; pass calibration=...")
+            notes.append("no calibration data: ranges come from the example input alone; give samples as calibration")
             samples = [data.check(inputs, inputs, "the example input")]
         else:
             samples = data.read(calibration, inputs)
@@ -191,6 +198,12 @@ def _front(
             kept = [(s, reference(*s)) for s in samples[:MOST_SAMPLES]]
         module = quantize(program, samples, quantizer)
     return module, kept
+
+
+def _functional(program: ExportedProgram) -> ExportedProgram:
+    """A program whose in-place ops are visible through another name must lose them before observers come between."""
+    unsafe = [n for n in program.graph.nodes if n.op == "call_function" and mutates(n) and not is_private(n)]
+    return program.run_decompositions({}) if unsafe else program
 
 
 def _is_quantised(graph: torch.fx.Graph) -> bool:
@@ -227,8 +240,8 @@ def _nothing(source: Source) -> Built:
     return Built((), Plan((), explain(out)))
 
 
-def _refuse_float(source: Source, built: Built, spec: ArmCompileSpec, delegate: bool) -> None:
-    if built.delegates or not delegate or not spec.target.is_npu or _is_quantised(source.graph):
+def _refuse_float(source: Source, built: Built, spec: ArmCompileSpec) -> None:
+    if built.delegates or not spec.target.is_npu or _is_quantised(source.graph):
         return
     if any(getattr(source.fake(n), "is_floating_point", lambda: False)() for n in source.calls()):
         raise Invalid(

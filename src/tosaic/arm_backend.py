@@ -11,6 +11,10 @@ from tosaic.ethosu.compile_spec import EthosUCompileSpec
 from tosaic.ethosu.partitioner import EthosUPartitioner as ArmPartitioner
 from tosaic.tools.vela import normalize_flags
 from tosaic.tosa.compile_spec import TosaCompileSpec
+from tosaic.zoo import prepare_torchvision
+
+# The tutorials import torchvision right after this module, and that import fails beside some CPU builds of torch.
+prepare_torchvision()
 
 __all__ = [
     "ArmBackend",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
-from tosaic import zoo
+from tosaic import model_archive, zoo
 from tosaic.errors import Invalid
 
 #: what a .py file may call its model and its inputs, first match wins
@@ -15,39 +19,82 @@ MODEL_NAMES = ("model", "ModelUnderTest")
 INPUT_NAMES = ("inputs", "example_inputs", "ModelInputs")
 
 
+def check(name: str) -> None:
+    """Refuse what cannot be a model, without importing torch."""
+    if name.endswith((".py", ".pt2")):
+        if not Path(name).is_file():
+            raise Invalid(f"there is no file `{name}`")
+        if name.endswith(".pt2"):
+            model_archive.check(Path(name))
+    elif "/" in name or name.endswith((".pt", ".pth", ".pte", ".onnx", ".tflite")):
+        raise Invalid(f"`{name}` is no model that can be compiled", fix="give a zoo name, a .py file or a .pt2 file")
+    else:
+        zoo.find(name)
+
+
 def load(name: str) -> tuple[Any, tuple[Any, ...] | None]:
     """The model and its example inputs; a .pt2 brings its own."""
+    check(name)
     if name.endswith(".py"):
         return _load_python(Path(name))
-    if name.endswith(".pt2"):
-        return _load_exported(Path(name))
-    if "/" in name or name.endswith((".pt", ".pth", ".pte", ".onnx", ".tflite")):
-        raise Invalid(f"`{name}` is no model that can be compiled", fix="give a zoo name, a .py file or a .pt2 file")
-    return zoo.load(name)
+    return _load_exported(Path(name)) if name.endswith(".pt2") else zoo.load(name)
 
 
 def _load_python(path: Path) -> tuple[Any, tuple[Any, ...]]:
-    if not path.is_file():
-        raise Invalid(f"there is no file `{path}`")
+    import torch
+
+    module = _import(path)
+    model = _get(module, MODEL_NAMES, path)
+    if not isinstance(model, torch.nn.Module):
+        raise Invalid(f"the model in `{path}` is a {type(model).__name__}", fix="define `model` as an nn.Module")
+    inputs = _get(module, INPUT_NAMES, path)
+    if isinstance(inputs, torch.Tensor):
+        # A tensor is iterable too, but its rows are not the inputs.
+        return model, (inputs,)
+    kind = type(inputs).__name__
+    if kind not in ("tuple", "list"):
+        raise Invalid(f"the inputs in `{path}` are a {kind}", fix="define `inputs` as a tuple of tensors")
+    return model, tuple(inputs)
+
+
+def _import(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"tosaic_model_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise Invalid(f"`{path}` cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    # As for `python FILE`: the file may import its neighbours, now or later.
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    _run(functools.partial(spec.loader.exec_module, module), path, "it is imported")
+    return module
+
+
+def _run(job: Callable[[], Any], path: Path, moment: str) -> Any:
+    """Run the user's code; whatever it raises is about the file, not about Tosaic."""
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise Invalid(f"`{path}` raises {type(error).__name__} when it is imported", why=str(error)) from error
-    return _get(module, MODEL_NAMES, path), tuple(_get(module, INPUT_NAMES, path))
+        return job()
+    except (Exception, SystemExit) as error:
+        what = f"`{path}` raises {type(error).__name__} while {moment}"
+        raise Invalid(what, where=_find_line(error, path), why=str(error)) from error
 
 
-def _get(module: Any, names: tuple[str, ...], path: Path) -> Any:
+def _find_line(error: BaseException, path: Path) -> str:
+    """The last line of the file itself on the way to an error."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"{path}:{lines[-1]}" if lines else ""
+
+
+def _get(module: ModuleType, names: tuple[str, ...], path: Path) -> Any:
     """The first of these names; a class or function is called without arguments."""
     for name in names:
         if hasattr(module, name):
             value = getattr(module, name)
-            is_factory = isinstance(value, type) or type(value).__name__ == "function"
-            return value() if is_factory else value
+            is_factory = isinstance(value, type | FunctionType)
+            return _run(value, path, f"`{name}()` is called") if is_factory else value
     raise Invalid(
         f"`{path}` defines none of {', '.join(f'`{n}`' for n in names)}",
         fix="define `model` (an nn.Module in eval mode) and `inputs` (a tuple of tensors)",
@@ -57,10 +104,9 @@ def _get(module: Any, names: tuple[str, ...], path: Path) -> Any:
 def _load_exported(path: Path) -> tuple[Any, None]:
     import torch
 
-    if not path.is_file():
-        raise Invalid(f"there is no file `{path}`")
     try:
-        return torch.export.load(path), None
+        with model_archive.only_weights():
+            return torch.export.load(path), None
     except Exception as error:
         first = str(error).strip().splitlines()
         raise Invalid(

@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,8 @@ class Program:
             spec.target,
             built.delegates,
             _count_kernels(plan),
-            tuple(built.plan.reasons.values()),
+            # What io="int8" leaves to the caller runs nowhere in the program.
+            tuple(reason for node, reason in built.plan.reasons.items() if node not in signature.codes),
             signature.inputs,
             signature.outputs,
             _memory(spec, built, planned),
@@ -261,5 +263,6 @@ def _delegate_report(delegate: Delegate) -> DelegateReport:
         tosa_ops=dict(sorted(kinds.items())),
         tosa_bytes=len(delegate.tosa),
         blob_bytes=len(delegate.blob),
-        vela=dict(delegate.compiled.summary) if delegate.compiled else {},
+        # JSON has no infinity, and Vela gives one for a rate of nothing.
+        vela={k: v for k, v in delegate.compiled.summary.items() if isfinite(v)} if delegate.compiled else {},
     )

@@ -1,4 +1,4 @@
-"""What can be compiled for: the Ethos-U accelerators with their defaults, and plain TOSA."""
+"""What can be compiled for: the Ethos-U accelerators with their defaults, VGF (Vulkan), and plain TOSA."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Literal, TypeAlias
 from tosaic.errors import Invalid
 from tosaic.tosa.spec import Specification
 
-Family: TypeAlias = Literal["u55", "u65", "u85", "tosa"]
+Family: TypeAlias = Literal["u55", "u65", "u85", "vgf", "tosa"]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One thing to compile for. A TOSA target has no MACs, system configuration or memory mode."""
+    """One thing to compile for. Only an Ethos-U has MACs, a system configuration and a memory mode."""
 
     name: str
     family: Family
@@ -27,7 +27,8 @@ class Target:
 
     @property
     def is_npu(self) -> bool:
-        return self.family != "tosa"
+        """Whether it is an Ethos-U: an integer device with a command stream of its own."""
+        return self.family not in ("vgf", "tosa")
 
 
 def _u55(macs: int) -> Target:
@@ -58,16 +59,21 @@ ACCELERATORS: Mapping[str, Target] = MappingProxyType(
     }
 )
 
+#: Vulkan devices; what they execute is as wide as TOSA itself.
+VGF = Target("vgf", "vgf", 0, str(Specification.parse("TOSA-1.0+FP+INT+int4+int16")))
+
+_NAMED: Mapping[str, Target] = MappingProxyType({**ACCELERATORS, VGF.name: VGF})
+
 
 def find(name: str) -> Target:
-    """The target of that name: an accelerator such as `ethos-u55-128`, or a TOSA string such as `TOSA-1.0+INT`."""
-    target = ACCELERATORS.get(name.lower())
+    """The target of that name: `ethos-u55-128`, `vgf`, or a TOSA string such as `TOSA-1.0+INT`."""
+    target = _NAMED.get(name.lower())
     if target is not None:
         return target
     if name.upper().startswith("TOSA"):
         spec = str(Specification.parse(name))
         return Target(spec, "tosa", 0, spec)
-    near = difflib.get_close_matches(name.lower(), ACCELERATORS, n=3, cutoff=0.5) or list(ACCELERATORS)
+    near = difflib.get_close_matches(name.lower(), _NAMED, n=3, cutoff=0.5) or list(_NAMED)
     raise Invalid(
         f"unknown target `{name}`",
         fix=f"did you mean {_either(near)}? A TOSA target is written `TOSA-1.0+INT` or `TOSA-1.0+FP`",

@@ -48,7 +48,7 @@ def names() -> list[str]:
 
 def load(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """The model in eval mode and its example inputs; the global random state stays as it was."""
-    model = _find(name)
+    model = find(name)
     import torch
 
     before = torch.default_generator.get_state()
@@ -67,14 +67,15 @@ def inputs(name: str, count: int, seed: int) -> list[tuple[Tensor, ...]]:
     """`count` inputs to calibrate or evaluate with; another seed gives other inputs, the same seed the same."""
     import torch
 
-    model = _find(name)
+    model = find(name)
     generator = torch.Generator().manual_seed(seed)
     if model.kind == "int32":
         return [(torch.randint(-128, 128, model.shape, generator=generator, dtype=torch.int32),) for _ in range(count)]
     return [(_smooth(model.shape, generator),) for _ in range(count)]
 
 
-def _find(name: str) -> Model:
+def find(name: str) -> Model:
+    """The entry of that name; needs no torch."""
     model = MODELS.get(ALIASES.get(name, name))
     if model is None:
         near = difflib.get_close_matches(name, [*MODELS, *ALIASES], n=3, cutoff=0.4)
@@ -145,7 +146,9 @@ def _build_add() -> nn.Module:
 
 
 def _build_mobilenet_v2() -> nn.Module:
-    _prepare_torchvision()
+    if importlib.util.find_spec("torchvision") is None:
+        raise Invalid("this model needs torchvision", fix="pip install 'tosaic[vision]'")
+    prepare_torchvision()
     from torchvision.models import mobilenet_v2
 
     return mobilenet_v2(weights=None)
@@ -251,7 +254,7 @@ def _conv_norm(
 
 
 @functools.cache
-def _prepare_torchvision() -> None:
+def prepare_torchvision() -> None:
     """Makes torchvision importable beside a torch build that its compiled operators do not load in.
 
     Its model definitions need none of those operators, but its import refers to three of them by name.
@@ -260,7 +263,7 @@ def _prepare_torchvision() -> None:
 
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
-        raise Invalid("this model needs torchvision", fix="pip install 'tosaic[vision]'")
+        return
     for library in Path(spec.origin).parent.glob("_C*.so"):
         try:
             ctypes.CDLL(str(library))  # loading registers its operators

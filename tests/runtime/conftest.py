@@ -1,6 +1,7 @@
 """Small .pte files: with and without delegates, with the blob inline and in a segment."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -66,19 +67,32 @@ class Dynamic(torch.nn.Module):
 Inputs = tuple[torch.Tensor, ...]
 
 
-def emit(program: torch.export.ExportedProgram, notes: Mapping[str, object] | None = None) -> dict[str, bytes]:
+@dataclass(frozen=True)
+class Made:
+    """A compiled model: the .pte by where its blobs are, and per delegate the blob's .tosa."""
+
+    pte: dict[str, bytes]
+    tosa: dict[bytes, bytes]
+    quantised: torch.nn.Module
+
+
+def emit(
+    program: torch.export.ExportedProgram,
+    notes: Mapping[str, object] | None = None,
+    forms: Sequence[str] = ("inline", "segment"),
+) -> dict[str, bytes]:
     """The .pte bytes with delegates `inline` and in a `segment`."""
     import executorch.kernels.quantized  # noqa: F401  (the out variants that exir looks for)
 
     config = EdgeCompileConfig(_check_ir_validity=False)
     made = {}
-    for name, extract in (("inline", False), ("segment", True)):
+    for name in forms:
         edge = to_edge(program, constant_methods=dict(notes or {}), compile_config=config)
-        made[name] = edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=extract)).buffer
+        made[name] = edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=name == "segment")).buffer
     return made
 
 
-def compile_front(model: torch.nn.Module, inputs: Inputs, target: str, io: str = "float") -> dict[str, bytes]:
+def compile_front(model: torch.nn.Module, inputs: Inputs, target: str, io: str = "float") -> Made:
     """A delegated .pte through the pieces of the front door; float models are quantised."""
     module = export(model.eval(), inputs).module()
     if inputs[0].dtype == torch.float32:
@@ -90,12 +104,18 @@ def compile_front(model: torch.nn.Module, inputs: Inputs, target: str, io: str =
     built = build(source, spec, nhwc=signature.nhwc)
     outer = Outer(source, built, signature, "EthosUBackend", spec.to_list()).build()
     examples = tuple(torch.zeros(b.shape, dtype=getattr(torch, b.dtype)) for b in signature.inputs)
-    return emit(export(outer, examples), {"note": "made by a test"})
+    pte = emit(export(outer, examples), {"note": "made by a test"})
+    return Made(pte, {d.blob: d.tosa for d in built.delegates}, module)
 
 
 @pytest.fixture(scope="session")
-def add_pte() -> dict[str, bytes]:
+def add() -> Made:
     return compile_front(Add(), (torch.arange(5, dtype=torch.int32),), "ethos-u55-128")
+
+
+@pytest.fixture(scope="session")
+def add_pte(add: Made) -> dict[str, bytes]:
+    return add.pte
 
 
 @pytest.fixture(scope="session")
@@ -105,9 +125,14 @@ def conv_inputs() -> Inputs:
 
 
 @pytest.fixture(scope="session")
-def conv_pte(conv_inputs: Inputs) -> dict[str, bytes]:
+def conv(conv_inputs: Inputs) -> Made:
     torch.manual_seed(0)
     return compile_front(Conv(), conv_inputs, "ethos-u85-256")
+
+
+@pytest.fixture(scope="session")
+def conv_pte(conv: Made) -> dict[str, bytes]:
+    return conv.pte
 
 
 @pytest.fixture(scope="session")
@@ -123,4 +148,15 @@ def mixed() -> Mixed:
 
 @pytest.fixture(scope="session")
 def mixed_pte(mixed: Mixed) -> bytes:
-    return emit(export(mixed, (torch.ones(1, 3, 6, 6),)))["segment"]
+    return emit(export(mixed, (torch.ones(1, 3, 6, 6),)), forms=("segment",))["segment"]
+
+
+@pytest.fixture(scope="session")
+def branch_pte() -> bytes:
+    return emit(export(Branch(), (torch.tensor(True), torch.ones(3))), forms=("inline",))["inline"]
+
+
+@pytest.fixture(scope="session")
+def dynamic_pte() -> bytes:
+    program = export(Dynamic(), (torch.ones(3, 4),), dynamic_shapes=({0: torch.export.Dim("n", max=8)},))
+    return emit(program, forms=("inline",))["inline"]

@@ -23,11 +23,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("compile")(compile_model)
-app.command("inspect")(show_file)
-app.command("ops")(show_ops)
-app.command("targets")(show_targets)
-app.command("doctor")(show_health)
+app.command("compile", short_help="Compile a model for a target.")(compile_model)
+app.command("inspect", short_help="Show what is in a compiled file.")(show_file)
+app.command("ops", short_help="List operators and their limits.")(show_ops)
+app.command("targets", short_help="List what can be compiled for.")(show_targets)
+app.command("doctor", short_help="Check that everything works here.")(show_health)
 
 
 def _print_version(wanted: bool) -> None:
@@ -38,7 +38,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def start(
-    version: Annotated[  # noqa: ARG001
+    version: Annotated[
         bool, typer.Option("--version", help="Print the version and end.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:

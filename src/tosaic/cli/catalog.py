@@ -11,9 +11,9 @@ import typer
 from tosaic.cli.guard import Debug, Json, guarded
 from tosaic.errors import Invalid
 from tosaic.ops._registry import Limit, Record, registry
-from tosaic.targets import ACCELERATORS, Family, Target, find
-from tosaic.tosa.spec import EXTENSIONS, PROFILES
+from tosaic.targets import ACCELERATORS, VGF, Family, Target, find
 from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions, check_options, list_sections
+from tosaic.tosa.spec import EXTENSIONS, PROFILES
 
 OPS_SCHEMA = "tosaic-ops/1"
 TARGETS_SCHEMA = "tosaic-targets/1"
@@ -29,9 +29,7 @@ _QUANT_WORDS = (
 
 @guarded
 def show_ops(
-    target: Annotated[
-        str | None, typer.Argument(metavar="[TARGET]", help="Only the limits of this target.", show_default=False)
-    ] = None,
+    target: Annotated[str | None, typer.Argument(help="Only the limits of this target.", show_default=False)] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -43,17 +41,19 @@ def show_ops(
         name = None if wanted is None else wanted.name
         typer.echo(json.dumps({"schema": OPS_SCHEMA, "target": name, "ops": rows}, indent=2))
         return
-    from tosaic.report.terminal import list_pairs, list_rows, make_console
+    from tosaic.report.terminal import Page
 
-    console = make_console()
-    head = ("operator", "family", "quantised", "spellings")
-    console.print(list_rows(head, ([r["name"], r["family"], r["quant"], ", ".join(r["overloads"])] for r in rows)))
-    console.print()
-    console.print(list_pairs(_QUANT_WORDS))
+    page = Page()
+    for family in dict.fromkeys(row["family"] for row in rows):
+        page.title(family)
+        members = [row for row in rows if row["family"] == family]
+        page.rows(("operator", "quantised", "spellings"), ((r["name"], r["quant"], _shorten(r)) for r in members))
+        page.line("")
+    page.pairs(_QUANT_WORDS)
     limited = [(row["name"], limit["sentence"]) for row in rows for limit in row["limits"]]
     if limited:
-        console.print()
-        console.print(list_rows(("operator", f"limit{'' if wanted is None else f' on {wanted.name}'}"), limited))
+        page.line("")
+        page.rows(("operator", f"limit{'' if wanted is None else f' on {wanted.name}'}"), limited)
 
 
 def _describe_op(record: Record, target: Target | None) -> dict[str, Any]:
@@ -65,6 +65,11 @@ def _describe_op(record: Record, target: Target | None) -> dict[str, Any]:
         "quant": _name_quant(record),
         "limits": [_describe_limit(limit) for limit in limits],
     }
+
+
+def _shorten(row: dict[str, Any]) -> str:
+    """The overloads without the parts that most of them share."""
+    return ", ".join(name.removeprefix("aten.").removesuffix(".default") for name in row["overloads"])
 
 
 def _name_quant(record: Record) -> str:
@@ -83,24 +88,26 @@ def show_targets(as_json: Json = False, debug: Debug = False) -> None:
     families: dict[Family, Target] = {target.family: target for target in ACCELERATORS.values()}
     choices = {family: _list_choices(target) for family, target in families.items()}
     if as_json:
-        accelerators = [asdict(target) for target in ACCELERATORS.values()]
+        accelerators = [asdict(target) for target in (*ACCELERATORS.values(), VGF)]
         tosa = {"profiles": list(PROFILES), "extensions": {name: list(of) for name, of in EXTENSIONS.items()}}
         plain = {"schema": TARGETS_SCHEMA, "accelerators": accelerators, "families": choices, "tosa": tosa}
         typer.echo(json.dumps(plain, indent=2))
         return
-    from tosaic.report.terminal import list_pairs, list_rows, make_console
+    from tosaic.report.terminal import Page
 
-    console = make_console()
+    page = Page()
     head = ("target", "MACs", "system configuration", "memory mode")
     rows = [(t.name, str(t.macs), t.system_config, t.memory_mode) for t in ACCELERATORS.values()]
-    console.print(list_rows(head, rows))
+    page.rows(head, rows)
     for family, choice in choices.items():
-        console.print(f"\nEthos-{family.upper()}: what `{BUNDLED_INI}` has for it")
-        console.print(list_pairs((label.replace("_", " "), ", ".join(names)) for label, names in choice.items()))
-    console.print("\nTOSA: the result is a .tosa file")
-    console.print(list_pairs([("targets", ", ".join(f"TOSA-1.0+{profile}" for profile in PROFILES))]))
-    extensions = (f"+{name} ({' or '.join(of)})" for name, of in EXTENSIONS.items())
-    console.print(list_pairs([("extensions", ", ".join(extensions))]))
+        page.title(f"\nEthos-{family.upper()}: what `{BUNDLED_INI}` has for it")
+        page.pairs((label.replace("_", " "), ", ".join(names)) for label, names in choice.items())
+    page.title("\nVGF: for Vulkan devices, the result is a .pte file")
+    page.pairs([("target", f"`{VGF.name}`, which takes {VGF.tosa_spec}")])
+    page.title("\nTOSA: the result is a .tosa file")
+    extensions = ", ".join(f"+{name} ({' or '.join(of)})" for name, of in EXTENSIONS.items())
+    targets = ", ".join(f"TOSA-1.0+{profile}" for profile in PROFILES)
+    page.pairs([("targets", targets), ("extensions", extensions)])
 
 
 def _list_choices(target: Target) -> dict[str, list[str]]:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tosaic import model_file
 from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.quiet import import_torch
 from tosaic.errors import Invalid
 from tosaic.targets import Target, find
 
@@ -41,7 +43,7 @@ def compile_model(
         str, typer.Option("-t", "--target", help="What to compile for; `tosaic targets` lists all.")
     ] = "ethos-u55-128",
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The file to write, or a folder for it.", show_default=False)
+        str | None, typer.Option("-o", "--output", help="The file to write, or a folder for it.", show_default=False)
     ] = None,
     calibration: Annotated[
         Path | None,
@@ -76,13 +78,12 @@ def compile_model(
     """
     wanted = find(target)
     path = _choose_path(model, wanted, output)
+    model_file.check(model)
     progress = Progress()
     try:
         progress("load")
-        from tosaic.cli.quiet import import_torch
-
         import_torch()
-        from tosaic import api, model_file
+        from tosaic import api
 
         module, inputs = model_file.load(model)
         spec = api.make_spec(wanted.name, system_config, memory_mode)
@@ -130,11 +131,13 @@ def _name_model(model: str) -> str:
     return Path(model).stem if model.endswith((".py", ".pt2")) else model
 
 
-def _choose_path(model: str, target: Target, output: Path | None) -> Path:
+def _choose_path(model: str, target: Target, output: str | None) -> Path:
     """Where the result goes; what cannot work is refused before the long work begins."""
-    default = Path(_name_model(model) + (".pte" if target.is_npu else ".tosa"))
-    path = default if output is None else output / default if output.is_dir() else output
-    if path.suffix == ".tosa" and target.is_npu:
+    default = Path(_name_model(model) + (".tosa" if target.family == "tosa" else ".pte"))
+    path = default if output is None else Path(output)
+    if output is not None and (output.endswith("/") or path.is_dir()):
+        path /= default
+    if path.suffix == ".tosa" and target.family != "tosa":
         raise Invalid(
             f"`{target.name}` gives a .pte, not `{path.name}`",
             fix="let the output end in .pte; `--intermediates DIR` keeps the .tosa files too",
@@ -145,7 +148,7 @@ def _choose_path(model: str, target: Target, output: Path | None) -> Path:
 
 
 def _list_files(program: Program, path: Path, *, with_sidecar: bool) -> dict[Path, bytes]:
-    if program.target.is_npu or path.suffix == ".pte":
+    if program.target.family != "tosa" or path.suffix == ".pte":
         return program.files(path, with_sidecar=with_sidecar)
     if not program.delegates:
         raise Invalid(
@@ -155,9 +158,7 @@ def _list_files(program: Program, path: Path, *, with_sidecar: bool) -> dict[Pat
         )
     if len(program.delegates) == 1:
         return {path: program.tosa()}
-    return {
-        path.with_name(f"{path.stem}_{i}{path.suffix}"): program.tosa(i) for i in range(len(program.delegates))
-    }
+    return {path.with_name(f"{path.stem}_{i}{path.suffix}"): program.tosa(i) for i in range(len(program.delegates))}
 
 
 def _finish(report: Report, model: str, files: dict[Path, bytes], as_json: bool) -> None:
@@ -169,6 +170,6 @@ def _finish(report: Report, model: str, files: dict[Path, bytes], as_json: bool)
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
         return
-    from tosaic.report.terminal import make_console, show_report
+    from tosaic.report.terminal import Page, show_report
 
-    show_report(make_console(), report)
+    show_report(Page(), report)

@@ -19,7 +19,9 @@ FAILED = 3
 Parameters = ParamSpec("Parameters")
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback and the tool's log when something fails.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON with a versioned schema on stdout, and nothing else there.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON with a versioned schema on stdout, and nothing else there.")
+]
 
 
 def guarded(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
@@ -50,7 +52,7 @@ def explain(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"error: `{error.filename}`: {error.strerror}"
     first = next(iter(str(error).strip().splitlines()), "")
-    return f"error: {type(error).__name__}: {first}\n  fix: this should not happen; run again with `--debug` for the traceback"
+    return f"error: {type(error).__name__}: {first}\n  fix: this is a bug of Tosaic; `--debug` shows the traceback"
 
 
 def exit_code(error: Exception) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import warnings
@@ -20,8 +21,7 @@ def import_torch() -> None:
     warnings.showwarning = _show
     for name in ("torchao", "executorch"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    import torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
-
+    importlib.import_module("torch")
     # Only now: torch sets the level of its logger while it is imported.
     if "TORCH_LOGS" not in os.environ:
         logging.getLogger("torch").setLevel(logging.ERROR)

@@ -17,13 +17,14 @@ from tosaic.ethosu import blob
 from tosaic.ethosu.compile_spec import EthosUCompileSpec
 from tosaic.lower.partition import Check, Plan, Region, partition
 from tosaic.lower.program import lower
-from tosaic.lower.source import Source, module_path, overload, source_line
+from tosaic.lower.source import QDQ, Source, module_path, overload, source_line
 from tosaic.rewrite import rewrite
-from tosaic.tools import vela
+from tosaic.tools import converter, vela
 from tosaic.tosa.flatbuffer import names, serialize
 from tosaic.tosa.ir import Graph, Op
 from tosaic.tosa.spec import Specification
 from tosaic.tosa.verify import verify
+from tosaic.vgf.compile_spec import VgfCompileSpec
 
 #: how often a refused region is tried again without the node that was refused
 MAX_REFUSALS = 32
@@ -31,7 +32,7 @@ MAX_REFUSALS = 32
 
 @dataclass(frozen=True, slots=True)
 class Delegate:
-    """One finished delegate. `compiled` is Vela's result, None for a TOSA target."""
+    """One finished delegate. `compiled` is Vela's result, None for the other targets."""
 
     region: Region
     graph: Graph
@@ -66,6 +67,8 @@ def lower_region(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Bor
 
 def assemble(tosa: bytes, spec: ArmCompileSpec) -> tuple[bytes, vela.Compiled | None]:
     """The delegate blob of a .tosa file."""
+    if isinstance(spec, VgfCompileSpec):
+        return converter.compile_cached(tosa, spec.compiler_flags), None
     if not isinstance(spec, EthosUCompileSpec):
         return tosa, None
     compiled = vela.compile_cached(tosa, spec.options)
@@ -77,7 +80,7 @@ def build_region(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Bor
     graph, tosa = lower_region(source, region, spec, nhwc)
     try:
         data, compiled = assemble(tosa, spec)
-    except vela.Refused as error:
+    except (vela.Refused, converter.Refused) as error:
         raise Blamed(error, _culprits(graph, region, error.names)) from error
     return Delegate(region, graph, tosa, data, compiled, describe_origins(graph, region))
 
@@ -87,6 +90,7 @@ class Blamed(ToolFailed):
 
     def __init__(self, error: ToolFailed, nodes: list[Node]) -> None:
         super().__init__(error.what, log=error.log, where=error.where, why=error.why, fix=error.fix)
+        self.tool = "model-converter" if isinstance(error, converter.Refused) else "Vela"
         self.nodes = nodes
 
 
@@ -97,7 +101,8 @@ def _culprits(graph: Graph, region: Region, named: tuple[str, ...]) -> list[Node
     for value, name in names(graph).items():
         if name in named and value.op is not None:
             found.extend(by_name[o] for o in value.op.origin if o in by_name)
-    return list(dict.fromkeys(found))
+    nodes = list(dict.fromkeys(found))
+    return [n for n in nodes if overload(n) not in QDQ] or nodes
 
 
 def build(source: Source, spec: ArmCompileSpec, check: Check | None = None, nhwc: Borders = frozenset()) -> Built:
@@ -113,7 +118,9 @@ def build(source: Source, spec: ArmCompileSpec, check: Check | None = None, nhwc
                 # A tool that names several ops has only said of what kind the refused one is.
                 nodes = error.nodes if len(error.nodes) == 1 else _search(source, region, spec)
                 for node in nodes:
-                    refused[node] = Unsupported(f"Vela: {error.why}", "see `tosaic ops` for the target's limits")
+                    refused[node] = Unsupported(
+                        f"{error.tool}: {error.why}", "see `tosaic ops` for the target's limits"
+                    )
                 if len(refused) > MAX_REFUSALS or not nodes:
                     raise
                 break
@@ -140,7 +147,7 @@ def _search(source: Source, region: Region, spec: ArmCompileSpec) -> list[Node]:
         middle = (low + high) // 2
         low, high = (low, middle) if refuses(middle) else (middle, high)
     # The shortest refused beginning ends with the quantise that completes the culprit: blame what computes.
-    computing = [n for n in nodes[:high] if "quantized_decomposed" not in overload(n)]
+    computing = [n for n in nodes[:high] if overload(n) not in QDQ]
     return computing[-1:]
 
 
@@ -185,6 +192,8 @@ def dump(delegate: Delegate, spec: ArmCompileSpec) -> None:
         parts[".summary.json"] = json.dumps(delegate.compiled.summary, indent=1, sort_keys=True).encode()
         parts[".debug.xml"] = delegate.compiled.debug_db.encode()
         parts[".vela.log"] = delegate.compiled.log.encode()
+    if isinstance(spec, VgfCompileSpec):
+        parts[".vgf"] = delegate.blob
     if spec.debug_mode is ArmCompileSpec.DebugMode.JSON:
         parts[".debug.json"] = json.dumps(list(delegate.origins), indent=1).encode()
     for suffix, data in parts.items():

@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from tosaic.errors import Invalid, Unsupported
 from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.source import DTYPES, QUANTIZE, Source, bind, overload, torch_op
+from tosaic.lower.source import DTYPES, QDQ, QUANTIZE, Source, bind, overload, torch_op
 from tosaic.lower.tensor import Tensor, inverse, of_array
 from tosaic.ops._registry import Record, registry
 from tosaic.quantizer.qparams import QParams
@@ -70,7 +70,7 @@ class Walk:
 
     def run(self, node: Node) -> Result:
         """Lower one node. Raises Unsupported; the graph may then hold ops that nobody reads."""
-        self.lo.b.origin = (node.name,)
+        self.lo.b.origin = (*self._pending_before(node), node.name)
         start = len(self.lo.b.ops)
         try:
             result = self._run(node)
@@ -80,6 +80,19 @@ class Walk:
             raise Unsupported(error.what, error.fix) from error
         self.results[node] = result
         return result
+
+    def _pending_before(self, node: Node) -> list[str]:
+        """The nodes whose pending results a quantise turns into operators: those operators are theirs as well."""
+        names: list[str] = []
+        todo = list(node.all_input_nodes) if overload(node) == QUANTIZE else []
+        while todo:
+            one = todo.pop()
+            if one.op != "call_function" or overload(one) in QDQ or one.name in names:
+                continue
+            if is_pending(self.results.get(one)):
+                names.append(one.name)
+                todo.extend(one.all_input_nodes)
+        return names[::-1]
 
     def _run(self, node: Node) -> Result:
         name = overload(node)
@@ -97,6 +110,7 @@ class Walk:
         folded = self._fold(node, record, arguments)
         if folded is not None:
             return folded
+        self._refuse_float(name, arguments)
         table = self._tabulate(node, record, arguments)
         if table is not None:
             return table
@@ -123,6 +137,12 @@ class Walk:
             return [self._argument(v) for v in value]
         return value
 
+    def _refuse_float(self, name: str, arguments: Mapping[str, Any]) -> None:
+        if self.lo.has_float or name == QUANTIZE:
+            return
+        if any(t.is_float and not t.is_const for t in _tensors(arguments)):
+            raise Unsupported("its input is float and the target is integer only", "quantise this part of the model")
+
     def _tabulate(self, node: Node, record: Record | None, arguments: Mapping[str, Any]) -> Tensor | None:
         """Apply an elementwise op to all 256 numbers its one quantised input can be; None if it is not that case."""
         if not (record.pointwise if record is not None else _is_pointwise(node)):
@@ -141,7 +161,7 @@ class Walk:
 
     def _fold(self, node: Node, record: Record | None, arguments: Mapping[str, Any]) -> Tensor | None:
         """Compute what depends on constants alone; data movement and (de)quantisation keep codes as codes."""
-        tensors = [t for a in arguments.values() for t in (a if isinstance(a, list) else [a]) if isinstance(t, Tensor)]
+        tensors = _tensors(arguments)
         if not all(t.is_const for t in tensors) or torch.Tag.nondeterministic_seeded in torch_op(node).tags:
             return None
         if record is not None and (record.family == "cast" or record.moves):
@@ -277,6 +297,11 @@ def _constant(tensor: torch.Tensor) -> Result:
 def _numpy(tensor: torch.Tensor) -> Array:
     tensor = tensor.detach().cpu().contiguous()
     return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype is torch.bfloat16 else tensor.numpy()
+
+
+def _tensors(arguments: Mapping[str, Any]) -> list[Tensor]:
+    """All tensors among bound arguments, those in lists too."""
+    return [t for a in arguments.values() for t in (a if isinstance(a, list) else [a]) if isinstance(t, Tensor)]
 
 
 def _real(value: Any) -> Any:

@@ -171,17 +171,21 @@ def _invent(fake: torch.Tensor) -> torch.Tensor:
 
 
 def source_line(node: Node) -> str:
-    """file:line of the user's code that made a node: the innermost frame outside torch and site-packages."""
+    """file:line of the user's code that made a node: the innermost frame outside torch and site-packages.
+
+    A model that is an nn.Sequential has no line of the user's: then it is the innermost frame of all.
+    """
     trace = node.meta.get("stack_trace") or ""
-    best = ""
+    best = last = ""
     for line in map(str.strip, trace.splitlines()):
         if not line.startswith('File "'):
             continue
         path, _, rest = line[6:].partition('", line ')
         number = rest.split(",")[0]
+        last = f"{path}:{number}"
         if "site-packages" not in path and "/torch/" not in path.replace("\\", "/"):
-            best = f"{path}:{number}"
-    return best
+            best = last
+    return best or last
 
 
 def module_path(node: Node) -> str:

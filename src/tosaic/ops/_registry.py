@@ -41,7 +41,7 @@ class Limit:
 
     sentence: str
     holds: Callable[[Lowering, Mapping[str, Any]], bool]
-    families: tuple[str, ...] = ("u55", "u65", "u85", "tosa")
+    families: tuple[str, ...] = ("u55", "u65", "u85", "vgf", "tosa")
     fix: str = ""
 
 

@@ -7,12 +7,13 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tosaic.errors import Invalid
 from tosaic.ethosu import blob
 from tosaic.runtime import pte, sidecar
+from tosaic.runtime.pte_schema import DTYPES
 from tosaic.tosa.encode import count_bytes
 from tosaic.tosa.ir import Graph
 from tosaic.tosa.reader import read as read_tosa
@@ -23,7 +24,7 @@ SCHEMA = "tosaic-inspect/1"
 IO_METHOD = "tosaic_io"
 _BLOB_START = b"vela_bin_stream\0"
 _CONSTANTS = ("CONST", "CONST_SHAPE")
-_BACKENDS = {"EthosUBackend": "blob", "TOSABackend": "tosa"}
+_ITEM_SIZES = dict(DTYPES.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,5 +231,113 @@ def _read_sidecar(found: sidecar.Sidecar, text: bool) -> SidecarContents:
 
 
 def _describe(border: sidecar.Border) -> Port:
-    size = math.prod(border.shape) * pte.ITEM_SIZES.get(border.dtype, 0)
+    size = math.prod(border.shape) * _ITEM_SIZES.get(border.dtype, 0)
     return Port(border.name, border.dtype, border.shape, border.layout, size, border.scale, border.zero_point)
+
+
+def _read_pte(data: bytes, beside: bytes | None, text: bool) -> PteContents:
+    program = pte.read(data)
+    constant = {plan.name: plan.values[plan.outputs[0]] for plan in program.plans if _is_constant(plan)}
+    kept, note = _open_sidecar(data, beside)
+    ports = _read_ports(constant.get(IO_METHOD), kept)
+    graphs = [_read_tosa(delegate.tosa, text) for delegate in kept.delegates] if kept is not None else []
+    methods = [
+        _read_method(plan, program.named_data, ports, graphs, text)
+        for plan in program.plans
+        if plan.name not in constant
+    ]
+    plain = {name: value for name, value in constant.items() if isinstance(value, int | float | str)}
+    return PteContents(tuple(methods), plain, tuple(segment.size for segment in program.segments), note)
+
+
+def _is_constant(plan: pte.Plan) -> bool:
+    """A method without inputs and instructions only returns what is in the file."""
+    return not plan.inputs and len(plan.outputs) == 1 and not any(chain.instructions for chain in plan.chains)
+
+
+def _open_sidecar(data: bytes, beside: bytes | None) -> tuple[sidecar.Sidecar | None, str]:
+    if beside is None:
+        return None, "none"
+    try:
+        found = sidecar.read(beside)
+        found.check(data)
+    except Invalid as error:
+        return None, f"not used: {error.what}"
+    return found, "fits"
+
+
+def _read_ports(text: pte.Value, kept: sidecar.Sidecar | None) -> tuple[Sequence[Port], Sequence[Port]]:
+    """What the sidecar or the .pte's own constant method say about inputs and outputs."""
+    if kept is not None:
+        return [_describe(border) for border in kept.inputs], [_describe(border) for border in kept.outputs]
+    if not isinstance(text, str):
+        return (), ()
+    try:
+        told = json.loads(text)
+        inputs, outputs = ([_describe(_read_border(item)) for item in told[key]] for key in ("inputs", "outputs"))
+        return inputs, outputs
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise Invalid("the .pte file is damaged", where=f"method `{IO_METHOD}`", why=why) from None
+
+
+def _read_border(item: Mapping[str, Any]) -> sidecar.Border:
+    scale, zero = item["scale"], item["zero_point"]
+    return sidecar.Border(
+        name=str(item["name"]),
+        shape=tuple(int(size) for size in item["shape"]),
+        dtype=str(item["dtype"]),
+        layout=str(item["layout"]),
+        scale=None if scale is None else float(scale),
+        zero_point=None if zero is None else int(zero),
+    )
+
+
+def _read_method(
+    plan: pte.Plan,
+    named: Mapping[str, bytes],
+    ports: tuple[Sequence[Port], Sequence[Port]],
+    graphs: Sequence[TosaContents],
+    text: bool,
+) -> MethodContents:
+    instructions = [instruction for chain in plan.chains for instruction in chain.instructions]
+    calls = Counter(str(plan.operators[i.operator]) for i in instructions if isinstance(i, pte.KernelCall))
+    delegates = [_read_delegate(delegate, named, text) for delegate in plan.delegates]
+    if len(graphs) == len(delegates):
+        delegates = [d if d.tosa else replace(d, tosa=graph) for d, graph in zip(delegates, graphs, strict=True)]
+    return MethodContents(
+        name=plan.name,
+        inputs=_merge([plan.values[i] for i in plan.inputs], ports[0]),
+        outputs=_merge([plan.values[i] for i in plan.outputs], ports[1]),
+        operators=dict(calls),
+        instructions=len(instructions),
+        planned=plan.planned_sizes,
+        constant_bytes=sum(len(v.data) for v in plan.values if isinstance(v, pte.Tensor) and v.data is not None),
+        delegates=tuple(delegates),
+    )
+
+
+def _merge(values: Sequence[pte.Value], told: Sequence[Port]) -> tuple[Port, ...]:
+    """The program's own types, with names and scales where these are told for exactly such tensors."""
+    found: list[Port] = []
+    for value in values:
+        if isinstance(value, pte.Tensor):
+            found.append(Port(value.name, value.dtype, value.shape, "", value.nbytes))
+        else:
+            found.append(Port("", type(value).__name__, (), "", 0))
+    types = [(port.dtype, port.shape) for port in found]
+    return tuple(told) if types == [(port.dtype, port.shape) for port in told] else tuple(found)
+
+
+def _read_delegate(delegate: pte.Delegate, named: Mapping[str, bytes], text: bool) -> DelegateContents:
+    settings = {key: value.decode("utf-8", "backslashreplace") for key, value in delegate.compile_specs}
+    kind = detect(delegate.blob)
+    return DelegateContents(
+        backend=delegate.id,
+        bytes=len(delegate.blob),
+        location=delegate.location,
+        offset=delegate.offset,
+        settings=settings,
+        blob=_read_blob(delegate.blob, named) if kind == "blob" else None,
+        tosa=_read_tosa(delegate.blob, text) if kind == "tosa" else None,
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from math import isfinite
 from typing import Any
 
 SCHEMA = "tosaic-report/1"
@@ -56,8 +55,4 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The report under its schema name, ready for json.dumps."""
-        plain = {"schema": SCHEMA, **asdict(self)}
-        for delegate in plain["delegates"]:
-            # JSON has no infinity, and Vela gives one for a rate of nothing.
-            delegate["vela"] = {name: value for name, value in delegate["vela"].items() if isfinite(value)}
-        return plain
+        return {"schema": SCHEMA, **asdict(self)}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
-from rich.console import Console, RenderableType
-from rich.padding import Padding
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from tosaic.report.header import Port
 from tosaic.report.schema import MemoryReport, Report
 
+#: below this many characters, columns are given up or the terminal's width ignored
+_LEAST_WIDTH = 24
 #: more places than this are counted, not listed
 _MOST_PLACES = 3
 
@@ -34,29 +36,56 @@ class Reason(Protocol):
     def border(self) -> bool: ...
 
 
-def make_console(*, to_stderr: bool = False) -> Console:
-    """A console that follows NO_COLOR and the width of the terminal, and colours nothing by guessing."""
-    return Console(stderr=to_stderr, highlight=False, markup=False, emoji=False)
+class Page:
+    """Text on stdout, wrapped to the width of the terminal: nothing is ever cut off.
+
+    Colour and width are rich's decision (terminal or not, NO_COLOR, COLUMNS); columns are plain text, so that a pipe
+    gets the same words without trailing blanks.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False, markup=False, emoji=False)
+
+    def title(self, text: str) -> None:
+        self._print(text, "bold")
+
+    def line(self, text: str, style: str = "", indent: int = 0) -> None:
+        lines = _wrap(text, self._console.width - indent)
+        self._print("\n".join(" " * indent + line for line in lines), style)
+
+    def pairs(self, pairs: Iterable[tuple[str, str]], indent: int = 0) -> None:
+        """Labels and values in two columns."""
+        rows = list(pairs)
+        label_width = max((len(label) for label, _ in rows), default=0) + 2
+        for label, value in rows:
+            first, *rest = _wrap(value, self._console.width - indent - label_width)
+            lines = [f"{label:<{label_width}}{first}", *(" " * label_width + line for line in rest)]
+            self._print("\n".join(" " * indent + line for line in lines))
+
+    def rows(self, head: Sequence[str], rows: Iterable[Sequence[str]], indent: int = 0) -> None:
+        """A table; the last column is wrapped, and where it would be too narrow each row becomes a list of pairs."""
+        table = [[str(cell) for cell in row] for row in rows]
+        widths = [max(len(row[i]) for row in [list(head), *table]) + 2 for i in range(len(head) - 1)]
+        left = self._console.width - indent - sum(widths)
+        if left < _LEAST_WIDTH:
+            for row in table:
+                self.pairs(zip(head, row, strict=True), indent)
+                self._print("")
+            return
+        for number, row in enumerate([list(head), *table]):
+            start = "".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False))
+            first, *rest = _wrap(row[-1], left)
+            lines = [start + first, *(" " * len(start) + line for line in rest)]
+            self._print("\n".join(" " * indent + line for line in lines), "" if number else "bold")
+
+    def _print(self, text: str, style: str = "") -> None:
+        clean = "\n".join(line.rstrip() for line in text.split("\n"))
+        self._console.print(Text(clean, style=style), soft_wrap=True)
 
 
-def list_pairs(pairs: Iterable[tuple[str, str]]) -> Table:
-    """Labels and values in two columns; long values are wrapped, never cut."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, value in pairs:
-        table.add_row(label, value)
-    return table
-
-
-def list_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table with a heading; cells are wrapped, never cut."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in head:
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
+def _wrap(text: str, width: int) -> list[str]:
+    """Lines of at most this width; a word is only broken where it is longer than a line."""
+    return textwrap.wrap(text, max(width, _LEAST_WIDTH), break_on_hyphens=False) or [""]
 
 
 def count(number: int, noun: str) -> str:
@@ -64,17 +93,26 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def show_report(console: Console, report: Report) -> None:
+def describe_counts(counts: Mapping[str, int]) -> str:
+    """Names with how often they occur."""
+    return ", ".join(f"`{name}` x{number}" for name, number in counts.items()) or "nothing"
+
+
+def describe_sizes(sizes: Sequence[int]) -> str:
+    """The bytes of several buffers."""
+    return f"{' + '.join(f'{size:,}' for size in sizes) or '0'} bytes"
+
+
+def show_report(page: Page, report: Report) -> None:
     """The summary of a compile."""
     options = ", ".join(f"`{value}`" for value in report.options.values() if value)
-    console.print(Text(f"{report.model or 'program'} for {report.target}", style="bold"))
-    console.print(list_pairs([("options", options), *_pair_delegates(report), *_pair_figures(report)]))
-    for part in _explain_cpu(report.reasons):
-        console.print(part)
+    page.title(f"{report.model or 'program'} for {report.target}")
+    page.pairs([("options", options), *_pair_delegates(report), *_pair_figures(report)])
+    _explain_cpu(page, report.reasons)
     for warning in report.warnings:
-        console.print(Text(f"warning: {warning}", style="yellow"))
+        page.line(f"warning: {warning}", "yellow")
     for path, size in report.files.items():
-        console.print(Text(f"wrote `{path}` ({size:,} bytes)"))
+        page.line(f"wrote `{path}` ({count(size, 'byte')})")
 
 
 def _pair_delegates(report: Report) -> Iterator[tuple[str, str]]:
@@ -88,35 +126,36 @@ def _pair_delegates(report: Report) -> Iterator[tuple[str, str]]:
     yield "on the CPU", describe_counts(report.cpu_ops)
 
 
-def describe_counts(counts: Mapping[str, int]) -> str:
-    """Names with how often they occur."""
-    return ", ".join(f"`{name}` x{number}" for name, number in counts.items()) or "nothing"
-
-
 def _pair_figures(report: Report) -> Iterator[tuple[str, str]]:
     vela = [delegate.vela for delegate in report.delegates if delegate.vela]
     if vela:
         yield from _pair_memory(report.memory)
-    yield "planned IO", f"{' + '.join(f'{size:,}' for size in report.memory.planned) or '0'} bytes"
+    yield "planned IO", describe_sizes(report.memory.planned)
     if vela:
         cycles, macs = (int(sum(v.get(key, 0.0) for v in vela)) for key in ("cycles_total", "nn_macs"))
         seconds = sum(v.get("inference_time", 0.0) for v in vela)
         clock = vela[0].get("core_clock", 0.0)
-        yield "NPU cycles", f"{cycles:,} ({seconds * 1e3:.3g} ms at {clock / 1e6:g} MHz), Vela's estimate"
+        yield "NPU cycles", f"{cycles:,} ({_describe_time(seconds)} at {clock / 1e6:g} MHz), Vela's estimate"
         yield "MACs", f"{macs:,}"
     yield from pair_ports("input", report.inputs)
     yield from pair_ports("output", report.outputs)
     yield "time", ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in report.seconds.items())
 
 
+def _describe_time(seconds: float) -> str:
+    if seconds >= 1.0:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+
+
 def _pair_memory(memory: MemoryReport) -> Iterator[tuple[str, str]]:
-    yield "network", f"{memory.network:,} bytes in {memory.network_in}"
-    yield "scratch", f"{memory.scratch:,} bytes in {memory.scratch_in}"
+    yield "network", f"{count(memory.network, 'byte')} in {memory.network_in}"
+    yield "scratch", f"{count(memory.scratch, 'byte')} in {memory.scratch_in}"
     if memory.fast_scratch_in:
-        yield "fast scratch", f"{memory.fast_scratch:,} bytes in {memory.fast_scratch_in}"
+        yield "fast scratch", f"{count(memory.fast_scratch, 'byte')} in {memory.fast_scratch_in}"
     else:
         yield "fast scratch", "none: the scratch lies in the fast memory already"
-    yield "commands", f"{memory.commands:,} bytes"
+    yield "commands", count(memory.commands, "byte")
 
 
 def pair_ports(what: str, ports: Sequence[Port]) -> Iterator[tuple[str, str]]:
@@ -135,20 +174,21 @@ def describe_port(port: Port) -> str:
     return text if port.scale is None else f"{text}, scale {port.scale:.9g}, zero point {port.zero_point}"
 
 
-def _explain_cpu(reasons: Sequence[Reason]) -> Iterator[RenderableType]:
+def _explain_cpu(page: Page, reasons: Sequence[Reason]) -> None:
     """Every reason once, with the places it holds for."""
     groups: dict[tuple[str, str, str], list[Reason]] = {}
     for reason in reasons:
         groups.setdefault((reason.op, reason.why, reason.fix), []).append(reason)
     if groups:
-        yield Text("why these are on the CPU", style="bold")
+        page.title("why these are on the CPU")
     for (op, why, fix), members in groups.items():
-        yield Padding(Text(f"`{op}` x{len(members)}"), (0, 0, 0, 2))
-        pairs = [("why", why), ("fix", fix), ("where", _list_places(members))]
-        yield Padding(list_pairs((label, text) for label, text in pairs if text), (0, 0, 0, 4))
+        page.line(f"`{op}` x{len(members)}", indent=2)
+        pairs = (("why", why), ("fix", fix), ("where", _list_places(members)))
+        page.pairs(((label, text) for label, text in pairs if text), indent=4)
 
 
 def _list_places(reasons: Sequence[Reason]) -> str:
-    places = list(dict.fromkeys(reason.where for reason in reasons if reason.where))
+    here = f"{Path.cwd()}/"
+    places = list(dict.fromkeys(reason.where.removeprefix(here) for reason in reasons if reason.where))
     more = len(places) - _MOST_PLACES
     return ", ".join(places[:_MOST_PLACES]) + (f" and {more} more (`--json` lists all)" if more > 0 else "")

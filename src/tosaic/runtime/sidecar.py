@@ -16,20 +16,17 @@ import json
 import math
 import re
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import NoReturn, TypeAlias, TypeVar
 
 from tosaic.errors import Invalid
+from tosaic.runtime.archive import MAX_FILES, unpack
 from tosaic.runtime.npy import Array, read_npy, write_npy
 
 #: Counts up when a reader of the version before could misread the file.
 FORMAT = 1
 MAX_SAMPLES = 4
-#: What a reader unpacks at most, and in how many files.
-MAX_BYTES = 1 << 30
-MAX_FILES = 4096
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
 Kind = TypeVar("Kind")
@@ -42,7 +39,6 @@ _NAME = re.compile(
     r"manifest\.json|delegates/\d{1,4}/(graph\.tosa|origins\.json|debug\.xml|summary\.json)"
     r"|samples/[0-3]/(input|output)_\d{1,4}\.npy"
 )
-_ENCRYPTED = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +146,7 @@ def _dump(value: Json) -> bytes:
 
 def read(data: bytes) -> Sidecar:
     """The content of a .tosaic file that nobody vouches for."""
-    files = _unpack(data)
+    files = unpack(data, _NAME, "the .tosaic file")
     manifest = _Object.of(_load(files, "manifest.json"), "manifest.json")
     version = manifest.get("format", int)
     if version != FORMAT:
@@ -234,35 +230,6 @@ def _fail(where: str, why: str) -> NoReturn:
 
 def _limit(count: int) -> int:
     return count if 0 <= count <= MAX_FILES else _fail("manifest.json", f"it counts {count} files")
-
-
-def _unpack(data: bytes) -> dict[str, bytes]:
-    name = "the zip's directory"
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            entries = archive.infolist()
-            _check_entries(entries)
-            files: dict[str, bytes] = {}
-            for entry in entries:
-                name = entry.filename
-                files[name] = archive.read(entry)
-            return files
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError) as error:
-        raise Invalid("the .tosaic file is damaged", where=f"`{name}`", why=str(error)) from None
-
-
-def _check_entries(entries: Sequence[zipfile.ZipInfo]) -> None:
-    """Nothing is unpacked before the directory as a whole is within bounds."""
-    if len(entries) > MAX_FILES or len({entry.filename for entry in entries}) != len(entries):
-        _fail("the zip's directory", f"it has {len(entries)} files; no name may come twice, and at most {MAX_FILES}")
-    for entry in entries:
-        if not _NAME.fullmatch(entry.filename):
-            _fail(entry.filename[:80], "no file of this name belongs here")
-        if entry.flag_bits & _ENCRYPTED or entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            _fail(entry.filename, "it is encrypted or packed in a way that is not deflate")
-    total = sum(entry.file_size for entry in entries)
-    if total > MAX_BYTES:
-        _fail("the zip's directory", f"its files take {total} bytes; at most {MAX_BYTES} are read")
 
 
 def _take(files: dict[str, bytes], name: str) -> bytes:

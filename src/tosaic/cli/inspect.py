@@ -1,0 +1,60 @@
+"""`tosaic inspect`: what is in a file that a compile made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.errors import Invalid
+
+if TYPE_CHECKING:
+    from tosaic.report.contents import Contents
+
+
+@guarded
+def show_file(
+    file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
+    text: Annotated[bool, typer.Option("--text", help="Print the TOSA graphs as text, one line per operator.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show what is in a .pte, a .tosa, the blob of an Ethos-U delegate or a .tosaic sidecar.
+
+    The kind of a file is told by its content, not by its name.
+    """
+    # The readers need numpy, which `--help` should not wait for.
+    from tosaic.report import contents
+
+    data = file.read_bytes()
+    beside = file.with_suffix(".tosaic")
+    is_pte = contents.detect(data) == "pte"
+    try:
+        found = contents.read(data, beside=beside.read_bytes() if is_pte and beside.is_file() else None, text=text)
+    except Invalid as error:
+        raise Invalid(
+            error.what, where=f"`{file}`{f', {error.where}' if error.where else ''}", why=error.why, fix=error.fix
+        ) from error
+    if as_json:
+        typer.echo(json.dumps(found.to_json(str(file)), indent=2, allow_nan=False))
+    elif text:
+        _print_text(found)
+    else:
+        from tosaic.report.describe import show_contents
+        from tosaic.report.terminal import Page
+
+        show_contents(Page(), found, str(file))
+
+
+def _print_text(found: Contents) -> None:
+    graphs = found.list_tosa()
+    if not graphs:
+        raise Invalid(
+            "there is no TOSA graph in this file",
+            fix="the .tosaic file beside a .pte holds the graphs of its Ethos-U delegates: keep both together",
+        )
+    for graph in graphs:
+        typer.echo(graph.text, nl=False)

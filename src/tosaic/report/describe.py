@@ -1,0 +1,112 @@
+"""The contents of a file, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tosaic.report.contents import (
+    IO_METHOD,
+    BlobContents,
+    Contents,
+    DelegateContents,
+    MethodContents,
+    PteContents,
+    SidecarContents,
+    Slot,
+    TosaContents,
+)
+from tosaic.report.terminal import Page, count, describe_counts, describe_sizes, pair_ports
+
+Pairs = Iterator[tuple[str, str]]
+_KINDS = {"pte": "ExecuTorch program", "tosa": "TOSA graph", "blob": "Ethos-U delegate", "sidecar": "Tosaic sidecar"}
+
+
+def show_contents(page: Page, found: Contents, file: str) -> None:
+    """What `tosaic inspect` prints."""
+    page.title(f"`{file}`: {_KINDS[found.kind]}, {found.bytes:,} bytes")
+    if found.pte is not None:
+        _show_pte(page, found.pte)
+    elif found.tosa is not None:
+        page.pairs(_pair_tosa(found.tosa))
+    elif found.blob is not None:
+        _show_blob(page, found.blob, 0)
+    elif found.sidecar is not None:
+        _show_sidecar(page, found.sidecar)
+
+
+def _show_pte(page: Page, found: PteContents) -> None:
+    pairs = [("sidecar", found.sidecar)]
+    if any(found.segments):
+        pairs.append(("segments", describe_sizes(found.segments)))
+    told = found.constant_methods.items()
+    pairs += [(f"`{name}()`", f"returns {value!r}") for name, value in told if name != IO_METHOD]
+    page.pairs(pairs)
+    for method in found.methods:
+        page.title(f"\nmethod `{method.name}`")
+        page.pairs(_pair_method(method))
+        for i, delegate in enumerate(method.delegates):
+            page.title(f"\ndelegate {i} of `{method.name}`")
+            page.pairs(_pair_delegate(delegate))
+            if delegate.blob is not None:
+                _show_blob(page, delegate.blob, 2)
+            if delegate.tosa is not None:
+                page.pairs(_pair_tosa(delegate.tosa), indent=2)
+
+
+def _pair_method(method: MethodContents) -> Pairs:
+    yield from pair_ports("input", method.inputs)
+    yield from pair_ports("output", method.outputs)
+    yield "on the CPU", describe_counts(method.operators)
+    yield "instructions", f"{method.instructions:,}"
+    yield "planned", describe_sizes(method.planned)
+    yield "constants", f"{method.constant_bytes:,} bytes"
+
+
+def _pair_delegate(delegate: DelegateContents) -> Pairs:
+    yield "backend", f"`{delegate.backend}`"
+    yield "data", f"{delegate.bytes:,} bytes, {delegate.location}, at offset {delegate.offset:,}"
+    yield from _pair_values(delegate.settings)
+
+
+def _pair_values(values: Mapping[str, Any]) -> Pairs:
+    yield from ((name, str(value)) for name, value in values.items() if value != "")
+
+
+def _pair_tosa(tosa: TosaContents) -> Pairs:
+    yield "TOSA", f"{tosa.bytes:,} bytes: {count(sum(tosa.ops.values()), 'operator')}"
+    yield "operators", describe_counts(tosa.ops)
+    yield "constants", f"{tosa.constants:,} with {tosa.constant_bytes:,} bytes"
+    yield "inputs", ", ".join(tosa.inputs) or "none"
+    yield "outputs", ", ".join(tosa.outputs) or "none"
+
+
+def _show_blob(page: Page, blob: BlobContents, indent: int) -> None:
+    pairs = [(name, f"{size:,} bytes") for name, size in blob.blocks.items()]
+    pairs += [("scratch", f"{blob.scratch:,} bytes"), ("commands", f"format {blob.commands}")]
+    page.pairs(pairs, indent=indent)
+    rows = [*_list_slots("input", blob.inputs), *_list_slots("output", blob.outputs)]
+    page.rows(("place", "shape", "element", "offset", "region"), rows, indent=indent)
+
+
+def _list_slots(what: str, slots: Sequence[Slot]) -> Iterator[tuple[str, ...]]:
+    for i, slot in enumerate(slots):
+        size = count(slot.element_bytes, "byte")
+        yield f"{what} {i}", str(list(slot.shape)), size, f"{slot.offset:,}", str(slot.region)
+
+
+def _show_sidecar(page: Page, found: SidecarContents) -> None:
+    pairs = [
+        ("made by", f"tosaic {found.tosaic_version}"),
+        ("target", found.target),
+        *_pair_values(found.options),
+        ("belongs to", f"a .pte with sha256 {found.pte_sha256}"),
+        *pair_ports("input", found.inputs),
+        *pair_ports("output", found.outputs),
+        ("samples", str(found.samples)),
+    ]
+    page.pairs(pairs)
+    for i, (tosa, summary) in enumerate(zip(found.delegates, found.summaries, strict=True)):
+        page.title(f"\ndelegate {i}")
+        cycles = int(summary.get("cycles_total", 0.0))
+        page.pairs([*_pair_tosa(tosa), *([("NPU cycles", f"{cycles:,}, Vela's estimate")] if cycles else [])])

@@ -1,0 +1,116 @@
+"""Input files that a user names on the command line: .npy, .npz, .pt and raw bytes."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tosaic.errors import Invalid
+from tosaic.runtime.archive import MAX_BYTES, unpack
+from tosaic.runtime.npy import Array, read_npy
+from tosaic.runtime.tensors import NUMPY, TensorType, to_array
+
+RAW = (".bin", ".raw")
+FORMATS = (".npy", ".npz", ".pt", *RAW)
+_MEMBER = re.compile(r"[^/\\]+\.npy")
+
+
+def make_ones(types: Sequence[TensorType]) -> list[Array]:
+    """What a program is run with if the user gives nothing."""
+    return [np.ones(shape, dtype) for dtype, shape in types]
+
+
+def read_inputs(files: Sequence[str | Path], types: Sequence[TensorType]) -> list[Array]:
+    """The inputs of a program from files, in order; a .npz or .pt may hold several. Without files, ones."""
+    if not files:
+        return make_ones(types)
+    arrays: list[tuple[str, Array]] = []
+    for file in map(Path, files):
+        arrays += _read_file(file, types[len(arrays) :])
+    if len(arrays) != len(types):
+        names = ", ".join(name for name, _ in arrays)
+        raise Invalid(f"{len(arrays)} inputs were given ({names}), but the program takes {len(types)}")
+    for index, ((name, array), type_) in enumerate(zip(arrays, types, strict=True)):
+        given = TensorType(array.dtype, array.shape)
+        if given != type_:
+            raise Invalid(
+                f"{name} is {given}, but input {index} of the program is {type_}",
+                fix=f"convert it to {type_.dtype} with shape {list(type_.shape)}",
+            )
+    return [array for _, array in arrays]
+
+
+def _read_file(file: Path, types: Sequence[TensorType]) -> list[tuple[str, Array]]:
+    """The arrays of a file, each with what errors call it; `types` are those of the inputs that are still open."""
+    suffix = file.suffix.lower()
+    if suffix not in FORMATS:
+        raise Invalid(f"`{file}` is no input file", why=f"its name ends with none of {', '.join(FORMATS)}")
+    data = _read_bytes(file)
+    match suffix:
+        case ".npy":
+            return [(f"`{file}`", read_npy(data, f"`{file}`"))]
+        case ".npz":
+            members = unpack(data, _MEMBER, f"`{file}`")
+            names = [f"`{name.removesuffix('.npy')}` of `{file}`" for name in members]
+            return [(name, read_npy(member, name)) for name, member in zip(names, members.values(), strict=True)]
+        case ".pt":
+            return _read_pt(file, data)
+        case _:
+            return [(f"`{file}`", _read_raw(file, data, types))]
+
+
+def _read_bytes(file: Path) -> bytes:
+    try:
+        size = file.stat().st_size
+        if size > MAX_BYTES:
+            raise Invalid(f"`{file}` is too large", why=f"it has {size} bytes; at most {MAX_BYTES} are read")
+        return file.read_bytes()
+    except OSError as error:
+        raise Invalid(f"`{file}` cannot be read", why=error.strerror or str(error)) from None
+
+
+def _read_raw(file: Path, data: bytes, types: Sequence[TensorType]) -> Array:
+    if not types:
+        raise Invalid(f"`{file}` is one input more than the program takes")
+    dtype, shape = types[0]
+    wanted = math.prod(shape) * dtype.itemsize
+    if len(data) != wanted:
+        raise Invalid(f"`{file}` has {len(data)} bytes, but {types[0]} takes {wanted}")
+    if dtype.kind == "b" and data.strip(b"\0\1"):
+        raise Invalid(f"`{file}` has a byte that is no bool", why="a bool is a byte of 0 or 1")
+    flat: Array = np.frombuffer(data, dtype)
+    return flat.reshape(shape).copy()
+
+
+def _read_pt(file: Path, data: bytes) -> list[tuple[str, Array]]:
+    import torch
+
+    try:
+        # Plain tensors only: a pickle could run any code.
+        content: Any = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:
+        why = str(error).partition("\n")[0]
+        raise Invalid(f"`{file}` cannot be read", why=f"torch does not load it as plain tensors ({why})") from None
+    items: list[tuple[str, Any]] = [(f"`{file}`", content)]
+    if issubclass(type(content), Mapping):
+        items = [(f"`{name}` of `{file}`", item) for name, item in content.items()]
+    elif issubclass(type(content), list | tuple):
+        items = [(f"`{index}` of `{file}`", item) for index, item in enumerate(content)]
+    return [(name, _as_array(name, item)) for name, item in items]
+
+
+def _as_array(name: str, item: Any) -> Array:
+    import torch
+
+    if not isinstance(item, torch.Tensor) or item.is_sparse or item.is_quantized:
+        raise Invalid(f"{name} is no plain tensor", why=f"it is {type(item).__name__}")
+    dtype = NUMPY.get(str(item.dtype).removeprefix("torch."))
+    if dtype is None:
+        raise Invalid(f"{name} cannot be used", why=f"it is a tensor of {item.dtype}")
+    return to_array(item.detach(), np.dtype(dtype))

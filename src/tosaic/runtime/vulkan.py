@@ -1,0 +1,145 @@
+"""The engine `vulkan`: a .pte with VGF delegates, run by ExecuTorch's runtime in a process of its own.
+
+Nothing has to be set up by the user: driver and layers are found and put in order by that process. A driver that
+crashes becomes a ToolFailed here, and the next run starts a new process.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from tosaic.errors import Invalid, ToolFailed, TosaicError
+from tosaic.runtime import pte as pte_file
+from tosaic.runtime import vulkan_env
+from tosaic.runtime.vulkan_env import INSTALL_DRIVER, INSTALL_LAYERS, NoVulkan
+from tosaic.tools.worker import Reply, Worker
+from tosaic.tosa.ir import Array
+from tosaic.vgf import reader
+
+__all__ = ["FALLBACK", "NoVulkan", "Probe", "probe", "run", "worker"]
+
+#: The engine that gives the same numbers where there is no usable Vulkan device.
+FALLBACK = "tosa"
+BACKEND = "VgfBackend"
+#: What the runtime prints where a message of an error could stand.
+_CHATTER = ("Failed to find extension", "Checking VGFBackend")
+#: Seconds that the probe may take; the first start of a driver on a loaded machine is slow.
+PROBE_SECONDS = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Whether a .vgf file runs here. `driver` is `emulated`, `native` or `kept` (the user's own settings)."""
+
+    ok: bool
+    reason: str = ""
+    fix: str = ""
+    driver: str = ""
+
+
+@functools.cache
+def worker() -> Worker:
+    """The one Vulkan process of this Python process."""
+    return Worker("tosaic.runtime.vulkan_child", "the Vulkan runtime")
+
+
+@functools.cache
+def probe() -> Probe:
+    """Run a file of one operator and compare its result: a driver may claim to be usable and then crash.
+
+    The answer is kept for this process; `probe.cache_clear()` forgets it.
+    """
+    pte = importlib.resources.files("tosaic.vgf").joinpath("probe.pte").read_bytes()
+    x = np.arange(-8, 8, dtype=np.float32).reshape(1, 16)
+    try:
+        reply = _request(pte, "forward", [x], PROBE_SECONDS)
+        (result,) = _read_outputs(reply)
+    except TosaicError as error:
+        return Probe(ok=False, reason=error.why or error.what, fix=error.fix or INSTALL_DRIVER)
+    if not np.array_equal(result, x + x):
+        return Probe(False, "the driver computes x + x wrongly", f"use another driver: {INSTALL_DRIVER}")
+    return Probe(ok=True, driver=reply.body["driver"])
+
+
+def run(pte: bytes, inputs: Sequence[Array], *, method: str = "forward", timeout: float | None = None) -> list[Array]:
+    """The outputs of a .pte file whose delegates are VGF; a bfloat16 array is one of `ml_dtypes.bfloat16`.
+
+    Invalid for a damaged file or wrong inputs, NoVulkan where there is no usable device, ToolFailed for a crash.
+    """
+    plan = pte_file.read(pte).find(method)
+    others = sorted({d.id for d in plan.delegates} - {BACKEND})
+    if others:
+        raise Invalid(f"the program has delegates for {', '.join(others)}", fix="run it with another engine")
+    for delegate in plan.delegates:
+        reader.read(delegate.blob)
+    return _read_outputs(_request(pte, method, _check_inputs(plan, inputs), timeout))
+
+
+def _request(pte: bytes, method: str, inputs: Sequence[Array], timeout: float | None) -> Reply:
+    parts = vulkan_env.find()
+    if vulkan_env.mode() != "keep" and not parts.others:
+        vulkan_env.require_emulation(parts)
+    types = [{"dtype": array.dtype.name, "shape": list(array.shape)} for array in inputs]
+    body = {"method": method, "inputs": types}
+    reply = worker().request(body, (pte, *(np.ascontiguousarray(a).tobytes() for a in inputs)), timeout=timeout)
+    if reply.body.get("missing"):
+        # A process that has looked once keeps a half-open device: the next request gets a new one.
+        worker().close()
+        raise _explain_missing(reply)
+    if reply.failure:
+        worker().close()
+        why = _find_reason(reply.log) or reply.failure
+        raise ToolFailed("the Vulkan runtime refused the program", log=reply.log, why=why)
+    return reply
+
+
+def _explain_missing(reply: Reply) -> NoVulkan:
+    """Why ExecuTorch says that its VGF backend is not available."""
+    why = _find_reason(reply.log)
+    if "VK_ARM_tensors" in reply.log:
+        fix = "unset TOSAIC_VULKAN: Tosaic then puts the Graph layer above the Tensor layer"
+        return NoVulkan(f"the emulation layers are stacked in the wrong order ({why})", fix, reply.log)
+    if why:
+        return NoVulkan(f"no device could be opened: {why}", INSTALL_DRIVER, reply.log)
+    return NoVulkan("the installed ExecuTorch has no VGF backend", f"{INSTALL_LAYERS} 'executorch==1.4.1'", reply.log)
+
+
+def _find_reason(log: str) -> str:
+    """The first line in which the layers, the loader or the runtime complain."""
+    for line in log.splitlines():
+        match = re.search(r"(?:\[\w+\.cpp:\d+\]|\[Layer\]\[Error\]|ERROR:?)\s*(.+)", line)
+        if match and not match[1].startswith(_CHATTER):
+            return match[1].strip()
+    return ""
+
+
+def _check_inputs(plan: pte_file.Plan, inputs: Sequence[Array]) -> list[Array]:
+    if len(inputs) != len(plan.inputs):
+        raise Invalid(f"{len(inputs)} inputs were given, the program takes {len(plan.inputs)}")
+    arrays: list[Array] = []
+    for i, (index, array) in enumerate(zip(plan.inputs, inputs, strict=True)):
+        wanted = plan.values[index]
+        if not isinstance(wanted, pte_file.Tensor):
+            raise Invalid(f"input {i} of the program is no tensor", fix="compile a model that takes tensors")
+        if wanted.dtype == "bfloat16" and array.dtype == np.uint16:
+            array = array.view(ml_dtypes.bfloat16)
+        if (array.dtype.name, array.shape) != (wanted.dtype, wanted.shape):
+            given, takes = f"{array.dtype.name}{list(array.shape)}", f"{wanted.dtype}{list(wanted.shape)}"
+            raise Invalid(f"input {i} is {given}, the program takes {takes}", fix=f"convert it to {takes}")
+        arrays.append(array)
+    return arrays
+
+
+def _read_outputs(reply: Reply) -> list[Array]:
+    arrays: list[Array] = []
+    for kind, data in zip(reply.body["outputs"], reply.parts, strict=True):
+        dtype = np.dtype(ml_dtypes.bfloat16 if kind["dtype"] == "bfloat16" else kind["dtype"])
+        arrays.append(np.frombuffer(bytearray(data), dtype).reshape(kind["shape"]))
+    return arrays

@@ -1,0 +1,18 @@
+"""VgfBackend: makes the .vgf file that the official runtime executes."""
+
+from __future__ import annotations
+
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from torch.export import ExportedProgram
+
+from tosaic.lower import door
+from tosaic.vgf.compile_spec import VgfCompileSpec
+
+
+class VgfBackend(BackendDetails):
+    """Compiles a region for Vulkan with the ML SDK's model converter."""
+
+    @staticmethod
+    def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
+        return door.preprocess(edge_program, VgfCompileSpec.from_list(compile_specs))

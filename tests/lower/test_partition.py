@@ -1,0 +1,278 @@
+"""What goes to the NPU, in how many delegates, and the reasons for the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+from executorch.exir.backend.operator_support import DontPartition, DontPartitionModule, DontPartitionName
+from torch import nn
+
+import tosaic
+from tosaic.api import export, quantize
+from tosaic.errors import Invalid
+from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
+from tosaic.lower.delegate import build
+from tosaic.lower.partition import Reason
+from tosaic.lower.source import Source
+from tosaic.tools import vela
+
+
+class Call(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(*inputs)
+
+
+def quantised(model: nn.Module, *inputs: torch.Tensor) -> tuple[Any, Any]:
+    """The converted module and the re-exported program."""
+    module = quantize(export(model.eval(), inputs), [inputs])
+    return module, torch.export.export(module, inputs)
+
+
+def lower_edge(program: Any, partitioner: EthosUPartitioner) -> Any:
+    config = EdgeCompileConfig(_check_ir_validity=False)
+    return to_edge_transform_and_lower(program, partitioner=[partitioner], compile_config=config)
+
+
+def count_delegates(edge: Any) -> int:
+    return sum("call_delegate" in str(n.target) for n in edge.exported_program().graph.nodes)
+
+
+def compute(reasons: Any) -> list[Reason]:
+    return [r for r in reasons if not r.border]
+
+
+def x(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(7))
+
+
+SPEC = EthosUCompileSpec("ethos-u55-128")
+
+
+def close(program: tosaic.Program, model: nn.Module, *inputs: torch.Tensor) -> None:
+    """The compiled program computes what the model computes, up to quantisation."""
+    with torch.no_grad():
+        expected = torch.utils._pytree.tree_leaves(model(*inputs))
+    for got, want in zip(program.run(*inputs), expected, strict=True):
+        assert got.shape == tuple(want.shape)
+        if want.is_floating_point():
+            assert np.abs(got - want.numpy()).max() <= 0.05 * float(want.abs().max())
+        else:
+            assert np.array_equal(got, want.numpy())
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda t: F.max_pool2d(t, 2),
+        lambda t: F.avg_pool2d(torch.sigmoid(t), 2),
+        lambda t: tuple(t.max(-1)),
+    ],
+    ids=["max_pool2d", "avg_pool2d_sigmoid", "max_with_indices"],
+)
+@pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u85-256"])
+def test_what_others_crash_on(function: Any, target: str) -> None:
+    model, inputs = Call(function).eval(), (x(1, 3, 8, 8),)
+    program = tosaic.compile(model, inputs, target, calibration=[inputs, (x(1, 3, 8, 8) * 0.5,)])
+    close(program, model, *inputs)
+    _, exported = quantised(model, *inputs)
+    partitioner = EthosUPartitioner(EthosUCompileSpec(target))
+    edge = lower_edge(exported, partitioner)
+    edge.to_executorch()
+    assert all(r.why for r in partitioner.reasons)
+    assert count_delegates(edge) == len(program.delegates)
+
+
+class Mixed(nn.Module):
+    """Two convolutions around an operator that no NPU has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 4, 3, padding=1)
+
+    def forward(self, t: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.first(t))
+        z = torch.cumsum(y, 1)
+        return self.second(z + y)
+
+
+def test_cpu_op_in_the_middle_has_a_reason() -> None:
+    model, inputs = Mixed().eval(), (x(1, 3, 6, 6),)
+    program = tosaic.compile(model, inputs, "ethos-u55-128", calibration=[inputs, (x(1, 3, 6, 6) * 2,)])
+    assert len(program.delegates) == 2
+    left = compute(program.reasons)
+    assert [r.op for r in left] == ["aten.cumsum.default"]
+    assert "no lowering" in left[0].why
+    assert left[0].where.split(":")[0] == __file__
+    assert "aten::cumsum.out" in program.cpu_ops
+    close(program, model, *inputs)
+
+
+def test_branches_share_a_delegate() -> None:
+    """Parts that do not wait for each other are one delegate, connected or not."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 4), nn.Linear(6, 3)
+
+        def forward(self, p: torch.Tensor, q: torch.Tensor) -> Any:
+            return self.a(p), self.b(q)
+
+    program = tosaic.compile(Two().eval(), (x(2, 8), x(2, 6)), "ethos-u55-128", calibration=[(x(2, 8), x(2, 6))])
+    assert len(program.delegates) == 1
+    assert compute(program.reasons) == []
+
+
+def test_no_delegate_without_compute() -> None:
+    model = Call(lambda t: t.permute(0, 2, 1).reshape(2, -1)).eval()
+    program = tosaic.compile(model, (x(2, 3, 4),), "ethos-u55-128", calibration=[(x(2, 3, 4),)])
+    assert program.delegates == ()
+    assert any("only moves data" in r.why for r in program.reasons)
+    close(program, model, x(2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        DontPartition(torch.ops.aten.sigmoid.default),
+        DontPartitionName("sigmoid", exact=False),
+        DontPartitionModule(module_name="Sigmoid"),
+        DontPartitionModule(instance_name="act"),
+    ],
+    ids=["op", "name", "module", "instance"],
+)
+def test_additional_checks(check: Any) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.act = nn.Conv2d(3, 4, 1), nn.Sigmoid()
+
+        def forward(self, t: torch.Tensor) -> torch.Tensor:
+            return self.act(self.conv(t)) * 2.0
+
+    _, exported = quantised(Net(), x(1, 3, 4, 4))
+    partitioner = EthosUPartitioner(SPEC, additional_checks=[check])
+    edge = lower_edge(exported, partitioner)
+    left = compute(partitioner.reasons)
+    assert [r.op for r in left if "excludes it" in r.why] == ["aten.sigmoid.default"]
+    assert count_delegates(edge) == 2
+    edge.to_executorch()
+
+
+def refuse(kind: str, *, named: bool) -> Any:
+    """A Vela that takes everything but one kind of TOSA op."""
+    real = vela.compile_cached
+
+    def compile_cached(tosa: bytes, options: Any, **rest: Any) -> Any:
+        from tosaic.tosa.flatbuffer import names, read
+
+        graph = read(tosa)
+        bad = [names(graph)[op.outputs[0]] for op in graph.ops if op.kind == kind]
+        if not bad:
+            return real(tosa, options, **rest)
+        error = vela.Refused(f"operator {kind} is not for this NPU", "")
+        error.names = tuple(bad) if named else ()
+        raise error
+
+    return compile_cached
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_refused_node_alone_stays_on_the_cpu(named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1), nn.Conv2d(8, 4, 1)
+
+        def forward(self, t: torch.Tensor) -> torch.Tensor:
+            y = torch.relu(self.a(t))
+            return self.c(torch.tanh(self.b(y)) + y)
+
+    module, exported = quantised(Net(), x(1, 3, 8, 8))
+    monkeypatch.setattr(vela, "compile_cached", refuse("TABLE", named=named))
+    front = build(Source.of_module(module), SPEC)
+    left = compute(front.plan.reasons.values())
+    assert [r.op for r in left] == ["aten.tanh.default"]
+    assert left[0].why == "Vela: operator TABLE is not for this NPU"
+    assert len(front.delegates) == 2
+    partitioner = EthosUPartitioner(SPEC)
+    edge = lower_edge(exported, partitioner)
+    assert [r.op for r in compute(partitioner.reasons)] == ["aten.tanh.default"]
+    assert count_delegates(edge) == 2
+    edge.to_executorch()
+
+
+def test_another_backend_of_the_same_name_is_refused() -> None:
+    from executorch.exir.backend.backend_details import BackendDetails
+
+    _, exported = quantised(nn.Linear(4, 2), x(1, 4))
+    other = type("EthosUBackend", (BackendDetails,), {"__module__": "elsewhere"})
+    try:
+        with pytest.raises(Invalid, match="two backends are called `EthosUBackend`") as caught:
+            lower_edge(exported, EthosUPartitioner(SPEC))
+        assert "elsewhere" in caught.value.why
+    finally:
+        # exir walks all subclasses: take this one out again for the tests that follow.
+        del other
+        import gc
+
+        gc.collect()
+
+
+def test_source_lines(quantised_zoo: Any) -> None:
+    """At least 99 % of the calls know their file and line, also in a program that was saved and loaded."""
+    import io
+
+    from tosaic.lower.source import QDQ, overload, source_line
+
+    for name in ("resnet8", "encoder_layer", "mobilenet_v2"):
+        _, _, program = quantised_zoo(name)
+        stored = io.BytesIO()
+        torch.export.save(program, stored)
+        stored.seek(0)
+        for one in (program, torch.export.load(stored)):
+            calls = [n for n in one.graph.nodes if n.op == "call_function" and overload(n) not in QDQ]
+            known = [n for n in calls if ":" in source_line(n)]
+            assert len(known) >= 0.99 * len(calls), name
+
+
+def test_in_place_ops_that_others_see() -> None:
+    """`y.add_(1)` after a view of y changes both: the graph is functionalised, not misread."""
+
+    class Net(nn.Module):
+        def forward(self, t: torch.Tensor) -> torch.Tensor:
+            y = t * 2.0
+            v = y.view(2, 8)
+            y.add_(1.0)
+            return v + y.view(2, 8)
+
+    model, inputs = Net().eval(), (x(4, 4),)
+    close(tosaic.compile(model, inputs, "ethos-u55-128", calibration=[inputs]), model, *inputs)
+
+
+def test_mixed_grids_in_cat_after_conv_relu() -> None:
+    """A fused conv-bn-relu whose output shares its range with a cat is still on the NPU."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+
+        def forward(self, t: torch.Tensor) -> torch.Tensor:
+            return torch.cat([torch.relu(self.norm(self.conv(t))), t * 3.0], 1)
+
+    model, inputs = Net().eval(), (x(1, 3, 6, 6),)
+    program = tosaic.compile(model, inputs, "ethos-u55-128", calibration=[inputs])
+    assert len(program.delegates) == 1
+    assert compute(program.reasons) == []
+    close(program, model, *inputs)
