@@ -117,7 +117,7 @@ def compile(
     source = _source(module, inputs)
     signature = sign(source, io, layout)
     with stages.stage("compile"):
-        built = build(source, spec, nhwc=signature.nhwc) if delegate else _nothing(source)
+        built = build(source, spec, nhwc=signature.nhwc, codes=signature.codes) if delegate else _nothing(source)
     for one in built.delegates:
         dump(one, spec)
     if delegate and not quantized:

@@ -95,7 +95,9 @@ def test_module_name_type_and_none() -> None:
     by_type = EthosUQuantizer(SPEC).set_global(config).set_module_type(nn.Linear, None)
     only = EthosUQuantizer(SPEC).set_module_name("stem", config)
     for quantizer, left in ((by_name, "aten.conv2d.default"), (by_type, "aten.linear.default")):
-        program = tosaic.compile(Net().eval(), (x(1, 3, 8, 8),), SPEC, calibration=[(x(1, 3, 8, 8),)], quantizer=quantizer)
+        program = tosaic.compile(
+            Net().eval(), (x(1, 3, 8, 8),), SPEC, calibration=[(x(1, 3, 8, 8),)], quantizer=quantizer
+        )
         assert left in {r.op for r in program.reasons if not r.border}
         assert all("float" in r.why or "CPU" in r.why for r in program.reasons if r.op == left)
     found = counts(convert(only, Net(), x(1, 3, 8, 8)))
@@ -112,7 +114,10 @@ def test_io_config_quantises_borders_only() -> None:
 def test_any_object_with_the_right_attributes() -> None:
     config = get_symmetric_quantization_config()
     foreign = SimpleNamespace(
-        input_activation=config.input_activation, output_activation=config.output_activation, weight=config.weight, bias=None
+        input_activation=config.input_activation,
+        output_activation=config.output_activation,
+        weight=config.weight,
+        bias=None,
     )
     module = convert(EthosUQuantizer(SPEC).set_global(foreign), nn.Linear(4, 3), x(2, 4))
     assert counts(module)["dequantize_per_channel"] == 2

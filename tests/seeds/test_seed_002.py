@@ -45,7 +45,9 @@ def test_script_writes_the_tutorials_files(
     assert {o.name for o in plan.operators} == kernels
 
 
-def test_script_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_script_says_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["--model_name=no_such_model", "--delegate"]) == 2
     assert "no_such_model" in capsys.readouterr().err

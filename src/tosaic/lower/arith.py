@@ -77,13 +77,16 @@ def bias_codes(lo: Lowering, bias: Tensor | None, scales: Sequence[float], size:
     return np.clip(np.broadcast_to(steps, (size,)), info.min, info.max).astype(np.int32)
 
 
-def weight_codes(lo: Lowering, weight: Tensor) -> tuple[Array, DType, QParams | None]:
+def weight_codes(weight: Tensor, x: Tensor) -> tuple[Array, DType, QParams | None]:
     """The constant weight as (data, dtype, parameters); float weights have no parameters."""
     if not weight.is_const:
         raise Unsupported("its weight is not a constant", "use a parameter or buffer as weight")
     assert weight.array is not None
     if weight.q is None and not weight.is_float:
         raise Unsupported("its weight is an integer tensor without quantisation")
+    if (x.q is None) != (weight.q is None):
+        side = "weight" if weight.q is None else "input"
+        raise Unsupported(f"its {side} is float and the rest of it is quantised", "quantise this part of the model")
     if weight.q is not None and any(weight.q.zero_point):
         raise Unsupported("its weight has a zero point", "use a symmetric weight quantisation")
     return weight.array, weight.dtype, weight.q

@@ -105,9 +105,19 @@ def _culprits(graph: Graph, region: Region, named: tuple[str, ...]) -> list[Node
     return [n for n in nodes if overload(n) not in QDQ] or nodes
 
 
-def build(source: Source, spec: ArmCompileSpec, check: Check | None = None, nhwc: Borders = frozenset()) -> Built:
-    """Delegates for everything that the target takes. What a tool refuses goes to the CPU with the tool's reason."""
-    refused: dict[Node, Unsupported] = {}
+def build(
+    source: Source,
+    spec: ArmCompileSpec,
+    check: Check | None = None,
+    nhwc: Borders = frozenset(),
+    codes: Borders = frozenset(),
+) -> Built:
+    """Delegates for everything that the target takes. What a tool refuses goes to the CPU with the tool's reason.
+
+    `codes` are the quantise and dequantise nodes that the caller of the program does himself.
+    """
+    refused = {n: Unsupported('the caller does it, by io="int8"') for n in codes}
+    allowed = len(refused) + MAX_REFUSALS
     while True:
         plan = partition(source, spec.target, check=check, refused=refused)
         delegates: list[Delegate] = []
@@ -121,7 +131,7 @@ def build(source: Source, spec: ArmCompileSpec, check: Check | None = None, nhwc
                     refused[node] = Unsupported(
                         f"{error.tool}: {error.why}", "see `tosaic ops` for the target's limits"
                     )
-                if len(refused) > MAX_REFUSALS or not nodes:
+                if len(refused) > allowed or not nodes:
                     raise
                 break
         else:

@@ -37,17 +37,23 @@ NCHW_TO_NHWC, NHWC_TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """How the program is called: which borders are int8, and which nodes carry channels last."""
+    """How the program is called: which borders are int8, and which nodes carry channels last.
+
+    codes  the quantise and dequantise nodes that io="int8" leaves to the caller
+    coded  the dequantise nodes that are returned as the codes before them
+    """
 
     inputs: tuple[Border, ...]
     outputs: tuple[Border, ...]
     codes: frozenset[Node]
+    coded: frozenset[Node]
     nhwc: frozenset[Node]
 
 
 def sign(source: Source, io: str, layout: str) -> Signature:
-    """Work out the signature. `codes` are the quantise and dequantise nodes that io="int8" leaves to the caller."""
+    """Work out the signature."""
     codes: set[Node] = set()
+    coded: set[Node] = set()
     nhwc: set[Node] = set()
     inputs, outputs = [], []
     for node in source.inputs:
@@ -67,10 +73,12 @@ def sign(source: Source, io: str, layout: str) -> Signature:
         if moved:
             nhwc.update({node, before})
         if quantised and io == "int8":
-            codes.add(node)
+            coded.add(node)
+            # Another reader needs the numbers themselves, so there the dequantise stays.
+            codes.update({node} if all(user.op == "output" for user in node.users) else ())
         codec = node if quantised and io == "int8" else None
         outputs.append(replace(_border(source, node, codec, moved), name=f"output_{index}"))
-    return Signature(tuple(inputs), tuple(outputs), frozenset(codes), frozenset(nhwc))
+    return Signature(tuple(inputs), tuple(outputs), frozenset(codes), frozenset(coded), frozenset(nhwc))
 
 
 def _outputs(source: Source) -> list[Node]:
@@ -151,7 +159,8 @@ class Outer:
         return GraphModule(self.root, self.graph)
 
     def _result(self, node: Node) -> Node:
-        made = self._use(node)
+        inner: Any = node.args[0] if node in self.signature.coded else node
+        made = self._use(inner)
         if node in self.signature.nhwc and not self._carries_nhwc(node):
             made = self.graph.call_function(torch.ops.aten.permute.default, (made, list(NCHW_TO_NHWC)))
         return made

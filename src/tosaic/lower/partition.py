@@ -13,7 +13,9 @@ from torch.fx import Node
 
 from tosaic.errors import Unsupported
 from tosaic.lower.program import Foreign, Walk, is_pending
+from tosaic.lower.real import can_be_real
 from tosaic.lower.source import QDQ, Source, module_path, overload, source_line
+from tosaic.lower.tensor import Tensor
 from tosaic.ops._registry import registry
 from tosaic.targets import Target
 
@@ -100,6 +102,8 @@ def _escapes(source: Source, walk: Walk, out: dict[Node, Unsupported]) -> bool:
             continue
         result = walk.results[node]
         if result == () or not (is_pending(result) or isinstance(result, (tuple, list))):
+            continue
+        if isinstance(result, Tensor) and can_be_real(walk.lo, result):
             continue
         outside = [u for u in node.users if u.op != "call_function" or u in out]
         if not outside and node.users:

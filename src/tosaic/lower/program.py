@@ -12,6 +12,7 @@ from torch.fx import Node
 
 from tosaic.errors import Invalid, Unsupported
 from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.real import can_be_real, is_real, to_real, to_real_all
 from tosaic.lower.source import DTYPES, QDQ, QUANTIZE, Source, bind, overload, torch_op
 from tosaic.lower.tensor import Tensor, inverse, of_array
 from tosaic.ops._registry import Record, registry
@@ -71,14 +72,28 @@ class Walk:
     def run(self, node: Node) -> Result:
         """Lower one node. Raises Unsupported; the graph may then hold ops that nobody reads."""
         self.lo.b.origin = (*self._pending_before(node), node.name)
+        try:
+            result = self._attempt(node)
+        except Unsupported:
+            if not self.lo.has_float or overload(node) in QDQ or not self._reads_codes(node):
+                raise
+            # What has no integer form may well have a float one.
+            result = self._attempt(node, real=True)
+        self.results[node] = result
+        return result
+
+    def _reads_codes(self, node: Node) -> bool:
+        results = [self.results.get(n) for n in node.all_input_nodes]
+        return any(isinstance(r, Tensor) and not is_real(r) for r in results)
+
+    def _attempt(self, node: Node, real: bool = False) -> Result:
         start = len(self.lo.b.ops)
         try:
-            result = self._run(node)
+            result = self._run(node, real)
             for op in self.lo.b.ops[start:]:
                 verify_legality(op, self.lo.spec)
         except Invalid as error:
             raise Unsupported(error.what, error.fix) from error
-        self.results[node] = result
         return result
 
     def _pending_before(self, node: Node) -> list[str]:
@@ -94,7 +109,7 @@ class Walk:
                 todo.extend(one.all_input_nodes)
         return names[::-1]
 
-    def _run(self, node: Node) -> Result:
+    def _run(self, node: Node, real: bool) -> Result:
         name = overload(node)
         if name == "getitem":
             source: Any = node.args[0]
@@ -111,6 +126,8 @@ class Walk:
         if folded is not None:
             return folded
         self._refuse_float(name, arguments)
+        if real or (self.lo.has_float and name not in QDQ and _is_mixed(arguments)):
+            arguments = to_real_all(self.lo, arguments)
         table = self._tabulate(node, record, arguments)
         if table is not None:
             return table
@@ -157,6 +174,9 @@ class Walk:
         out = torch_op(node)(**given)
         if not isinstance(out, torch.Tensor) or out.shape != (256,):
             return None
+        if self.lo.has_float and out.dtype is not torch.float32:
+            # A bool that comes from a table could not be stored; the comparison itself can.
+            return None
         return replace(base, lut=out.detach().numpy(), clamp=None)
 
     def _fold(self, node: Node, record: Record | None, arguments: Mapping[str, Any]) -> Tensor | None:
@@ -184,9 +204,11 @@ class Walk:
         values = []
         for node in outputs:
             result = self.results[node]
+            self.lo.b.origin = (node.name,)
+            if isinstance(result, Tensor) and can_be_real(self.lo, result):
+                result = to_real(self.lo, result)
             if not isinstance(result, Tensor) or is_pending(result):
                 raise Unsupported("its result exists only inside the NPU", "quantise it")
-            self.lo.b.origin = (node.name,)
             values.append(self.lo.arrange(result, NHWC) if node in self.nhwc else self.lo.emit(result))
         return self.lo.b.finish(values)
 
@@ -312,6 +334,12 @@ def _real(value: Any) -> Any:
         return value
     assert value.array is not None
     return torch.from_numpy(value.real().astype(np.float32) if value.q is not None else value.array.copy())
+
+
+def _is_mixed(arguments: Mapping[str, Any]) -> bool:
+    """Whether a float tensor meets a quantised one: the operator is then computed in float, as torch does."""
+    tensors = _tensors(arguments)
+    return any(t.is_float and not t.is_const for t in tensors) and not all(is_real(t) for t in tensors)
 
 
 def _is_pointwise(node: Node) -> bool:

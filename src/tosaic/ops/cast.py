@@ -9,6 +9,7 @@ import numpy as np
 
 from tosaic.errors import Unsupported
 from tosaic.lower.lowering import Lowering
+from tosaic.lower.real import to_codes
 from tosaic.lower.tensor import Tensor, of_array
 from tosaic.ops._registry import op
 from tosaic.ops._samples import F, call, f32, module, nn, torch
@@ -47,8 +48,11 @@ def _channel_params(scales: Tensor, zero_points: Tensor, axis: int, low: int, hi
 def quantize(
     lo: Lowering, input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: Any
 ) -> Tensor:
-    """Where everything pending becomes an operator: RESCALE, TABLE or CLAMP."""
-    return lo.quantize(input, _params(scale, zero_point, quant_min, quant_max, dtype))
+    """Where everything pending becomes an operator: RESCALE, TABLE or CLAMP; a float tensor is scaled and rounded."""
+    q = _params(scale, zero_point, quant_min, quant_max, dtype)
+    if lo.has_float and input.is_float and not input.is_const:
+        return to_codes(lo, input, q)
+    return lo.quantize(input, q)
 
 
 @op("dequantize", "quantized_decomposed.dequantize_per_tensor.default", quant="none")

@@ -76,9 +76,7 @@ def convolution(
     groups: int,
 ) -> Tensor:
     """A 2-D convolution of a logical NCHW tensor with an OIHW weight."""
-    array, _, q = arith.weight_codes(lo, weight)
-    if (x.q is None) != (q is None):
-        raise Unsupported("only one of its input and weight is quantised", "quantise both")
+    array, _, q = arith.weight_codes(weight, x)
     if x.q is not None:
         x = lo.codes(x)
     kernel = (array.shape[2], array.shape[3])

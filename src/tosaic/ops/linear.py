@@ -19,9 +19,7 @@ from tosaic.tosa.ir import DType
 
 def fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x @ weight.T + bias with a constant weight, as a 1x1 convolution over one row of pixels."""
-    array, _, q = arith.weight_codes(lo, weight)
-    if (x.q is None) != (q is None):
-        raise Unsupported("only one of its input and weight is quantised", "quantise both")
+    array, _, q = arith.weight_codes(weight, x)
     if x.q is not None:
         x = lo.codes(x)
     rows = x.size // x.shape[-1]

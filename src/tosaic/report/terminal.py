@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -44,7 +45,9 @@ class Page:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False, markup=False, emoji=False)
+        # rich would still print bold under NO_COLOR.
+        colours = None if os.environ.get("NO_COLOR") else "auto"
+        self._console = console or Console(color_system=colours, highlight=False, markup=False, emoji=False)
 
     def title(self, text: str) -> None:
         self._print(text, "bold")
