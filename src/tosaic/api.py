@@ -185,6 +185,8 @@ def _front(
     _check_signature(program, inputs)
     floats = any(x.is_floating_point() for x in inputs)
     if not quantized or not floats or "INT" not in spec.target.tosa_spec or _is_quantised(program.graph):
+        if calibration is not None:
+            notes.append("the calibration data were not used: nothing is quantised here")
         return program, []
     program = _functional(program)
     with stages.stage("quantise"):

@@ -45,7 +45,7 @@ def check(sample: Sequence[Any], example: Sequence[torch.Tensor], where: str) ->
         )
     out = []
     for i, (got, want) in enumerate(zip(sample, example, strict=True)):
-        tensor = torch.as_tensor(got)
+        tensor = _as_tensor(got, i, where)
         if tuple(tensor.shape) != tuple(want.shape):
             raise Invalid(
                 f"input {i} of {where} has shape {list(tensor.shape)}, the model takes {list(want.shape)}",
@@ -65,6 +65,14 @@ def check(sample: Sequence[Any], example: Sequence[torch.Tensor], where: str) ->
             raise Invalid(f"input {i} of {where} holds NaN or infinity", where=where, fix="clean the calibration data")
         out.append(tensor)
     return tuple(out)
+
+
+def _as_tensor(value: Any, index: int, where: str) -> torch.Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        what = f"input {index} of {where} is a {type(value).__name__}, not a tensor"
+        raise Invalid(what, where=where, why=str(error), fix="give tensors or numpy arrays") from error
 
 
 def _check_spread(samples: Sequence[Sample], origin: str) -> None:
@@ -114,7 +122,9 @@ def _read_file(path: Path, example: Sequence[torch.Tensor]) -> Iterator[tuple[tu
             loaded = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:
         raise Invalid(
-            f"`{path.name}` cannot be read as calibration data", where=str(path), why=str(error).splitlines()[0]
+            f"`{path.name}` cannot be read as calibration data",
+            where=str(path),
+            why=next(iter(str(error).splitlines()), type(error).__name__),
         ) from error
     yield from _unroll(loaded, example, path.name)
 

@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING
 from tosaic._lazy import exports
 
 if TYPE_CHECKING:
-    from tosaic.quantizer.quantizer import EthosUQuantizer, TOSAQuantizer
+    from tosaic.quantizer.quantizer import EthosUQuantizer, TOSAQuantizer, VgfQuantizer
     from tosaic.quantizer.recipes import QuantizationConfig, get_symmetric_quantization_config
 
-__all__ = ["EthosUQuantizer", "QuantizationConfig", "TOSAQuantizer", "get_symmetric_quantization_config"]
+__all__ = [
+    "EthosUQuantizer",
+    "QuantizationConfig",
+    "TOSAQuantizer",
+    "VgfQuantizer",
+    "get_symmetric_quantization_config",
+]
 
 __getattr__ = exports(
     __name__,
@@ -18,6 +24,7 @@ __getattr__ = exports(
         "EthosUQuantizer": "tosaic.quantizer.quantizer",
         "QuantizationConfig": "tosaic.quantizer.recipes",
         "TOSAQuantizer": "tosaic.quantizer.quantizer",
+        "VgfQuantizer": "tosaic.quantizer.quantizer",
         "get_symmetric_quantization_config": "tosaic.quantizer.recipes",
     },
 )

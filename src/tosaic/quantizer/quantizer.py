@@ -25,6 +25,7 @@ from tosaic.ops._registry import Record, registry
 from tosaic.quantizer import prepare
 from tosaic.tosa.compile_spec import TosaCompileSpec
 from tosaic.tosa.spec import Specification
+from tosaic.vgf.compile_spec import VgfCompileSpec
 
 KEY = "quantization_annotation"
 
@@ -113,6 +114,15 @@ class EthosUQuantizer(TosaQuantizer):
         self.compile_spec = coerce(compile_spec, EthosUCompileSpec)
 
 
+class VgfQuantizer(TosaQuantizer):
+    """Quantises for a Vulkan device; parts that are left in float may stay in the same delegate."""
+
+    def __init__(self, compile_spec: VgfCompileSpec | list[CompileSpec]) -> None:
+        super().__init__()
+        self.compile_spec = coerce(compile_spec, VgfCompileSpec)
+        _refuse_float_only(self.compile_spec.target.tosa_spec)
+
+
 class TOSAQuantizer(TosaQuantizer):
     """Quantises for a TOSA specification; a compile spec or the specification itself may be given."""
 
@@ -120,9 +130,13 @@ class TOSAQuantizer(TosaQuantizer):
         super().__init__()
         given = compile_spec_or_tosa_spec
         spec = TosaCompileSpec(given) if isinstance(given, (Specification, str)) else coerce(given, TosaCompileSpec)
-        if "INT" not in spec.target.tosa_spec:
-            raise Invalid(f"{spec.target.tosa_spec} has no integer profile to quantise for", fix="use TOSA-1.0+INT")
+        _refuse_float_only(spec.target.tosa_spec)
         self.compile_spec = spec
+
+
+def _refuse_float_only(tosa_spec: str) -> None:
+    if not Specification.parse(tosa_spec).support_integer():
+        raise Invalid(f"{tosa_spec} has no integer profile to quantise for", fix="use TOSA-1.0+INT")
 
 
 def _checked(config: Any) -> Any:

@@ -19,7 +19,7 @@ from tosaic.runtime import pte as model
 from tosaic.runtime.kernels import Kernel, Live, find_kernel
 from tosaic.runtime.npy import Array
 from tosaic.runtime.pte import Plan, Pte, Tensor
-from tosaic.runtime.tensors import Memory, TensorType, arrange, from_array, order_in_memory, to_array, type_of
+from tosaic.runtime.tensors import Memory, TensorType, from_array, lay_out, order_in_memory, to_array, type_of
 from tosaic.tools.vela import IO
 
 if TYPE_CHECKING:
@@ -91,10 +91,22 @@ class Method:
         value = self.plan.values[index]
         return type_of(value) if isinstance(value, Tensor) else TensorType(np.asarray(value).dtype, ())
 
+    def check_inputs(self, arrays: Sequence[Array]) -> None:
+        """Refuse inputs that the program does not take."""
+        if len(arrays) != len(self.plan.inputs):
+            raise Invalid(f"{len(arrays)} inputs were given, but the program takes {len(self.plan.inputs)}")
+        for position, (index, array) in enumerate(zip(self.plan.inputs, arrays, strict=True)):
+            spec = self.plan.values[index]
+            if isinstance(spec, Tensor):
+                _check_input(position, array, spec)
+            elif array.size != 1 or array.item() != spec:
+                raise Invalid(f"input {position} of the program is fixed to {spec!r}, but {array!r} was given")
+
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs for these inputs."""
         import torch
 
+        self.check_inputs(inputs)
         if self._memory is None:
             self._memory = Memory(self.pte, self.plan)
         with torch.no_grad():
@@ -161,7 +173,7 @@ def _check_border(value: model.Value, io: IO, what: str) -> None:
         )
 
 
-def check_input(index: int, array: Array, spec: Tensor) -> None:
+def _check_input(index: int, array: Array, spec: Tensor) -> None:
     """Refuse an array that does not fit an input of the program."""
     wanted, given = type_of(spec), TensorType(array.dtype, array.shape)
     within = spec.dynamism != "static" and len(given.shape) == len(wanted.shape)
@@ -184,15 +196,10 @@ class _Run:
         self._steps = 0
 
     def set_inputs(self, arrays: Sequence[Array]) -> None:
-        if len(arrays) != len(self.plan.inputs):
-            raise Invalid(f"{len(arrays)} inputs were given, but the program takes {len(self.plan.inputs)}")
-        for position, (index, array) in enumerate(zip(self.plan.inputs, arrays, strict=True)):
+        for index, array in zip(self.plan.inputs, arrays, strict=True):
             spec = self.plan.values[index]
             if isinstance(spec, Tensor):
-                check_input(position, array, spec)
                 self.write(index, from_array(array, spec.dtype), "the input")
-            elif array.size != 1 or array.item() != spec:
-                raise Invalid(f"input {position} of the program is fixed to {spec!r}, but {array!r} was given")
 
     def execute(self, instructions: Sequence[model.Instruction]) -> None:
         at = 0
@@ -266,11 +273,10 @@ class _Run:
         if shape != spec.shape and not bound and spec.dynamism != "unbound":
             raise Invalid(f"{what} gives shape {list(shape)} for value {index}, which has {list(spec.shape)}")
         if spec.allocation is None:
-            place = arrange(torch.zeros(result.numel() * type_of(spec).dtype.itemsize, dtype=torch.uint8), spec, shape)
+            self.live[index] = lay_out(result, spec)
         else:
-            place = self.memory.place(spec, shape)
-        # The result may lie in the same memory, with another shape.
-        self.live[index] = place.copy_(result.clone())
+            # The result may lie in the same memory, with another shape.
+            self.live[index] = self.memory.place(spec, shape).copy_(result.clone())
 
     def _call_kernel(self, call: model.KernelCall, at: int) -> None:
         name = self.plan.operators[call.operator]

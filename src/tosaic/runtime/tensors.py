@@ -106,6 +106,14 @@ def arrange(flat: torch.Tensor, spec: Tensor, shape: Sequence[int]) -> torch.Ten
     return ordered.permute([spec.dim_order.index(dim) for dim in range(len(shape))])
 
 
+def lay_out(tensor: torch.Tensor, spec: Tensor) -> torch.Tensor:
+    """The same values in memory of their own, in the order that the spec wants."""
+    import torch
+
+    memory = torch.zeros(tensor.numel() * type_of(spec).dtype.itemsize, dtype=torch.uint8)
+    return arrange(memory, spec, tuple(tensor.shape)).copy_(tensor)
+
+
 def from_array(array: Array, dtype: str) -> torch.Tensor:
     """A torch tensor with the values of an array; `dtype` says what the bits of a uint16 or uint8 are."""
     import torch

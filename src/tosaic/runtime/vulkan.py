@@ -29,7 +29,8 @@ __all__ = ["FALLBACK", "NoVulkan", "Probe", "probe", "run", "worker"]
 FALLBACK = "tosa"
 BACKEND = "VgfBackend"
 #: What the runtime prints where a message of an error could stand.
-_CHATTER = ("Failed to find extension", "Checking VGFBackend")
+_CHATTER = ("Failed to find extension",)
+_IS_TROUBLE = re.compile(r"error|fail|missing|invalid|not |unsupported", re.IGNORECASE)
 #: Seconds that the probe may take; the first start of a driver on a loaded machine is slow.
 PROBE_SECONDS = 180.0
 
@@ -115,7 +116,9 @@ def _find_reason(log: str) -> str:
     """The first line in which the layers, the loader or the runtime complain."""
     for line in log.splitlines():
         match = re.search(r"(?:\[\w+\.cpp:\d+\]|\[Layer\]\[Error\]|ERROR:?)\s*(.+)", line)
-        if match and not match[1].startswith(_CHATTER):
+        if match and (not _IS_TROUBLE.search(line) or match[1].startswith(_CHATTER)):
+            continue
+        if match:
             return match[1].strip()
     return ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import subprocess
 import sys
@@ -56,6 +57,8 @@ class _Programs:
         import torch
         from executorch.runtime import Runtime
 
+        # Registers the kernels of quantise and dequantise.
+        importlib.import_module("executorch.kernels.quantized")
         self._torch: Any = torch
         self._runtime: Any = Runtime.get()
         self._key = ""

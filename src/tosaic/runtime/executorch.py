@@ -1,0 +1,58 @@
+"""Engine `executorch`: the .pte in ExecuTorch's own C++ runtime, with our NPU registered as its Ethos-U backend.
+
+It shows that the file loads and runs in the stock runtime: its loader, its memory plan, its CPU kernels. The runtime is
+in a child process, since a program that it does not like may end it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from tosaic.errors import Invalid, ToolFailed
+from tosaic.runtime import shim
+from tosaic.runtime.host import Method
+from tosaic.runtime.npy import Array
+from tosaic.runtime.pte import read
+from tosaic.tools.worker import Reply, Worker
+
+NPU = "tosaic.runtime.host:run_npu"
+
+
+@functools.cache
+def worker() -> Worker:
+    """The one runtime process of this Python process."""
+    return Worker("tosaic.runtime.executorch_child", "ExecuTorch's runtime")
+
+
+def run(
+    pte: bytes, inputs: Sequence[Array], *, method: str = "forward", executor: str = NPU, timeout: float | None = None
+) -> list[Array]:
+    """The outputs of a program. `executor` names the function that computes delegates, as `module:function`.
+
+    Invalid if file or inputs are wrong, ToolFailed if there is no compiler for the shim, or if the runtime refuses the
+    program, crashes or takes longer than `timeout` seconds.
+    """
+    Method(read(pte), method).check_inputs(inputs)
+    shim.build()
+    types = [{"dtype": array.dtype.str, "shape": list(array.shape)} for array in inputs]
+    body = {"method": method, "executor": executor, "inputs": types}
+    reply = worker().request(body, [pte, *(array.tobytes() for array in inputs)], timeout=timeout)
+    _check(reply)
+    results: list[Array] = []
+    for data, each in zip(reply.parts, reply.body["outputs"], strict=True):
+        flat: Array = np.frombuffer(data, np.dtype(each["dtype"]))
+        results.append(flat.reshape(each["shape"]).copy())
+    return results
+
+
+def _check(reply: Reply) -> None:
+    error = reply.body.get("error")
+    if error is not None and reply.body["code"] == ToolFailed.exit_code:
+        raise ToolFailed(error["what"], log=reply.log, where=error["where"], why=error["why"], fix=error["fix"])
+    if error is not None:
+        raise Invalid(error["what"], where=error["where"], why=error["why"], fix=error["fix"])
+    if reply.failure:
+        raise ToolFailed("ExecuTorch's runtime does not run the program", log=reply.log, why=reply.failure)

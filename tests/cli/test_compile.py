@@ -1,0 +1,257 @@
+"""`tosaic compile`: files, summary, JSON and header."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tosaic import api, model_file
+from tosaic.output import write_files
+from tosaic.runtime import pte, sidecar
+from tosaic.tosa.reader import read as read_tosa
+
+REPORT = {
+    "schema",
+    "model",
+    "target",
+    "options",
+    "pte_bytes",
+    "delegates",
+    "cpu_ops",
+    "reasons",
+    "inputs",
+    "outputs",
+    "memory",
+    "seconds",
+    "warnings",
+    "files",
+}
+
+
+def test_summary_tells_all(floats: tuple[Path, Any], cpu_line: int, tiny: Path) -> None:
+    path, done = floats
+    assert done.code == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    for words in (
+        "tiny for ethos-u55-128",
+        "`Ethos_U55_High_End_Embedded`, `Shared_Sram`",
+        "delegate 0 6 nodes",
+        "delegate 1 4 nodes",
+        "`aten::cumsum.out` x1",
+        "bytes in OffChipFlash",
+        "bytes in Sram",
+        "fast scratch none",
+        "planned IO",
+        "NPU cycles",
+        "Vela's estimate",
+        "MACs 7,776",
+        "input 1 `y` float32 [1, 8, 6, 6] nchw",
+        "export 0.",
+        "why Tosaic has no lowering for `aten.cumsum.default`",
+        "fix replace the operator",
+        "warning: no calibration data",
+        f"tiny.pte` ({path.stat().st_size:,} bytes)",
+    ):
+        assert words in text, words
+    assert f"{tiny}:{cpu_line}" in done.stdout.replace("\n", "").replace(" ", "")
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["load", "export", "quantise", "compile", "pack"]
+    assert "\x1b" not in done.stdout + done.stderr
+    sidecar.read(path.with_suffix(".tosaic").read_bytes()).check(path.read_bytes())
+
+
+def test_json_has_the_versioned_schema(codes: tuple[Path, Any], cpu_line: int) -> None:
+    path, done = codes
+    assert done.code == 0, done.stderr
+    report = done.json
+    assert set(report) == REPORT
+    assert (report["schema"], report["model"], report["target"]) == ("tosaic-report/1", "tiny", "ethos-u55-128")
+    assert report["pte_bytes"] == path.stat().st_size == report["files"][str(path)]
+    assert [border["shape"] for border in report["inputs"]] == [[1, 8, 8, 3], [1, 6, 6, 8]]
+    assert all(border["dtype"] == "int8" and border["scale"] > 0 for border in report["inputs"] + report["outputs"])
+    (left,) = [reason for reason in report["reasons"] if not reason["border"]]
+    assert left["op"] == "aten.cumsum.default" and left["where"].endswith(f"tiny.py:{cpu_line}")
+    assert report["memory"]["network_in"] == "OffChipFlash" and report["memory"]["scratch_in"] == "Sram"
+    assert sum(delegate["vela"]["nn_macs"] for delegate in report["delegates"]) == 7776
+
+
+def test_intermediates_are_kept(codes: tuple[Path, Any]) -> None:
+    folder = codes[0].parent / "all"
+    assert len(list(folder.glob("*.tosa"))) == len(list(folder.glob("*.vela.bin"))) == 2
+
+
+def test_header_compiles_and_quantises_as_torch(codes: tuple[Path, Any], tmp_path: Path) -> None:
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    border = codes[1].json["inputs"][0]
+    numbers = [-1e9, -3.3, -0.5, 0.0, 0.01, border["scale"] * 2.5, border["scale"] * 3.5, 2.7, 1e9, float("nan")]
+    source = tmp_path / "main.c"
+    source.write_text(
+        '#include <stdio.h>\n#include <stdlib.h>\n#include "tiny.h"\n'
+        "int main(int argc, char **argv)\n{\n"
+        "    static const int shape[TINY_INPUT0_RANK] = TINY_INPUT0_SHAPE;\n"
+        '    printf("%d %d %u %d %.9g %s\\n", TINY_INPUT_COUNT, shape[1], TINY_INPUT0_BYTES, TINY_INPUT0_ZERO_POINT,'
+        " (double)TINY_INPUT0_SCALE, TINY_INPUT0_LAYOUT);\n"
+        "    for (int i = 1; i < argc; i++) {\n"
+        "        TINY_INPUT0_TYPE q = tiny_input0_quantise(strtof(argv[i], NULL));\n"
+        '        printf("%d %.9g\\n", q, (double)tiny_input0_dequantise(q));\n    }\n'
+        "    return TINY_OUTPUT1_QUANTISED ? 0 : 1;\n}\n"
+    )
+    program = tmp_path / "main"
+    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", f"-I{codes[0].parent}"]
+    subprocess.run([compiler, *flags, str(source), "-o", str(program), "-lm"], check=True, timeout=60)
+    arguments = [repr(number) for number in numbers]
+    done = subprocess.run([str(program), *arguments], check=True, capture_output=True, text=True, timeout=10)
+    first, *rows = done.stdout.splitlines()
+    scale, zero = border["scale"], border["zero_point"]
+    count, height, size, zero_point, told, layout = first.split()
+    assert (count, height, size, zero_point, layout) == ("2", "8", "192", str(zero), "nhwc")
+    assert float(told) == torch.tensor(scale).item()
+    values = torch.tensor(numbers[:-1])
+    wanted = torch.ops.quantized_decomposed.quantize_per_tensor(values, scale, zero, -128, 127, torch.int8)
+    back = torch.ops.quantized_decomposed.dequantize_per_tensor(wanted, scale, zero, -128, 127, torch.int8)
+    assert [int(row.split()[0]) for row in rows] == [*wanted.tolist(), -128]
+    torch.testing.assert_close(torch.tensor([float(row.split()[1]) for row in rows[:-1]]), back, rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("target", ["TOSA-1.0+INT", "TOSA-1.0+FP"])
+def test_tosa_targets_give_tosa_files(
+    tosaic: Any, tiny: Path, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = tosaic("compile", tiny, "-t", target)
+    assert done.code == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny_0.tosa", "tiny_1.tosa"]
+    kinds = {op.kind for path in tmp_path.iterdir() for op in read_tosa(path.read_bytes()).ops}
+    assert {"CONV2D", "ADD"} <= kinds
+    assert ("RESCALE" in kinds) == ("INT" in target)
+
+
+def test_a_tosa_target_gives_a_pte_on_request(tosaic: Any, tmp_path: Path) -> None:
+    done = tosaic("compile", "add", "-t", "TOSA-1.0+INT", "-o", tmp_path / "add.pte", "--no-sidecar")
+    assert done.code == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["add.pte"]
+    (delegate,) = pte.read((tmp_path / "add.pte").read_bytes()).find().delegates
+    assert delegate.id == "TOSABackend"
+    assert [op.kind for op in read_tosa(delegate.blob).ops] == ["ADD"]
+
+
+def test_nothing_is_delegated_on_request(tosaic: Any, tmp_path: Path) -> None:
+    done = tosaic("compile", "add", "--no-delegate", "-o", tmp_path / "add.pte", "--json")
+    assert done.code == 0, done.stderr
+    assert done.json["cpu_ops"] == {"aten::add.out": 1} and done.json["delegates"] == []
+    assert done.json["reasons"][0]["why"] == "delegation is switched off"
+
+
+def test_memory_mode_is_used(tosaic: Any, tmp_path: Path) -> None:
+    options = ["--memory-mode", "Sram_Only", "--system-config", "Ethos_U55_Deep_Embedded"]
+    done = tosaic("compile", "add", *options, "-o", tmp_path / "add.pte", "--json")
+    assert done.json["options"]["memory_mode"] == "Sram_Only"
+    assert done.json["memory"]["network_in"] == "Sram"
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy", "pt", "folder"])
+def test_calibration_from_files(tosaic: Any, tmp_path: Path, kind: str) -> None:
+    samples = torch.linspace(-4.0, 12.0, 12).reshape(3, 2, 2)
+    path = tmp_path / ("data" if kind == "folder" else f"data.{kind}")
+    import numpy as np
+
+    match kind:
+        case "npz":
+            np.savez(path, x=samples.numpy())
+        case "npy":
+            np.save(path, samples.numpy())
+        case "pt":
+            torch.save([sample.clone() for sample in samples], path)
+        case _:
+            path.mkdir()
+            for i, sample in enumerate(samples):
+                np.save(path / f"{i}.npy", sample.numpy())
+    options = ["--io", "int8", "-t", "TOSA-1.0+INT", "-o", tmp_path / "softmax.tosa", "--json"]
+    done = tosaic("compile", "softmax", "--calibration", path, *options)
+    assert done.code == 0, done.stderr
+    assert done.json["warnings"] == []
+    (border,) = done.json["inputs"]
+    assert border["scale"] == pytest.approx(16.0 / 255.0, rel=1e-3)
+
+
+def test_unused_calibration_is_told(tosaic: Any, tmp_path: Path) -> None:
+    torch.save([torch.ones(5, dtype=torch.int32)], tmp_path / "data.pt")
+    done = tosaic("compile", "add", "--calibration", tmp_path / "data.pt", "-o", tmp_path / "add.pte", "--json")
+    assert done.json["warnings"] == ["the calibration data were not used: nothing is quantised here"]
+
+
+def test_one_tensor_given_twice_is_two_inputs(tosaic: Any, tmp_path: Path) -> None:
+    source = tmp_path / "twice.py"
+    source.write_text(
+        "import torch\n"
+        "class model(torch.nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.eval()\n"
+        "    def forward(self, x, y):\n        return x - y\n"
+        "x = torch.ones(4, dtype=torch.int32)\n"
+        "inputs = (x, x)\n"
+    )
+    done = tosaic("compile", source, "-o", tmp_path / "twice.pte")
+    assert done.code == 0, done.stderr
+    plan = pte.read((tmp_path / "twice.pte").read_bytes()).find()
+    first, second = (plan.values[i] for i in plan.inputs)
+    assert isinstance(first, pte.Tensor) and isinstance(second, pte.Tensor)
+    assert plan.inputs[0] != plan.inputs[1] and first.allocation != second.allocation
+    module, inputs = model_file.load(str(source))
+    program = api.compile(module, inputs, "TOSA-1.0+INT")
+    one, zero = torch.ones(4, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
+    assert program.run(one, zero)[0].tolist() == [1, 1, 1, 1]
+
+
+def test_codes_that_a_cpu_operator_reads_are_dequantised_for_it(tiny: Path) -> None:
+    module, inputs = model_file.load(str(tiny))
+    assert inputs is not None
+    floats = api.compile(module, inputs, "TOSA-1.0+INT")
+    codes = api.compile(module, inputs, "TOSA-1.0+INT", io="int8")
+    given = [
+        torch.ops.quantized_decomposed.quantize_per_tensor(x, b.scale, b.zero_point, -128, 127, torch.int8)
+        for x, b in zip(inputs, codes.inputs, strict=True)
+    ]
+    wanted = floats.run(*inputs)
+    for got, border, want in zip(codes.run(*given), codes.outputs, wanted, strict=True):
+        assert border.scale is not None and border.zero_point is not None
+        numbers = (torch.from_numpy(got).float() - border.zero_point) * border.scale
+        torch.testing.assert_close(numbers, torch.from_numpy(want))
+    assert "aten::cumsum.out" in codes.cpu_ops
+
+
+def test_narrow_terminals_get_every_word(tosaic: Any, tmp_path: Path, floats: tuple[Path, Any]) -> None:
+    path = tmp_path / "add.pte"
+    wide = tosaic("compile", "add", "--no-delegate", "-o", path, env={"COLUMNS": "200"})
+    narrow = tosaic("compile", "add", "--no-delegate", "-o", path, env={"COLUMNS": "36"})
+    assert max(map(len, narrow.stdout.splitlines())) <= 36
+
+    def squeeze(text: str) -> str:
+        return re.sub(r"\s|[\d.]+s", "", text)
+
+    assert squeeze(narrow.stdout) == squeeze(wide.stdout)
+
+
+def test_files_are_all_written_or_none(tmp_path: Path) -> None:
+    good, blocked = tmp_path / "good.pte", tmp_path / "file" / "x.h"
+    good.write_bytes(b"old")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OSError, match="file"):
+        write_files({good: b"new", blocked: b"text"})
+    assert good.read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "good.pte"]
+    write_files({good: b"new", tmp_path / "deep" / "er" / "y": b"1"})
+    assert good.read_bytes() == b"new" and (tmp_path / "deep" / "er" / "y").read_bytes() == b"1"
+
+
+def test_a_process_of_its_own_prints_no_noise(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from tosaic.cli import main; main()", "compile", "softmax", "-o", "x.pte"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["load", "export", "quantise", "compile", "pack"]
+    assert done.stdout.startswith("softmax for ethos-u55-128\n") and "\x1b" not in done.stdout

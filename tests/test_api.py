@@ -1,0 +1,207 @@
+"""The front door: how a program is called, what it reports, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import tosaic
+from tosaic import zoo
+from tosaic.errors import Invalid
+from tosaic.runtime import pte, sidecar
+
+
+class Net(nn.Module):
+    """Two inputs with images, two outputs: an image and a vector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(4, 8, 1), nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        image = torch.relu(self.a(x)) + self.b(y)
+        return image, self.head(image.mean((2, 3)))
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def net() -> nn.Module:
+    torch.manual_seed(5)
+    return Net().eval()
+
+
+INPUTS = (draw(1, 3, 6, 7), draw(1, 4, 6, 7, seed=1))
+SAMPLES = [INPUTS, (draw(1, 3, 6, 7, seed=2), draw(1, 4, 6, 7, seed=3))]
+
+
+@pytest.fixture(scope="module")
+def plain() -> tosaic.Program:
+    return tosaic.compile(net(), INPUTS, "ethos-u55-128", calibration=SAMPLES)
+
+
+def to_codes(x: torch.Tensor, border: Any) -> torch.Tensor:
+    codes = torch.ops.quantized_decomposed.quantize_per_tensor(
+        x, border.scale, border.zero_point, -128, 127, torch.int8
+    )
+    return codes
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("io", ["float", "int8"])
+def test_every_signature_computes_the_same(io: str, layout: str, plain: tosaic.Program) -> None:
+    program = tosaic.compile(net(), INPUTS, "ethos-u55-128", calibration=SAMPLES, io=io, layout=layout)
+    given = [x.permute(0, 2, 3, 1).contiguous() if layout == "nhwc" else x for x in INPUTS]
+    if io == "int8":
+        assert program.cpu_ops == {}
+        given = [to_codes(x, b) for x, b in zip(given, program.inputs, strict=True)]
+    got = program.run(*given)
+    for one, border, want in zip(got, program.outputs, plain.run(*INPUTS), strict=True):
+        assert one.dtype == (np.int8 if io == "int8" else np.float32)
+        assert tuple(one.shape) == border.shape
+        real = one
+        if io == "int8":
+            real = ((one.astype(np.float32) - border.zero_point) * np.float32(border.scale)).astype(np.float32)
+        if border.layout == "nhwc":
+            real = real.transpose(0, 3, 1, 2)
+        assert np.array_equal(real, want)
+    assert len(program.delegates) == 1
+    plan = pte.read(program.pte).plans[0]
+    for index, border in zip(plan.inputs, program.inputs, strict=True):
+        value = plan.values[index]
+        assert isinstance(value, pte.Tensor)
+        assert (value.dtype, value.shape) == (border.dtype, border.shape)
+
+
+def test_int8_borders_are_described_in_the_file() -> None:
+    program = tosaic.compile(net(), INPUTS, "ethos-u55-128", calibration=SAMPLES, io="int8", layout="nhwc")
+    read = pte.read(program.pte)
+    assert [p.name for p in read.plans] == ["forward", "tosaic_io"]
+    (text,) = [v for v in read.plans[1].values if isinstance(v, str)]
+    described = json.loads(text)
+    assert described["inputs"][0]["shape"] == [1, 6, 7, 3]
+    assert described["inputs"][0]["scale"] == program.inputs[0].scale
+    assert described["outputs"][0]["layout"] == "nhwc"
+
+
+def test_report_and_sidecar(plain: tosaic.Program, tmp_path: Path) -> None:
+    path = plain.save(tmp_path / "sub" / "net.pte")
+    assert path.read_bytes() == plain.pte
+    beside = sidecar.read(path.with_suffix(".tosaic").read_bytes())
+    beside.check(plain.pte)
+    assert [d.tosa for d in beside.delegates] == [plain.tosa()]
+    assert len(beside.samples) == 2
+    with torch.no_grad():
+        image, vector = net()(*SAMPLES[1])
+    assert np.array_equal(beside.samples[1].outputs[0], image.numpy())
+    assert np.array_equal(beside.samples[1].outputs[1], vector.numpy())
+    report = json.loads(json.dumps(plain.report().to_json()))
+    assert report["schema"] == "tosaic-report/1"
+    assert report["memory"]["network_in"] == "OffChipFlash"
+    assert report["memory"]["scratch"] > 0
+    assert set(report["seconds"]) == {"export", "quantise", "compile", "pack"}
+    assert "ethos-u55-128" in str(plain)
+    assert plain._repr_html_().startswith("<table>")
+    bare = plain.save(tmp_path / "bare.pte", with_sidecar=False)
+    assert not bare.with_suffix(".tosaic").exists()
+
+
+def test_no_calibration_is_said() -> None:
+    program = tosaic.compile(nn.Linear(4, 2).eval(), (draw(1, 4),), "ethos-u55-128")
+    assert any("no calibration data" in w for w in program.warnings)
+    assert tosaic.compile(nn.Linear(4, 2).eval(), (draw(1, 4),), "ethos-u55-128", calibration=[draw(1, 4)]).warnings == ()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 2.0, x * 2.0),
+        lambda x: (x, x + 1.0),
+        lambda x: [x + 1.0, None],
+        lambda x: {"a": x + 1.0, "b": torch.tanh(x)},
+        lambda x: (x.split(2, 1)[0], x.split(2, 1)[1] * 3.0),
+    ],
+    ids=["twice", "input", "none", "dict", "split"],
+)
+def test_outputs_of_every_form(function: Any) -> None:
+    class Call(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return function(x)
+
+    x = draw(2, 4)
+    program = tosaic.compile(Call().eval(), (x,), "ethos-u55-128", calibration=[x])
+    want = [t.numpy() for t in torch.utils._pytree.tree_leaves(function(x)) if isinstance(t, torch.Tensor)]
+    got = program.run(x)
+    assert len(got) == len(want)
+    for a, b in zip(got, want, strict=True):
+        assert np.abs(a - b).max() <= 0.05 * np.abs(b).max()
+
+
+def test_one_tensor_for_two_inputs() -> None:
+    """exir would give both inputs one buffer; the compiled program must keep them apart."""
+
+    class Minus(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a - b
+
+    same = torch.ones(4, dtype=torch.int32)
+    program = tosaic.compile(Minus().eval(), (same, same), "ethos-u55-128")
+    assert program.run(np.full(4, 7, np.int32), np.full(4, 2, np.int32))[0].tolist() == [5, 5, 5, 5]
+    plan = pte.read(program.pte).plans[0]
+    places = [plan.values[i].allocation for i in plan.inputs if isinstance(plan.values[i], pte.Tensor)]
+    assert len({(p.memory_id, p.offset) for p in places if p is not None}) == 2
+
+
+def test_float_target_runs_in_float() -> None:
+    x = draw(1, 3, 6, 7)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU(), nn.Flatten(), nn.LayerNorm(80), nn.Softmax(-1)).eval()
+    program = tosaic.compile(model, (x,), "TOSA-1.0+FP")
+    assert len(program.delegates) == 1
+    assert program.cpu_ops == {}
+    with torch.no_grad():
+        want = model(x).numpy()
+    assert np.abs(program.run(x)[0] - want).max() <= 1e-5
+
+
+def test_bad_input_is_refused() -> None:
+    model = nn.Linear(4, 2)
+    with pytest.raises(Invalid, match="train mode"):
+        tosaic.compile(model.train(), (draw(1, 4),), "ethos-u55-128")
+    model.eval()
+    with pytest.raises(Invalid, match="integer NPU"):
+        tosaic.compile(model, (draw(1, 4),), "ethos-u55-128", quantized=False)
+    with pytest.raises(Invalid, match="ethos-u55-128") as caught:
+        tosaic.compile(model, (draw(1, 4),), "ethos-u55-129")
+    assert "did you mean" in caught.value.fix
+    with pytest.raises(Invalid, match="io is `int4`"):
+        tosaic.compile(model, (draw(1, 4),), io="int4")
+    with pytest.raises(Invalid, match="a tuple of tensors"):
+        tosaic.compile(model, draw(1, 4))
+    with pytest.raises(Invalid, match=r"takes \[1, 4\]"):
+        tosaic.compile(torch.export.export(model, (draw(1, 4),)), (draw(1, 5),))
+    batch = torch.export.Dim("batch", min=1, max=8)
+    dynamic = torch.export.export(model, (draw(2, 4),), dynamic_shapes=({0: batch},))
+    with pytest.raises(Invalid, match="dynamic shapes"):
+        tosaic.compile(dynamic, (draw(2, 4),))
+    for bad, what in ((torch.full((1, 4), float("nan")), "NaN"), (torch.ones(1, 4), "everywhere")):
+        with pytest.raises(Invalid, match=what):
+            tosaic.compile(model, (draw(1, 4),), calibration=[bad])
+
+
+def test_seven_models_both_targets() -> None:
+    """One delegate and nothing on the CPU but the border; with int8 borders not even that."""
+    for name in zoo.names():
+        model, inputs = zoo.load(name)
+        samples = zoo.inputs(name, 2, 1)
+        for target in ("ethos-u55-128", "ethos-u85-256"):
+            program = tosaic.compile(model, inputs, target, calibration=samples, io="int8")
+            assert len(program.delegates) == 1, name
+            assert program.cpu_ops == {}, name
+            assert [r for r in program.reasons if not r.border] == [], name
