@@ -61,11 +61,11 @@ def _check_package(package: str, wanted: str) -> Check:
         version = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return Check(package, ok=False, found="not installed", fix=fix)
-    fits = _fits(version, wanted)
-    return Check(package, fits, version if fits else f"{version}, but {wanted} is needed", fix)
+    usable = fits(version, wanted)
+    return Check(package, usable, version if usable else f"{version}, but {wanted} is needed", fix)
 
 
-def _fits(version: str, wanted: str) -> bool:
+def fits(version: str, wanted: str) -> bool:
     """Whether a version is in a range of `>=` and `<` bounds."""
     have = _numbers(version)
     for bound in filter(None, wanted.split(",")):

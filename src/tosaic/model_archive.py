@@ -20,7 +20,8 @@ _CODE = ("/data/constants/custom_obj", "/data/constants/opaque_obj", "/data/aoti
 #: where the operators of a graph may come from
 _NAMESPACES = ("torch.ops.", "_operator.")
 _MAX_JSON = 1 << 28
-_FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+#: the environment variable that makes torch.load careful
+FORCE = "TORCHFORCE_WEIGHTS_ONLY_LOAD"
 
 
 def check(path: Path) -> None:
@@ -40,15 +41,15 @@ def check(path: Path) -> None:
 @contextmanager
 def only_weights() -> Generator[None]:
     """Make every torch.load inside refuse pickles that hold more than tensors and plain values."""
-    before = os.environ.get(_FORCE)
-    os.environ[_FORCE] = "1"
+    before = os.environ.get(FORCE)
+    os.environ[FORCE] = "1"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[_FORCE]
+            del os.environ[FORCE]
         else:
-            os.environ[_FORCE] = before
+            os.environ[FORCE] = before
 
 
 def _check_names(path: Path, archive: zipfile.ZipFile) -> None:

@@ -18,6 +18,10 @@ class Dump(CompileSpec):
     mode: "ArmCompileSpec.DebugMode | None" = None
 
 
+# exir finds the flatbuffer table of an object by the name of its class.
+Dump.__name__ = "CompileSpec"
+
+
 class ArmCompileSpec:
     """What to compile for, and which intermediate files to keep."""
 
@@ -60,13 +64,17 @@ class ArmCompileSpec:
         return self._debug_mode
 
     def to_list(self) -> list[CompileSpec]:
-        """The entries that go into the .pte; they hold no path of this machine."""
-        specs = [CompileSpec(key, value.encode()) for key, value in self._entries().items()]
+        """The entries for exir; they hold no path of this machine."""
+        specs = self.to_program()
         if self._folder is not None or self._debug_mode is not None:
             dump = Dump("dump", b"")
             dump.folder, dump.mode = self._folder, self._debug_mode
             specs.append(dump)
         return specs
+
+    def to_program(self) -> list[CompileSpec]:
+        """The entries that belong into a .pte, whichever files are kept beside it."""
+        return [CompileSpec(key, value.encode()) for key, value in self._entries().items()]
 
     def _entries(self) -> dict[str, str]:
         return {

@@ -13,7 +13,7 @@ from tosaic.lower.tensor import Tensor, of_value, with_value
 from tosaic.quantizer.qparams import QParams, accumulator, quantize
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.build import Builder
-from tosaic.tosa.ir import NUMPY, Array, DType, Value
+from tosaic.tosa.ir import Array, DType, Value
 
 Binary = Callable[[Builder, Value, Value], Value]
 
@@ -107,9 +107,10 @@ def convolve(
     """CONV2D ([O,KH,KW,I]) or DEPTHWISE_CONV2D ([KH,KW,C,M]) on a logical NCHW tensor; int8 gives an accumulator."""
     channels = weight.shape[0] if not depthwise else weight.shape[2] * weight.shape[3]
     if x.q is None:
-        dtype, acc, zp = x.dtype, x.dtype if x.dtype is not DType.BF16 else DType.F32, 0
+        # Sums of 16-bit floats are kept in 32 bits, as torch keeps them.
+        dtype, acc, zp = x.dtype, DType.F32, 0
         real = np.zeros(channels) if bias is None else np.broadcast_to(bias.real(), (channels,))
-        bias_value = lo.constant(real.astype(NUMPY[dtype]), dtype)
+        bias_value = lo.constant(real, dtype)
         q = None
     else:
         assert weight_q is not None

@@ -56,7 +56,7 @@ Borders = frozenset[Node]
 
 def lower_region(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders) -> tuple[Graph, bytes]:
     """The verified TOSA graph of a region and its .tosa bytes."""
-    graph = rewrite(lower(source, region.nodes, region.inputs, region.outputs, spec.target, nhwc))
+    graph = rewrite(lower(source, region.nodes, region.inputs, region.outputs, spec.target, nhwc), spec.target)
     verify(graph, Specification.parse(spec.target.tosa_spec))
     locate = None
     if spec.debug_mode is ArmCompileSpec.DebugMode.TOSA:

@@ -17,6 +17,7 @@ from tosaic.quantizer.qparams import QParams, multiplier, quantize
 from tosaic.targets import Target
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.build import Builder
+from tosaic.tosa.encode import encode
 from tosaic.tosa.ir import NUMPY, RANGES, Array, DType, Value
 from tosaic.tosa.spec import Specification
 
@@ -122,11 +123,12 @@ class Lowering:
     # -- constants -----------------------------------------------------------------------------------------------
 
     def constant(self, array: Array, dtype: DType) -> Value:
-        return self.b.const(np.ascontiguousarray(array, NUMPY[dtype]), dtype)
+        return self.b.const(np.ascontiguousarray(array), dtype)
 
     def scalar(self, number: float, like: Tensor) -> Tensor:
         """A constant of one element with the dtype and rank of another tensor."""
-        return of_array(np.full((1,) * like.rank, number, NUMPY[like.dtype]), like.dtype)
+        kind = np.float64 if like.is_float else NUMPY[like.dtype]
+        return of_array(encode(np.full((1,) * like.rank, number, kind), like.dtype), like.dtype)
 
     # -- operands of elementwise ops -----------------------------------------------------------------------------
 

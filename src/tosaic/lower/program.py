@@ -12,13 +12,13 @@ from torch.fx import Node
 
 from tosaic.errors import Invalid, Unsupported
 from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.real import can_be_real, is_real, to_real, to_real_all
+from tosaic.lower.real import can_be_real, convert_all, is_real, is_small, narrow, to_real, widen
 from tosaic.lower.source import DTYPES, QDQ, QUANTIZE, Source, bind, overload, torch_op
 from tosaic.lower.tensor import Tensor, inverse, of_array
 from tosaic.ops._registry import Record, registry
 from tosaic.quantizer.qparams import QParams
 from tosaic.targets import Target
-from tosaic.tosa.ir import Array, DType, Graph, Type
+from tosaic.tosa.ir import Array, DType, Graph, Op, Type
 from tosaic.tosa.spec import Specification
 from tosaic.tosa.verify import verify_legality
 
@@ -29,6 +29,15 @@ class Foreign:
 
     what: str
 
+
+#: ops that give their input's numbers, and convolutions, which round once and may be several for one operator
+_EXACT = frozenset(
+    (
+        *("RESHAPE", "TRANSPOSE", "SLICE", "CONCAT", "PAD", "TILE", "REVERSE", "GATHER", "SCATTER", "SELECT"),
+        *("IDENTITY", "CLAMP", "MAXIMUM", "MINIMUM", "MAX_POOL2D", "REDUCE_MAX", "REDUCE_MIN", "NEGATE", "ABS"),
+        *("CONV2D", "CONV3D", "DEPTHWISE_CONV2D", "TRANSPOSE_CONV2D", "CAST"),
+    )
+)
 
 #: what a node has become: a tensor, several of them, or nothing TOSA knows
 Result = Any
@@ -75,25 +84,28 @@ class Walk:
         try:
             result = self._attempt(node)
         except Unsupported:
-            if not self.lo.has_float or overload(node) in QDQ or not self._reads_codes(node):
+            if not self.lo.has_float or overload(node) in QDQ or not self._can_widen(node):
                 raise
-            # What has no integer form may well have a float one.
-            result = self._attempt(node, real=True)
+            # What has no form in integers or in 16-bit floats may well have one in float32.
+            result = self._attempt(node, wide=True)
         self.results[node] = result
         return result
 
-    def _reads_codes(self, node: Node) -> bool:
-        results = [self.results.get(n) for n in node.all_input_nodes]
-        return any(isinstance(r, Tensor) and not is_real(r) for r in results)
+    def _can_widen(self, node: Node) -> bool:
+        results = [self.get(n) for n in node.all_input_nodes]
+        return any(isinstance(r, Tensor) and (is_small(r) or not is_real(r)) for r in results)
 
-    def _attempt(self, node: Node, real: bool = False) -> Result:
+    def _attempt(self, node: Node, wide: bool = False) -> Result:
         start = len(self.lo.b.ops)
         try:
-            result = self._run(node, real)
-            for op in self.lo.b.ops[start:]:
+            result = self._run(node, wide)
+            made = self.lo.b.ops[start:]
+            for op in made:
                 verify_legality(op, self.lo.spec)
         except Invalid as error:
             raise Unsupported(error.what, error.fix) from error
+        if not wide and sum(_rounds(op) for op in made) > 1:
+            return self._attempt(node, wide=True)
         return result
 
     def _pending_before(self, node: Node) -> list[str]:
@@ -109,7 +121,7 @@ class Walk:
                 todo.extend(one.all_input_nodes)
         return names[::-1]
 
-    def _run(self, node: Node, real: bool) -> Result:
+    def _run(self, node: Node, wide: bool) -> Result:
         name = overload(node)
         if name == "getitem":
             source: Any = node.args[0]
@@ -126,8 +138,10 @@ class Walk:
         if folded is not None:
             return folded
         self._refuse_float(name, arguments)
-        if real or (self.lo.has_float and name not in QDQ and _is_mixed(arguments)):
-            arguments = to_real_all(self.lo, arguments)
+        if wide or (self.lo.has_float and name not in QDQ and _is_mixed(arguments)):
+            arguments = convert_all(arguments, lambda t: to_real(self.lo, t))
+        if wide or (record is not None and _is_summing(record)):
+            arguments = convert_all(arguments, lambda t: widen(self.lo, t))
         table = self._tabulate(node, record, arguments)
         if table is not None:
             return table
@@ -138,8 +152,21 @@ class Walk:
             if family in limit.families and not limit.holds(self.lo, arguments):
                 raise Unsupported(limit.sentence, limit.fix)
         self.lo.next_q = quantised_to(node)
-        result = apply(self.lo, record, arguments)
+        result = self._narrow(node, apply(self.lo, record, arguments))
         self._check(node, result)
+        return result
+
+    def _narrow(self, node: Node, result: Result) -> Result:
+        """The result in torch's dtype, where it was computed in a wider float."""
+        fake = self.source.fake(node)
+        if isinstance(result, Tensor) and isinstance(fake, torch.Tensor) and fake.dtype in DTYPES:
+            return narrow(self.lo, result, DTYPES[fake.dtype])
+        if isinstance(result, (tuple, list)) and isinstance(fake, (tuple, list)):
+            kinds = [DTYPES.get(f.dtype) if isinstance(f, torch.Tensor) else None for f in fake]
+            return tuple(
+                narrow(self.lo, r, k) if isinstance(r, Tensor) and k is not None else r
+                for r, k in zip(result, kinds, strict=False)
+            )
         return result
 
     def _argument(self, value: Any) -> Any:
@@ -333,6 +360,8 @@ def _real(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     assert value.array is not None
+    if value.dtype is DType.BF16:
+        return torch.from_numpy(value.array.view(np.int16).copy()).view(torch.bfloat16)
     return torch.from_numpy(value.real().astype(np.float32) if value.q is not None else value.array.copy())
 
 
@@ -340,6 +369,17 @@ def _is_mixed(arguments: Mapping[str, Any]) -> bool:
     """Whether a float tensor meets a quantised one: the operator is then computed in float, as torch does."""
     tensors = _tensors(arguments)
     return any(t.is_float and not t.is_const for t in tensors) and not all(is_real(t) for t in tensors)
+
+
+def _is_summing(record: Record) -> bool:
+    """Operators of many steps: torch computes them in float32 and rounds once, also for 16-bit floats."""
+    return record.expand is not None or record.family in ("norm", "pool", "reduce", "attention")
+
+
+def _rounds(op: Op) -> bool:
+    """Whether an op rounds to a 16-bit float: torch does that once per operator, after all its steps."""
+    small = bool(op.inputs) and op.outputs[0].dtype in (DType.F16, DType.BF16)
+    return small and op.kind not in _EXACT
 
 
 def _is_pointwise(node: Node) -> bool:

@@ -1,11 +1,11 @@
-"""Between codes and real numbers, inside a delegate that has both: quantise, dequantise and pending tables in TOSA FP.
+"""Between codes, 16-bit floats and float32, inside one delegate: quantise, dequantise, widen and narrow in TOSA FP.
 
-Every step gives the numbers that torch's quantize_per_tensor and dequantize_per_tensor give, bit for bit.
+Quantise and dequantise give the numbers that torch's quantize_per_tensor and dequantize_per_tensor give, bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Tensor, of_array, with_value
 from tosaic.quantizer.qparams import QParams, along
 from tosaic.tosa import ops as tosa
+from tosaic.tosa.encode import encode
 from tosaic.tosa.ir import DType, Value
 
 
@@ -49,15 +50,38 @@ def to_real(lo: Lowering, t: Tensor) -> Tensor:
     return with_value(t, value)
 
 
-def to_real_all(lo: Lowering, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of an operator with every tensor among them in float."""
+def convert_all(value: Any, convert: Callable[[Tensor], Tensor]) -> Any:
+    """The same arguments or results with every tensor among them converted."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(convert_all(v, convert) for v in value)
+    if isinstance(value, Mapping):
+        return {name: convert_all(v, convert) for name, v in value.items()}
+    return convert(value) if isinstance(value, Tensor) else value
 
-    def convert(value: Any) -> Any:
-        if isinstance(value, list):
-            return [convert(v) for v in value]
-        return to_real(lo, value) if isinstance(value, Tensor) else value
 
-    return {name: convert(value) for name, value in arguments.items()}
+def is_small(t: Tensor) -> bool:
+    """Whether it is a float of 16 bits."""
+    return t.dtype in (DType.F16, DType.BF16)
+
+
+def widen(lo: Lowering, t: Tensor) -> Tensor:
+    """A 16-bit float tensor in float32; any other as it is."""
+    if not is_small(t):
+        return t
+    if t.is_const:
+        return of_array(t.real().astype(np.float32), DType.F32)
+    assert t.value is not None
+    return with_value(t, tosa.cast(lo.b, t.value, DType.F32))
+
+
+def narrow(lo: Lowering, t: Tensor, dtype: DType) -> Tensor:
+    """A float tensor in the float type that torch gives it."""
+    if not (t.is_float and dtype.is_float and is_real(t)) or t.dtype is dtype:
+        return t
+    if t.is_const:
+        return of_array(encode(t.real(), dtype), dtype)
+    assert t.value is not None
+    return with_value(t, tosa.cast(lo.b, t.value, dtype))
 
 
 def to_codes(lo: Lowering, t: Tensor, q: QParams) -> Tensor:

@@ -171,21 +171,19 @@ def _invent(fake: torch.Tensor) -> torch.Tensor:
 
 
 def source_line(node: Node) -> str:
-    """file:line of the user's code that made a node: the innermost frame outside torch and site-packages.
+    """file:line of the code that made a node: the innermost frame of the user's, else of a package other than torch.
 
-    A model that is an nn.Sequential has no line of the user's: then it is the innermost frame of all.
+    A model that is an nn.Sequential has neither: then it is the innermost frame of all.
     """
-    trace = node.meta.get("stack_trace") or ""
-    best = last = ""
-    for line in map(str.strip, trace.splitlines()):
+    found = {"user": "", "package": "", "torch": ""}
+    for line in map(str.strip, (node.meta.get("stack_trace") or "").splitlines()):
         if not line.startswith('File "'):
             continue
         path, _, rest = line[6:].partition('", line ')
-        number = rest.split(",")[0]
-        last = f"{path}:{number}"
-        if "site-packages" not in path and "/torch/" not in path.replace("\\", "/"):
-            best = last
-    return best or last
+        place = path.replace("\\", "/")
+        owner = "torch" if "/torch/" in place else ("package" if "/site-packages/" in place else "user")
+        found[owner] = f"{path}:{rest.split(',')[0]}"
+    return found["user"] or found["package"] or found["torch"]
 
 
 def module_path(node: Node) -> str:

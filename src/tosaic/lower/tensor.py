@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tosaic.quantizer.qparams import QParams, Reals, dequantize
+from tosaic.tosa.encode import decode
 from tosaic.tosa.ir import Array, DType, Value
 
 
@@ -73,7 +74,7 @@ class Tensor:
     def real(self) -> Reals:
         """The real numbers of a constant."""
         assert self.array is not None
-        return self.array.astype(np.float64) if self.q is None else dequantize(self.array, self.q)
+        return decode(self.array, self.dtype).astype(np.float64) if self.q is None else dequantize(self.array, self.q)
 
 
 def of_value(value: Value, q: QParams | None = None) -> Tensor:

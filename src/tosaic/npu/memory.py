@@ -156,7 +156,6 @@ class _Part:
 
 def _cut_tiles(source: FeatureMap, shape: Shape, first_row: int) -> Iterator[tuple[slice, slice, int]]:
     """Rows and columns (relative to the block) of each tile that the block touches, with the address of its corner."""
-    step_x = _BRICK * source.bits // 8 if source.bricks else source.stride_x
     last_row = first_row + shape.height
     sides = ((0, min(shape.width, source.width0), source.height0, 0), (source.width0, shape.width, source.height1, 1))
     for left, right, split, side in sides:
@@ -167,8 +166,7 @@ def _cut_tiles(source: FeatureMap, shape: Shape, first_row: int) -> Iterator[tup
             (max(first_row, split), last_row, side + 2, split),
         ):
             if top < bottom:
-                # Tiles 0 and 2 begin at column 0, tiles 1 and 3 at the column where they take over.
-                start = source.bases[tile] + (top - origin) * source.stride_y + (left - sides[side][0]) * step_x
+                start = source.bases[tile] + (top - origin) * source.stride_y
                 yield slice(top - first_row, bottom - first_row), slice(left, right), start
 
 

@@ -11,6 +11,7 @@ from tosaic.errors import Unsupported
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Tensor, of_array, with_value
 from tosaic.tosa.build import Builder
+from tosaic.tosa.encode import decode, encode
 from tosaic.tosa.ir import NUMPY, DType, Value
 
 
@@ -44,8 +45,9 @@ def _match_dtype(value: Tensor, like: Tensor) -> Tensor:
     """A lone constant takes the dtype of the other operand, as torch promotes it."""
     if value.is_const and value.q is None and like.q is None and value.size == 1 and value.dtype is not like.dtype:
         assert value.array is not None
-        if like.dtype.is_float or np.array_equal(value.array, value.array.astype(NUMPY[like.dtype])):
-            return of_array(value.array.astype(NUMPY[like.dtype]), like.dtype)
+        numbers = decode(value.array, value.dtype)
+        if like.dtype.is_float or np.array_equal(numbers, numbers.astype(NUMPY[like.dtype])):
+            return of_array(encode(numbers, like.dtype), like.dtype)
     return value
 
 

@@ -26,6 +26,12 @@ nn: Any = _Lazy("torch.nn")
 F: Any = _Lazy("torch.nn.functional")
 
 
+#: all families that samples are run on
+EVERYWHERE = ("tosa", "u55", "u65", "u85")
+#: what needs SELECT, GATHER or comparisons
+NOT_U55 = ("tosa", "u85")
+
+
 @dataclass(frozen=True, slots=True)
 class Input:
     """A random input: uniform in [low, high] (`float32`), or integers from low to high."""
@@ -40,14 +46,15 @@ class Input:
 class Sample:
     """A call of an operator. `call` takes the inputs; with `module` it is a factory of an nn.Module instead.
 
-    `flavours` names where the sample is meant to run; ints have no quantised form, some ops no float form.
-    `composite` marks calls that the quantizer expands into several stages.
+    `flavours` names the profiles it is meant for; ints have no quantised form, some ops no float form.
+    `targets` names the families that take it; on the others a limit of the record must keep it out.
     """
 
     call: Callable[..., Any]
     inputs: tuple[Input, ...]
     module: bool = False
     flavours: tuple[str, ...] = ("FP", "INT")
+    targets: tuple[str, ...] = EVERYWHERE
 
 
 def f32(*shape: int, low: float = -2.0, high: float = 2.0) -> Input:
@@ -63,9 +70,19 @@ def _flavours(inputs: tuple[Input, ...]) -> tuple[str, ...]:
     return ("INT",) if any(i.dtype != "float32" for i in inputs) else ("FP", "INT")
 
 
-def call(function: Callable[..., Any], *inputs: Input, flavours: tuple[str, ...] | None = None) -> Sample:
-    return Sample(function, inputs, flavours=_flavours(inputs) if flavours is None else flavours)
+def call(
+    function: Callable[..., Any],
+    *inputs: Input,
+    flavours: tuple[str, ...] | None = None,
+    targets: tuple[str, ...] = EVERYWHERE,
+) -> Sample:
+    return Sample(function, inputs, False, _flavours(inputs) if flavours is None else flavours, targets)
 
 
-def module(factory: Callable[[], Any], *inputs: Input, flavours: tuple[str, ...] | None = None) -> Sample:
-    return Sample(factory, inputs, module=True, flavours=_flavours(inputs) if flavours is None else flavours)
+def module(
+    factory: Callable[[], Any],
+    *inputs: Input,
+    flavours: tuple[str, ...] | None = None,
+    targets: tuple[str, ...] = EVERYWHERE,
+) -> Sample:
+    return Sample(factory, inputs, True, _flavours(inputs) if flavours is None else flavours, targets)

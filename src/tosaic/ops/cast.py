@@ -15,7 +15,8 @@ from tosaic.ops._registry import op
 from tosaic.ops._samples import F, call, f32, module, nn, torch
 from tosaic.quantizer.qparams import QParams
 from tosaic.tosa import ops as tosa
-from tosaic.tosa.ir import DType
+from tosaic.tosa.encode import decode, encode
+from tosaic.tosa.ir import NUMPY, DType
 
 _DTYPES = {
     "torch.bool": DType.BOOL,
@@ -177,9 +178,8 @@ def to(lo: Lowering, self: Tensor, dtype: Any = None, other: Tensor | None = Non
     if kind is None or self.q is not None:
         raise Unsupported(f"a cast from {meaning.value} to {dtype} is not possible on the target", "keep one dtype")
     if self.is_const and self.array is not None:
-        from tosaic.tosa.ir import NUMPY
-
-        return of_array(self.array.astype(NUMPY[kind]), kind)
+        numbers = decode(self.array, self.dtype)
+        return of_array(encode(numbers, kind) if kind.is_float else numbers.astype(NUMPY[kind]), kind)
     if (self.is_float or kind.is_float) and not lo.has_float:
         raise Unsupported(f"a cast from {self.dtype.value} to {kind.value} needs float", "keep this part quantised")
     assert self.value is not None

@@ -53,7 +53,7 @@ def batch_product(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
         return of_value(value, accumulator((x.q.s * y.q.s,)))
     if not x.is_float or not y.is_float:
         raise Unsupported("an integer matrix product without quantisation is not available", "quantise the model")
-    return of_value(tosa.matmul(lo.b, lo.emit(x), lo.emit(y)))
+    return of_value(tosa.matmul(lo.b, lo.emit(x), lo.emit(y), out_type=DType.F32))
 
 
 def expanded(lo: Lowering, x: Tensor, shape: tuple[int, ...]) -> Tensor:

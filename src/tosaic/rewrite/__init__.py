@@ -7,18 +7,24 @@ from typing import TypeAlias
 
 from tosaic.rewrite.dead import drop_dead
 from tosaic.rewrite.merge import merge_equal
+from tosaic.rewrite.transpose import convolve_transposes
+from tosaic.targets import Target
 from tosaic.tosa.ir import Graph
 
-Rewrite: TypeAlias = Callable[[Graph], Graph]
+Rewrite: TypeAlias = Callable[[Graph, Target], Graph]
 
 PIPELINE: tuple[tuple[Rewrite, str], ...] = (
-    (merge_equal, "first: what is computed twice is dead once it is merged"),
-    (drop_dead, "last: everything before may leave ops that nobody reads"),
+    (lambda g, t: merge_equal(g), "first: what is computed twice is dead once it is merged"),
+    (lambda g, t: drop_dead(g), "before costs are weighed: a transpose that nobody reads costs nothing"),
+    (
+        lambda g, t: convolve_transposes(g, t.family),
+        "last: nothing later would know these convolutions for transposes",
+    ),
 )
 
 
-def rewrite(graph: Graph) -> Graph:
+def rewrite(graph: Graph, target: Target) -> Graph:
     """The graph after all rewrites."""
     for step, _ in PIPELINE:
-        graph = step(graph)
+        graph = step(graph, target)
     return graph

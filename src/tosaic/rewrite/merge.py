@@ -6,6 +6,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
+from tosaic.rewrite.replace import with_inputs
 from tosaic.tosa.ir import Graph, Op, Value
 
 _UNIQUE = frozenset(
@@ -27,18 +28,12 @@ def merge_equal(graph: Graph) -> Graph:
         key = _key(op, inputs)
         known = None if key is None else first.get(key)
         if known is None:
-            known = op if inputs == op.inputs else Op(op.kind, inputs, _copies(op), op.attrs, op.origin)
-            for value in known.outputs:
-                value.op = known
+            known = with_inputs(op, inputs)
             ops.append(known)
             if key is not None:
                 first[key] = known
         same.update(zip(op.outputs, known.outputs, strict=True))
     return Graph(graph.inputs, [same.get(v, v) for v in graph.outputs], ops)
-
-
-def _copies(op: Op) -> tuple[Value, ...]:
-    return tuple(Value(v.type) for v in op.outputs)
 
 
 def _key(op: Op, inputs: tuple[Value, ...]) -> Hashable:

@@ -7,6 +7,7 @@ in a child process, since a program that it does not like may end it.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,4 +56,16 @@ def _check(reply: Reply) -> None:
     if error is not None:
         raise Invalid(error["what"], where=error["where"], why=error["why"], fix=error["fix"])
     if reply.failure:
-        raise ToolFailed("ExecuTorch's runtime does not run the program", log=reply.log, why=reply.failure)
+        why, fix = _find_reason(reply)
+        raise ToolFailed("ExecuTorch's runtime does not run the program", log=reply.log, why=why, fix=fix)
+
+
+def _find_reason(reply: Reply) -> tuple[str, str]:
+    missing = re.findall(r"Missing operator: \[\d+\] (\S+)", reply.log)
+    if missing:
+        names = ", ".join(f"`{name}`" for name in dict.fromkeys(missing))
+        fix = "a device needs a kernel for them too; engine `npu` takes torch's"
+        return f"it has no kernel for {names}", fix
+    # What the runtime logs stands before what its caller sees, which is only a number.
+    logged = re.findall(r"^\[\w+\.\w+:\d+\] (.+)$", reply.log, re.MULTILINE)
+    return "; ".join([*logged[-1:], reply.failure]), ""

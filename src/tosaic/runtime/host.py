@@ -44,6 +44,20 @@ class Call:
     index: int
 
 
+def list_calls(plan: Plan) -> list[Call]:
+    """What a program does if it takes no jump: the calls of an engine that does not tell."""
+    calls: list[Call] = []
+    for step in (step for chain in plan.chains for step in chain.instructions):
+        match step:
+            case model.KernelCall(index):
+                calls.append(Call("kernel", str(plan.operators[index]), index))
+            case model.DelegateCall(index):
+                calls.append(Call("delegate", plan.delegates[index].id, index))
+            case _:
+                pass
+    return calls
+
+
 def run_npu(
     data: bytes, _specs: Sequence[tuple[str, bytes]], inputs: list[Array], outputs: list[TensorType]
 ) -> list[Array]:

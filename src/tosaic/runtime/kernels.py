@@ -55,6 +55,14 @@ def _empty(size: Sequence[int], _order: Sequence[int]) -> torch.Tensor:
     return torch.zeros(list(size))
 
 
+def _quantize(source: torch.Tensor, scale: float, zero: int, low: int, high: int, _dtype: int) -> torch.Tensor:
+    import torch
+
+    # ExecuTorch inverts the scale as a float, torch as a double: they differ at ties.
+    inverse = 1.0 / torch.tensor(scale, dtype=torch.float32)
+    return torch.clamp(torch.round(source.to(torch.float32) * inverse) + zero, low, high)
+
+
 def _divide(a: float, b: float) -> float:
     return a / b
 
@@ -67,13 +75,14 @@ def _round(number: float) -> int:
     return round(number)
 
 
-#: ExecuTorch's own kernels: how many values each takes, and what it computes.
+#: Kernels that only ExecuTorch has or computes this way: how many values each takes, and what it gives.
 _OWN: Mapping[str, tuple[int, Callable[..., Any]]] = MappingProxyType(
     {
         "executorch_prim::et_view.default": (2, _view),
         "dim_order_ops::_to_dim_order_copy.out": (3, _convert),
         "dim_order_ops::_clone_dim_order.out": (3, _convert),
         "dim_order_ops::_empty_dim_order.out": (2, _empty),
+        "quantized_decomposed::quantize_per_tensor.out": (6, _quantize),
         "executorch_prim::add.Scalar": (2, operator.add),
         "executorch_prim::sub.Scalar": (2, operator.sub),
         "executorch_prim::mul.Scalar": (2, operator.mul),

@@ -127,15 +127,18 @@ def _check_inputs(plan: pte_file.Plan, inputs: Sequence[Array]) -> list[Array]:
     if len(inputs) != len(plan.inputs):
         raise Invalid(f"{len(inputs)} inputs were given, the program takes {len(plan.inputs)}")
     arrays: list[Array] = []
-    for i, (index, array) in enumerate(zip(plan.inputs, inputs, strict=True)):
+    for i, (index, given) in enumerate(zip(plan.inputs, inputs, strict=True)):
         wanted = plan.values[index]
         if not isinstance(wanted, pte_file.Tensor):
             raise Invalid(f"input {i} of the program is no tensor", fix="compile a model that takes tensors")
-        if wanted.dtype == "bfloat16" and array.dtype == np.uint16:
-            array = array.view(ml_dtypes.bfloat16)
+        raw = wanted.dtype == "bfloat16" and given.dtype == np.uint16
+        array: Array = given.view(ml_dtypes.bfloat16) if raw else given
         if (array.dtype.name, array.shape) != (wanted.dtype, wanted.shape):
-            given, takes = f"{array.dtype.name}{list(array.shape)}", f"{wanted.dtype}{list(wanted.shape)}"
-            raise Invalid(f"input {i} is {given}, the program takes {takes}", fix=f"convert it to {takes}")
+            takes = f"{wanted.dtype}{list(wanted.shape)}"
+            raise Invalid(
+                f"input {i} is {array.dtype.name}{list(array.shape)}, the program takes {takes}",
+                fix=f"convert it to {takes}",
+            )
         arrays.append(array)
     return arrays
 

@@ -41,7 +41,7 @@ class Refused(ToolFailed):
         self.kinds = refused_kinds(log)
         self.names = _find_names(tosa, self.kinds)
         kept = _keep(tosa)
-        again = " ".join(["model-converter", *flags, "-i", str(kept), "-o", "/tmp/model.vgf"]) if kept else ""
+        again = " ".join(["model-converter", *flags, "-i", str(kept), "-o", "model.vgf"]) if kept else ""
         super().__init__(
             "the model converter refused the graph",
             log=log,

@@ -1,0 +1,83 @@
+"""Look-up tables in the NPU's internal RAM, which the output stage applies after the clamp."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tosaic.npu.errors import UnknownField
+from tosaic.npu.memory import INTERNAL, Memory, Numbers
+from tosaic.npu.record import FeatureMap, Op
+from tosaic.npu.registers import Family
+
+#: Bytes of internal RAM that hold the tables.
+LUT_BYTES = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: of results, or (`slopes`) of base and slope for 512 steps of 128 each.
+
+    `widened` keeps the seven fraction bits in the result.
+    """
+
+    entries: Numbers
+    first: int
+    slopes: Numbers | None = None
+    widened: bool = False
+
+    def look_up(self, values: Numbers) -> Numbers:
+        if self.slopes is None:
+            return self.entries[values - self.first]
+        index = (values >> 7) - self.first
+        base, slope = self.entries[index], self.slopes[index]
+        rise = slope * (values & 127)
+        return (base << 7) + rise if self.widened else base + ((rise + 64) >> 7)
+
+
+def find_table(op: Op, memory: Memory, target: FeatureMap) -> Table | None:
+    """The table that an operation's activation names, None for a plain clamp."""
+    function = op.name("ACTIVATION", "activation_function")
+    if function in ("RELU", "LUT_NONE"):
+        return None
+    return _find_u85(op, memory, function) if op.family is Family.U85 else _find_u55(op, memory, function, target)
+
+
+def _find_u55(op: Op, memory: Memory, function: str, target: FeatureMap) -> Table:
+    if not function.startswith("TABLE_"):
+        raise op.unknown("ACTIVATION", "activation_function", f"{function} is not known")
+    slot = int(function.removeprefix("TABLE_"))
+    start = table_start(memory) + slot * 256
+    if target.bits == 16:
+        return _read_slopes(op, memory, start)
+    return _read_plain(op, memory, start, "<i4" if target.bits == 32 else target.dtype, signed=target.signed)
+
+
+def _find_u85(op: Op, memory: Memory, function: str) -> Table:
+    slot = op.get("ACTIVATION", "table")
+    match function:
+        case "LUT_S8_S8":
+            return _read_plain(op, memory, slot * 256, "<i1", signed=True)
+        case "LUT_S16_S16":
+            return _read_slopes(op, memory, slot * LUT_BYTES)
+        case "LUT_S16_S32":
+            return _read_slopes(op, memory, slot * LUT_BYTES, widened=True)
+        case _:
+            raise UnknownField("ACTIVATION.activation_function", function, offset=op.offset)
+
+
+def table_start(memory: Memory) -> int:
+    """Where the tables of a U55 lie: at the end of its internal RAM."""
+    return len(memory.regions[INTERNAL].data) - LUT_BYTES
+
+
+def _read_plain(op: Op, memory: Memory, start: int, dtype: str, *, signed: bool) -> Table:
+    size = np.dtype(dtype).itemsize
+    entries = memory.view(INTERNAL, start, (256,), (size,), dtype, op.offset, write=False)
+    return Table(entries.astype(np.int64), -128 if signed else 0)
+
+
+def _read_slopes(op: Op, memory: Memory, start: int, *, widened: bool = False) -> Table:
+    pairs = memory.view(INTERNAL, start, (512, 2), (4, 2), "<i2", op.offset, write=False).astype(np.int64)
+    return Table(pairs[:, 0], -256, pairs[:, 1], widened)

@@ -1,0 +1,140 @@
+"""Weights of a convolution: where their streams lie, how they are decoded, and the order in which they come."""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tosaic.errors import ToolFailed
+from tosaic.npu.errors import Malformed, TooMuch
+from tosaic.npu.memory import Memory
+from tosaic.npu.order_u55 import OrderU55
+from tosaic.npu.order_u85 import OrderU85
+from tosaic.npu.output import Scale, read_rounding
+from tosaic.npu.record import Kind, Op, Shape, Window
+from tosaic.npu.registers import Family
+from tosaic.tools.worker import Worker
+
+_RECORD_BYTES = 10
+#: More weights than this do not come from one stream of a real network.
+_MAX_WEIGHTS = 1 << 26
+_DECODE_SECONDS = 20.0
+_CACHE_BYTES = 128 << 20
+
+Order = OrderU55 | OrderU85
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Weights as [kernel rows, kernel columns, input channels, output channels]; `reach` bounds any weighted sum."""
+
+    values: npt.NDArray[np.float32]
+    reach: int
+
+
+class WeightCache:
+    """Decoded weights by stream and geometry: stripes of one operator decode the same bytes again and again."""
+
+    def __init__(self, limit: int = _CACHE_BYTES) -> None:
+        self._limit = limit
+        self._kept: OrderedDict[tuple[tuple[bytes, ...], Order], Weights] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, streams: tuple[bytes, ...], order: Order, offset: int) -> Weights:
+        key = (streams, order)
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+            return found
+        found = _decode(streams, order, offset)
+        self._kept[key] = found
+        self._bytes += found.values.nbytes
+        while self._bytes > self._limit and len(self._kept) > 1:
+            _, dropped = self._kept.popitem(last=False)
+            self._bytes -= dropped.values.nbytes
+        return found
+
+
+def load_weights(op: Op, memory: Memory, cache: WeightCache, window: Window, depth: int, ofm: Shape) -> Weights:
+    """The weights of a convolution with `depth` input channels (1 for a depthwise one)."""
+    order = OrderU85.of(op, window, depth, ofm) if op.family is Family.U85 else OrderU55.of(op, window, depth, ofm)
+    if order.count > _MAX_WEIGHTS:
+        raise TooMuch(f"a convolution with {order.count} weights", offset=op.offset)
+    region = op.get("WEIGHT_REGION")
+    names = ("WEIGHT", "WEIGHT1", "WEIGHT2", "WEIGHT3")[: order.streams]
+    streams = tuple(
+        memory.read_bytes(region, op.get(f"{name}_BASE"), op.get(f"{name}_LENGTH"), op.offset).tobytes()
+        for name in names
+    )
+    return cache.get(streams, order, op.offset)
+
+
+def _decode(streams: tuple[bytes, ...], order: Order, offset: int) -> Weights:
+    if isinstance(order, OrderU85) and order.fast:
+        numbers = [order.expand(streams[0], offset)]
+    else:
+        numbers = decode_streams(streams, offset)
+    values = order.arrange(numbers, offset)
+    sums = np.abs(values).sum(axis=(0, 1, 2), dtype=np.float64)
+    return Weights(values, int(sums.max()))
+
+
+@functools.cache
+def _worker() -> Worker:
+    return Worker("tosaic.npu.weights_child", "the weight decoder")
+
+
+def decode_streams(streams: Sequence[bytes], offset: int) -> list[npt.NDArray[np.int16]]:
+    """The numbers in compressed weight streams; an empty stream has none."""
+    filled = [stream for stream in streams if stream]
+    try:
+        reply = _worker().request({}, filled, timeout=_DECODE_SECONDS) if filled else None
+    except ToolFailed as error:
+        raise Malformed("a weight stream is damaged", offset=offset, why=error.why or error.what) from None
+    if reply is not None and reply.failure:
+        raise Malformed("a weight stream is damaged", offset=offset, why=reply.failure)
+    parts = iter(reply.parts if reply is not None else ())
+    return [np.frombuffer(next(parts) if stream else b"", np.int16) for stream in streams]
+
+
+def load_scales(op: Op, memory: Memory, depth: int) -> Scale:
+    """Bias, factor and shift of every output channel."""
+    region = op.get("SCALE_REGION")
+    cores = 2 if op.family is Family.U65 and op.macs == 512 else 1
+    parts = np.zeros((depth, _RECORD_BYTES), np.uint8)
+    for core in range(cores):
+        rows = parts[core::cores]
+        name = f"SCALE{core}" if core else "SCALE"
+        # A core without channels has no records.
+        if len(rows) == 0:
+            continue
+        size = len(rows) * _RECORD_BYTES
+        if op.get(f"{name}_LENGTH") < size:
+            raise Malformed(f"{name}_LENGTH is too small for {len(rows)} channels", offset=op.offset)
+        data = memory.read_bytes(region, op.get(f"{name}_BASE"), size, op.offset)
+        rows[...] = data.reshape(len(rows), _RECORD_BYTES)
+    if op.family is not Family.U85:
+        bias, factor, shift = _number(parts, 0, 5, 40), _number(parts, 5, 9, 32), parts[:, 9].astype(np.int64)
+    elif op.name("ACC_FORMAT", "acc_format") == "I32":
+        bias, factor, shift = _number(parts, 0, 4, 32), _number(parts, 4, 8, 32), parts[:, 8].astype(np.int64)
+    else:
+        bias, factor, shift = _number(parts, 0, 6, 48), _number(parts, 6, 8, 16), parts[:, 8].astype(np.int64)
+    if (shift > 63).any() or (op.family is Family.U85 and (parts[:, 9].any() or (factor < 0).any())):
+        raise Malformed("a scale record has bits that mean nothing", offset=op.offset)
+    return Scale(factor, shift, bias, read_rounding(op))
+
+
+def _number(rows: npt.NDArray[np.uint8], first: int, last: int, bits: int) -> npt.NDArray[np.int64]:
+    """A signed little-endian number in some columns of the rows."""
+    places = np.arange(0, bits, 8, dtype=np.int64)
+    value = (rows[:, first:last].astype(np.int64) << places).sum(axis=1)
+    return np.where(value >> (bits - 1), value - (1 << bits), value)
+
+
+def is_depthwise(op: Op) -> bool:
+    return op.kind is Kind.DEPTHWISE

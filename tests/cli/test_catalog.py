@@ -1,0 +1,150 @@
+"""`tosaic ops`, `tosaic targets`, `tosaic doctor`, and the command itself."""
+
+import importlib.metadata
+import shutil
+from typing import Any
+
+import pytest
+
+import tosaic as package
+from tosaic import doctor
+from tosaic.ops._registry import registry
+from tosaic.report.header import sanitise
+from tosaic.report.terminal import Page
+from tosaic.targets import ACCELERATORS
+from tosaic.tools import vela
+
+
+def test_version_and_help(tosaic: Any) -> None:
+    assert tosaic("--version").stdout == f"tosaic {package.__version__}\n"
+    text = tosaic("--help").stdout
+    assert all(name in text for name in ("compile", "inspect", "ops", "targets", "doctor", "2 bad input"))
+    assert tosaic().code != 0
+    help_text = " ".join(tosaic("compile", "--help").stdout.split())
+    assert "A .py file is code, and it is run" in help_text
+    for option in (
+        "--target",
+        "--calibration",
+        "--io <float|int8>",
+        "--layout <nchw|nhwc>",
+        "--memory-mode",
+        "--system-config",
+        "--no-delegate",
+        "--no-quantize",
+        "--intermediates",
+        "--no-sidecar",
+        "--header",
+        "--json",
+        "--output",
+        "--debug",
+    ):
+        assert option in help_text, option
+
+
+def test_ops_lists_every_record(tosaic: Any) -> None:
+    done = tosaic("ops")
+    assert done.code == 0
+    assert all(name in done.stdout for name in registry().records)
+    found = tosaic("ops", "ethos-u55-128", "--json").json
+    assert (found["schema"], found["target"]) == ("tosaic-ops/1", "ethos-u55-128")
+    rows = {row["name"]: row for row in found["ops"]}
+    assert set(rows) == set(registry().records)
+    assert rows["conv2d"]["quant"] == "weight" and rows["softmax"]["quant"] == "expand"
+    assert rows["avg_pool2d"]["quant"] == "depends" and "aten.add.Tensor" in rows["add"]["overloads"]
+
+
+def test_ops_shows_the_limits_of_a_target(tosaic: Any) -> None:
+    everywhere = tosaic("ops", "--json").json["ops"]
+    for name in ("ethos-u55-128", "ethos-u85-256"):
+        family = ACCELERATORS[name].family
+        for row, full in zip(tosaic("ops", name, "--json").json["ops"], everywhere, strict=True):
+            assert row["limits"] == [limit for limit in full["limits"] if family in limit["targets"]]
+    assert tosaic("ops", "u77").code == 2
+
+
+def test_targets_lists_all(tosaic: Any) -> None:
+    done = tosaic("targets")
+    assert done.code == 0
+    assert all(name in done.stdout for name in ACCELERATORS)
+    assert "TOSA-1.0+INT, TOSA-1.0+FP" in done.stdout
+    found = tosaic("targets", "--json").json
+    assert found["schema"] == "tosaic-targets/1"
+    assert set(ACCELERATORS) <= {target["name"] for target in found["accelerators"]}
+    assert found["families"]["u55"]["memory_modes"] == ["Sram_Only", "Shared_Sram"]
+    assert "Dedicated_Sram_384KB" in found["families"]["u65"]["memory_modes"]
+    for family, choices in found["families"].items():
+        assert all(name.startswith(f"Ethos_{family.upper()}_") for name in choices["system_configs"])
+
+
+@pytest.mark.parametrize("command", [["targets"], ["ops"]], ids=lambda c: c[0])
+def test_no_column_is_cut(tosaic: Any, command: list[str]) -> None:
+    wide, narrow = (tosaic(*command, env={"COLUMNS": width}).stdout for width in ("300", "44"))
+    assert max(map(len, narrow.splitlines())) <= 44
+    joined = "".join(narrow.split())
+    # Where a table turns into lists the order is another one, but every word is there.
+    assert all("".join(word) in joined for word in wide.split())
+
+
+def test_colour_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    Page().title("words")
+    assert capsys.readouterr().out == "\x1b[1mwords\x1b[0m\n"
+    monkeypatch.setenv("NO_COLOR", "1")
+    Page().title("words")
+    assert capsys.readouterr().out == "words\n"
+
+
+def test_doctor_finds_this_machine_well(tosaic: Any) -> None:
+    found = tosaic("doctor", "--json")
+    assert found.code == 0, found.stdout
+    assert (found.json["schema"], found.json["ok"]) == ("tosaic-doctor/1", True)
+    checks = {check["name"]: check for check in found.json["checks"]}
+    assert checks["torch"]["found"] == importlib.metadata.version("torch")
+    assert checks["Vela"]["found"].startswith("runs") and checks["Ethos-U compile"]["found"].startswith("works")
+    assert checks["TOSA reference model"]["found"] == "runs: 1 + 1 = 2"
+
+
+def test_doctor_says_what_is_missing(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "torchao":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1.0" if name == "executorch" else "9.9"
+
+    def fail(*_: object) -> None:
+        raise OSError("no child process")
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(vela, "compile", fail)
+    monkeypatch.setattr("tosaic.doctor._run_compile", fail)
+    done = tosaic("doctor")
+    assert done.code == 3
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "missing torchao not installed" in lines and "missing executorch 1.0, but" in " ".join(lines)
+    assert any(line.startswith("fix: pip install 'torchao") for line in lines)
+    assert "optional C++ compiler none" in lines
+    assert "missing Vela OSError: no child process" in lines
+    assert "missing Ethos-U compile OSError: no child process" in lines
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted", "fits"),
+    [
+        ("2.13.0+cpu", "<2.14,>=2.13", True),
+        ("2.14.0", "<2.14,>=2.13", False),
+        ("2.12.9", ">=2.13", False),
+        ("2026.8.0", ">=2026.8,<2026.9", True),
+        ("1.0", "", True),
+    ],
+)
+def test_version_ranges(version: str, wanted: str, fits: bool) -> None:
+    assert doctor.fits(version, wanted) == fits
+
+
+@pytest.mark.parametrize(
+    ("model", "name"), [("mobilenet_v2", "MOBILENET_V2"), ("2 nets-ü", "MODEL_2_NETS"), ("*/", "MODEL"), ("", "MODEL")]
+)
+def test_names_for_c(model: str, name: str) -> None:
+    assert sanitise(model) == name

@@ -1,0 +1,196 @@
+"""Every way in which a command can be refused: exit code, words, and nothing lost."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tosaic import api, model_file
+from tosaic.cli.guard import explain
+from tosaic.errors import Invalid
+
+MODEL = """
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+model = Net(){mode}
+inputs = (torch.linspace(-1, 1, 6).reshape(2, 3),)
+"""
+
+
+@pytest.fixture
+def relu(tmp_path: Path) -> Path:
+    path = tmp_path / "relu.py"
+    path.write_text(MODEL.format(mode=".eval()"))
+    return path
+
+
+def _refuse(done: Any, *words: str, code: int = 2) -> None:
+    assert done.code == code, done.stderr
+    assert done.stdout == ""
+    for word in words:
+        assert word in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_train_mode(tosaic: Any, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(MODEL.format(mode=""))
+    _refuse(tosaic("compile", path), "train mode", "fix: call model.eval()")
+
+
+def test_dynamic_shapes(tosaic: Any, tmp_path: Path, relu: Path) -> None:
+    module, inputs = model_file.load(str(relu))
+    assert inputs is not None
+    shapes = {"x": {0: torch.export.Dim("batch", min=2, max=8)}}
+    program = torch.export.export(module, inputs, dynamic_shapes=shapes)
+    torch.export.save(program, tmp_path / "dynamic.pt2")
+    _refuse(tosaic("compile", tmp_path / "dynamic.pt2"), "dynamic shapes", "fix: export without dynamic_shapes")
+    with pytest.raises(Invalid, match="dynamic shapes"):
+        api.compile(program)
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [
+        (torch.tensor([[0.0, 1.0, float("nan")], [1.0, 2.0, 3.0]]), ("NaN or infinity", "fix: clean")),
+        (torch.tensor([[0.0, 1.0, float("inf")], [1.0, 2.0, 3.0]]), ("NaN or infinity",)),
+        (torch.full((2, 3), 0.25), ("is 0.25 everywhere", "fix: calibrate with real samples")),
+        (torch.rand(3, 3), ("shape [3, 3]", "the model takes [2, 3]")),
+        (torch.ones(2, 3, dtype=torch.int32), ("is int32", "the model takes float32", ".to(torch.float32)")),
+        ((torch.rand(2, 3), torch.rand(2, 3)), ("has 2 inputs", "the model takes 1")),
+        ({"x": "text"}, ("is a str, not a tensor",)),
+        ([], ("no calibration sample",)),
+    ],
+    ids=["nan", "infinity", "constant", "shape", "dtype", "count", "text", "none"],
+)
+def test_calibration(tosaic: Any, tmp_path: Path, relu: Path, sample: Any, words: tuple[str, ...]) -> None:
+    torch.save(sample, tmp_path / "data.pt")
+    _refuse(tosaic("compile", relu, "--calibration", tmp_path / "data.pt"), *words)
+
+
+def test_calibration_files(tosaic: Any, tmp_path: Path, relu: Path) -> None:
+    np.save(tmp_path / "objects.npy", np.array([{}, None], dtype=object), allow_pickle=True)
+    _refuse(tosaic("compile", relu, "--calibration", tmp_path / "objects.npy"), "cannot be read as calibration data")
+    _refuse(tosaic("compile", relu, "--calibration", tmp_path / "nothing.npz"), "there is no calibration data at")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ("(torch.ones(2), torch.ones(2))", ("torch.export cannot export the model", "positional argument")),
+        ("(1.5,)", ("example input 0 is a float", "fix: pass tensors only")),
+        ("7", ("the inputs in", "are a int")),
+    ],
+    ids=["count", "number", "kind"],
+)
+def test_inputs_of_a_model_file(tosaic: Any, tmp_path: Path, inputs: str, words: tuple[str, ...]) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(MODEL.format(mode=".eval()") + f"\ninputs = {inputs}\n")
+    _refuse(tosaic("compile", path), *words)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((torch.ones(2, 3), torch.ones(2, 3)), "has 2 inputs, the model takes 1"),
+        ((torch.ones(3, 2),), "has shape [3, 2], the model takes [2, 3]"),
+        ((torch.ones(2, 3, dtype=torch.int8),), "is int8, the model takes float32"),
+    ],
+    ids=["count", "shape", "dtype"],
+)
+def test_inputs_of_an_exported_program(relu: Path, given: tuple[torch.Tensor, ...], words: str) -> None:
+    module, inputs = model_file.load(str(relu))
+    assert inputs is not None
+    with pytest.raises(Invalid) as caught:
+        api.compile(torch.export.export(module, inputs), given, "TOSA-1.0+INT")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-t", "ethos-u55-129"], ["unknown target `ethos-u55-129`", "did you mean `ethos-u55-128`"]),
+        (["-t", "TOSA-0.80+BI"], ["0.80 is gone", "TOSA-1.0+INT"]),
+        (["--memory-mode", "Turbo"], ["no memory mode `Turbo`", "`Shared_Sram`", "`Sram_Only`"]),
+        (["--memory-mode", "Dedicated_Sram"], ["cannot be used on `ethos-u55-128`", "fix: use `Shared_Sram`"]),
+        (["--system-config", "Mine"], ["no system configuration `Mine`", "`Ethos_U55_High_End_Embedded`"]),
+        (["-t", "TOSA-1.0+INT", "--memory-mode", "Sram_Only"], ["has no system configuration and no memory mode"]),
+        (["-o", "x.tosa"], ["gives a .pte", "fix: let the output end in .pte"]),
+        (["-o", "x.tosaic"], ["is the name of a sidecar"]),
+        (["--intermediates", __file__], ["is a file", "fix: give a folder"]),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) and value[0].startswith("-") else "",
+)
+def test_options(tosaic: Any, arguments: list[str], words: list[str]) -> None:
+    _refuse(tosaic("compile", "add", *arguments), *words)
+
+
+def test_usage_errors(tosaic: Any) -> None:
+    for arguments in (["compile"], ["compile", "add", "--io", "int4"], ["cook"], ["compile", "add", "--colour"]):
+        assert tosaic(*arguments).code == 2
+
+
+def test_float_graph_for_an_npu(tosaic: Any, tmp_path: Path, relu: Path) -> None:
+    done = tosaic("compile", relu, "--no-quantize", "-o", tmp_path / "x.pte")
+    _refuse(done, "the model is float and ethos-u55-128 is an integer NPU", "leave out --no-quantize")
+    assert not (tmp_path / "x.pte").exists()
+
+
+def test_nothing_to_write_for_an_integer_tosa_target(tosaic: Any, tmp_path: Path, relu: Path) -> None:
+    done = tosaic("compile", relu, "--no-quantize", "-t", "TOSA-1.0+INT", "-o", tmp_path / "x.tosa")
+    _refuse(done, "there is nothing to write", "integer", "fix: `-o NAME.pte`")
+
+
+def test_tool_timeout_and_the_old_file_stays(tosaic: Any, tmp_path: Path, relu: Path) -> None:
+    output = tmp_path / "relu.pte"
+    output.write_bytes(b"the last good one")
+    # No other test has compiled this shape, so the answer is not in the cache.
+    relu.write_text(relu.read_text().replace("reshape(2, 3)", "reshape(1, 6)"))
+    done = tosaic("compile", relu, "-o", output, env={"TOSAIC_TOOL_TIMEOUT": "0.001"})
+    _refuse(done, "did not answer within", "TOSAIC_TOOL_TIMEOUT", code=3)
+    assert output.read_bytes() == b"the last good one"
+    assert not list(tmp_path.glob(".*")) and not (tmp_path / "relu.tosaic").exists()
+
+
+def test_unwritable_output(tosaic: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    done = tosaic("compile", "add", "-o", tmp_path / "good.pte", "--header", tmp_path / "file" / "x.h")
+    _refuse(done, f"error: `{tmp_path}/file")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_unknown_exceptions_ask_for_debug(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> None:
+        raise ValueError(f"no {name}\nsecond line")
+
+    monkeypatch.setattr(model_file, "check", fail)
+    done = tosaic("compile", "add")
+    _refuse(done, "error: ValueError: no add", "`--debug`", code=3)
+    assert "second line" not in done.stderr
+    done = tosaic("compile", "add", "--debug")
+    assert done.code == 3 and "Traceback (most recent call last)" in done.stderr
+
+
+def test_debug_shows_where_a_refusal_comes_from(tosaic: Any) -> None:
+    done = tosaic("compile", "nothing_like_it", "--debug")
+    assert done.code == 2 and "Traceback" in done.stderr and "there is no model named" in done.stderr
+
+
+def test_interrupt(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model_file, "check", interrupt)
+    done = tosaic("compile", "add")
+    assert (done.code, done.stderr) == (130, "interrupted\n")
+
+
+def test_words_of_an_error() -> None:
+    error = Invalid("what", where="there", why="because", fix="so")
+    assert explain(error) == "error: what\n  where: there\n  why: because\n  fix: so"

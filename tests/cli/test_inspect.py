@@ -1,0 +1,159 @@
+"""`tosaic inspect`: every kind of file, told by its content."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tosaic.runtime import pte
+
+
+@pytest.fixture
+def lone(codes: tuple[Path, Any], tmp_path: Path) -> Path:
+    """A .pte with int8 borders, without its sidecar and under a name that says nothing."""
+    path = tmp_path / "firmware.bin"
+    shutil.copy(codes[0], path)
+    return path
+
+
+@pytest.fixture
+def blob(codes: tuple[Path, Any], tmp_path: Path) -> Path:
+    path = tmp_path / "first.dat"
+    path.write_bytes(pte.read(codes[0].read_bytes()).find().delegates[0].blob)
+    return path
+
+
+def test_pte(tosaic: Any, codes: tuple[Path, Any]) -> None:
+    done = tosaic("inspect", codes[0])
+    assert done.code == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    border = codes[1].json["inputs"][0]
+    for words in (
+        "ExecuTorch program",
+        "sidecar fits",
+        "method `forward`",
+        f"input 0 `x` int8 [1, 8, 8, 3] nhwc, scale {border['scale']:.9g}, zero point {border['zero_point']}",
+        "`aten::cumsum.out` x1",
+        "delegate 1 of `forward`",
+        "backend `EthosUBackend`",
+        "target ethos-u55-128",
+        "weight_data",
+        "format COP1",
+        "input 0 [1, 1, 1, 8, 8, 3] 1 byte",
+        "`CONV2D` x1",
+    ):
+        assert words in text, words
+
+
+def test_pte_as_json(tosaic: Any, codes: tuple[Path, Any]) -> None:
+    found = tosaic("inspect", codes[0], "--json").json
+    assert (found["schema"], found["kind"], found["bytes"]) == ("tosaic-inspect/1", "pte", codes[0].stat().st_size)
+    (method,) = found["pte"]["methods"]
+    report = codes[1].json
+    for side in ("inputs", "outputs"):
+        assert [port["scale"] for port in method[side]] == [border["scale"] for border in report[side]]
+        assert [port["bytes"] for port in method[side]] == [192, 288] if side == "inputs" else [288, 288]
+    assert method["operators"] == report["cpu_ops"]
+    assert sum(method["planned"]) == sum(report["memory"]["planned"])
+    assert sum(d["blob"]["blocks"]["weight_data"] for d in method["delegates"]) == report["memory"]["network"]
+    assert [d["tosa"]["ops"] for d in method["delegates"]] == [d["tosa_ops"] for d in report["delegates"]]
+
+
+def test_pte_alone_still_tells_its_borders(tosaic: Any, lone: Path, codes: tuple[Path, Any]) -> None:
+    found = tosaic("inspect", lone, "--json").json["pte"]
+    assert found["sidecar"] == "none"
+    wanted = [(border["name"], border["scale"]) for border in codes[1].json["inputs"]]
+    assert [(port["name"], port["scale"]) for port in found["methods"][0]["inputs"]] == wanted
+    assert found["methods"][0]["delegates"][0]["tosa"] is None
+
+
+def test_a_foreign_sidecar_is_not_used(tosaic: Any, lone: Path, floats: tuple[Path, Any]) -> None:
+    shutil.copy(floats[0].with_suffix(".tosaic"), lone.with_suffix(".tosaic"))
+    found = tosaic("inspect", lone, "--json").json["pte"]
+    assert found["sidecar"] == "not used: the .tosaic file does not belong to this .pte"
+    lone.with_suffix(".tosaic").write_bytes(b"PK\x03\x04 garbage")
+    assert tosaic("inspect", lone, "--json").json["pte"]["sidecar"].startswith("not used")
+
+
+def test_blob(tosaic: Any, blob: Path) -> None:
+    done = tosaic("inspect", blob)
+    assert done.code == 0, done.stderr
+    assert "Ethos-U delegate" in done.stdout and "cmd_data" in done.stdout and "[1, 1, 1, 8, 8, 3]" in done.stdout
+    found = tosaic("inspect", blob, "--json").json["blob"]
+    assert found["scratch"] > 0 and found["commands"] == "COP1" and len(found["inputs"]) == 1
+
+
+def test_tosa(tosaic: Any, codes: tuple[Path, Any]) -> None:
+    for path in (codes[0].parent / "all").glob("*.tosa"):
+        found = tosaic("inspect", path, "--json").json
+        assert found["kind"] == "tosa" and found["tosa"]["bytes"] == path.stat().st_size
+        done = tosaic("inspect", path)
+        assert "TOSA graph" in done.stdout and all(kind in done.stdout for kind in found["tosa"]["ops"])
+        text = tosaic("inspect", path, "--text").stdout
+        assert text.startswith("graph(%x0: i8[") and all(f"{kind}(" in text for kind in found["tosa"]["ops"])
+
+
+def test_sidecar(tosaic: Any, codes: tuple[Path, Any]) -> None:
+    path = codes[0].with_suffix(".tosaic")
+    done = tosaic("inspect", path)
+    assert done.code == 0, done.stderr
+    assert "Tosaic sidecar" in done.stdout and "samples" in done.stdout and "NPU cycles" in done.stdout
+    found = tosaic("inspect", path, "--json").json
+    assert found["sidecar"]["target"] == "ethos-u55-128" and found["sidecar"]["samples"] == 1
+    assert len(found["sidecar"]["delegates"]) == 2
+    assert found["sidecar"]["pte_sha256"] == tosaic("inspect", codes[0], "--json").json["sha256"]
+
+
+def test_text_needs_a_graph(tosaic: Any, lone: Path, codes: tuple[Path, Any]) -> None:
+    assert tosaic("inspect", codes[0], "--text").stdout.count("graph(") == 2
+    done = tosaic("inspect", lone, "--text")
+    assert done.code == 2 and "there is no TOSA graph in this file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"hello, this is text",
+        b"PK\x03\x04 but no zip",
+        b"\0\0\0\0ET12",
+        b"\0\0\0\0TOSA\xff\xff\xff\xff",
+        b"vela_bin_stream\0",
+    ],
+    ids=["empty", "text", "zip", "pte", "tosa", "blob"],
+)
+def test_garbage(tosaic: Any, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "thing"
+    path.write_bytes(content)
+    done = tosaic("inspect", path)
+    assert done.code == 2 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and str(path) in done.stderr and "Traceback" not in done.stderr
+
+
+def test_truncated_files(tosaic: Any, tmp_path: Path, codes: tuple[Path, Any], blob: Path) -> None:
+    tosa = next((codes[0].parent / "all").glob("*.tosa"))
+    for source in (codes[0], codes[0].with_suffix(".tosaic"), blob, tosa):
+        data = source.read_bytes()
+        path = tmp_path / "cut"
+        path.write_bytes(data[: len(data) * 2 // 3])
+        done = tosaic("inspect", path)
+        assert done.code == 2, source
+
+
+def test_missing_file(tosaic: Any, tmp_path: Path) -> None:
+    done = tosaic("inspect", tmp_path / "nothing.pte")
+    assert done.code == 2 and "No such file" in done.stderr
+
+
+def test_no_torch_is_needed(codes: tuple[Path, Any]) -> None:
+    code = (
+        "import sys\nfrom tosaic.cli import app\n"
+        "try:\n    app()\nexcept SystemExit as stop:\n    assert not stop.code\n"
+        "assert not {'torch', 'executorch', 'torchao'} & set(sys.modules)\n"
+    )
+    command = [sys.executable, "-c", code, "inspect", str(codes[0])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
