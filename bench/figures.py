@@ -52,9 +52,8 @@ FIGURES = (
 )
 APART = (
     Figure("interpreter", "interpreter start", "seconds"),
-    Figure("imports", "imports, Vela's process not counted", "seconds"),
+    Figure("imports", "imports, start of Vela's process included", "seconds"),
     Figure("warm_up", "a tiny model first, late imports", "seconds"),
-    Figure("one_call", "tosaic.compile(model) in one call, caches warm", "seconds", ratio=False),
 )
 
 
@@ -141,11 +140,13 @@ def _sum_seconds(seconds: Mapping[str, float], column: Column) -> Values:
     front = column == "front"
     stages = ("front",) if front else ("lower", "to_executorch")
     finish = sum(seconds[name] for name in stages)
-    before = sum(seconds.get(name, 0.0) for name in ("export", "quantise", "re_export"))
+    # In one call ours also runs samples through the float model, for the file beside the .pte: that counts too.
+    whole = sum(seconds.get(name, 0.0) for name in ("export", "quantise", "re_export")) + finish
+    whole = max(whole, seconds.get("one_call", 0.0))
     rest = seconds["pack"] if front else seconds["lower"] - seconds["own"] - seconds["vela"]
     shown: Values = {name: seconds.get(name) for name in ("export", "quantise", "re_export", "lower", "to_executorch")}
     shown |= {"own": seconds["own"], "vela": seconds["vela"], "exir": rest}
-    return shown | {"quantised_to_pte": finish, "module_to_pte": before + finish}
+    return shown | {"quantised_to_pte": finish, "module_to_pte": whole}
 
 
 def _read_result(repeats: Sequence[Mapping[str, Any]]) -> Values:

@@ -103,7 +103,7 @@ def write_markdown(report: Mapping[str, Any]) -> str:
     tools = ", ".join(f"{name} {version}" for name, version in report["tools"].items())
     parts = [
         "# Side by side with the peer",
-        "Written by `make bench`; `results.json` beside it has the same figures and every single repeat. The peer is "
+        "Written by `bench/run.py`; `results.json` beside it has the same figures and every single repeat. The peer is "
         "`executorch.backends.arm`, as it comes with ExecuTorch.",
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] >> 20:,} MiB, {machine['system']}, "
         f"Python {machine['python']}. {tools}.",
@@ -139,9 +139,9 @@ def _describe(conditions: Mapping[str, Any]) -> list[str]:
         "delegates: cycles are added, of SRAM the largest counts.",
         "The backend's own part is what its `ops_to_not_decompose`, `partition` and `preprocess` take, Vela left out; "
         "through the front door all but Vela and the last step, which hands exir a small graph (shown as exir's).",
-        "nn.Module to .pte is the sum of its stages. Quantised program to .pte is to_edge_transform_and_lower and "
-        "to_executorch through the ExecuTorch door, for which the quantised module must be exported again before; "
-        "the front door takes it as it is.",
+        "Quantised program to .pte is to_edge_transform_and_lower and to_executorch through the ExecuTorch door, for "
+        "which the quantised module must be exported again before; the front door takes it as it is. nn.Module to "
+        ".pte is the sum of all stages; for the front door the one call `tosaic.compile(model)` where that is more.",
         "Peak memory is the largest resident set while compiling, that of the process and of the Vela process added "
         "up. The model is built before that.",
     ]

@@ -39,3 +39,7 @@ class ToolFailed(TosaicError):
     def __init__(self, what: str, *, log: str = "", where: str = "", why: str = "", fix: str = "") -> None:
         self.log = log
         super().__init__(what, where=where, why=why, fix=fix)
+
+
+class ToolCrashed(ToolFailed):
+    """A native tool died; with other input it may work."""

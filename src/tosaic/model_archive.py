@@ -21,7 +21,7 @@ _CODE = ("/data/constants/custom_obj", "/data/constants/opaque_obj", "/data/aoti
 _NAMESPACES = ("torch.ops.", "_operator.")
 _MAX_JSON = 1 << 28
 #: the environment variable that makes torch.load careful
-FORCE = "TORCHFORCE_WEIGHTS_ONLY_LOAD"
+FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 def check(path: Path) -> None:

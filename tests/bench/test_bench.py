@@ -95,6 +95,14 @@ def test_an_integer_model_has_no_quantise_stage(bench: Any) -> None:
     assert figures["module_to_pte"] == 12.0
 
 
+def test_the_front_door_counts_as_one_call_if_that_takes_longer(bench: Any) -> None:
+    measured = _measured(1.0, front=True)
+    for one_call, whole in ((7.0, 7.5), (8.0, 8.0)):
+        measured["seconds"]["one_call"] = one_call
+        row = bench.figures.make_row("ds_cnn", "ethos-u55-128", "front", [measured])
+        assert row["figures"]["module_to_pte"] == whole
+
+
 def test_ratios_are_ours_over_the_peers(bench: Any) -> None:
     door, front = (entry["ratios"] for entry in bench.figures.compute_ratios(_rows(bench)))
     assert door["lower"] == 0.5

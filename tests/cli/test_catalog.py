@@ -89,10 +89,10 @@ def test_colour_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypat
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    Page().title("words")
+    Page().line("words", "bold")
     assert capsys.readouterr().out == "\x1b[1mwords\x1b[0m\n"
     monkeypatch.setenv("NO_COLOR", "1")
-    Page().title("words")
+    Page().line("words", "bold")
     assert capsys.readouterr().out == "words\n"
 
 

@@ -276,3 +276,31 @@ def test_mixed_grids_in_cat_after_conv_relu() -> None:
     assert len(program.delegates) == 1
     assert compute(program.reasons) == []
     close(program, model, *inputs)
+
+
+def test_a_crash_of_the_compiler_costs_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = vela.compile_cached
+
+    def compile_cached(tosa: bytes, options: Any, **rest: Any) -> Any:
+        from tosaic.errors import ToolCrashed
+        from tosaic.tosa.flatbuffer import read
+
+        if any(op.kind == "TABLE" for op in read(tosa).ops):
+            raise ToolCrashed("Vela crashed with SIGSEGV")
+        return real(tosa, options, **rest)
+
+    module, _ = quantised(Call(lambda t: torch.tanh(t * t) + t), x(2, 5))
+    monkeypatch.setattr(vela, "compile_cached", compile_cached)
+    built = build(Source.of_module(module), SPEC)
+    left = {r.op: r.why for r in compute(built.plan.reasons.values())}
+    assert "crashed with SIGSEGV" in left["aten.tanh.default"]
+
+
+@pytest.mark.parametrize(
+    "function", [lambda t: t[:, :0] * 2.0, lambda t: t.reshape(1, 1, 1, 1, 1, 2, 5) * t.reshape(1, 1, 1, 1, 1, 2, 5)]
+)
+def test_shapes_that_tosa_has_not(function: Any) -> None:
+    model, inputs = Call(function).eval(), (x(2, 5),)
+    program = tosaic.compile(model, inputs, "ethos-u55-128", calibration=[inputs])
+    assert program.delegates == ()
+    assert all(r.why for r in program.reasons)

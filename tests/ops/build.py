@@ -55,11 +55,17 @@ def exported(op: str, index: int) -> tuple[torch.nn.Module, tuple[torch.Tensor, 
         return model, inputs, torch.export.export(model, tuple(x.clone() for x in inputs))
 
 
+def has_floats(program: Any) -> bool:
+    """Whether there is anything to quantise: an embedding takes integers and gives floats."""
+    values = [n.meta.get("val") for n in program.graph.nodes]
+    return any(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)
+
+
 @functools.lru_cache(maxsize=4)
 def quantised(op: str, index: int) -> tuple[Any, tuple[torch.Tensor, ...]]:
     """The converted graph (plain integers are left as they are)."""
     _, inputs, program = exported(op, index)
-    if not inputs[0].is_floating_point():
+    if not has_floats(program):
         return program.module(), inputs
     quantizer = TosaQuantizer().set_global(get_symmetric_quantization_config())
     with torch.no_grad(), warnings.catch_warnings():

@@ -45,14 +45,14 @@ def show_ops(
 
     page = Page()
     for family in dict.fromkeys(row["family"] for row in rows):
-        page.title(family)
+        page.title(family, gap=family != rows[0]["family"])
         members = [row for row in rows if row["family"] == family]
         page.rows(("operator", "quantised", "spellings"), ((r["name"], r["quant"], _shorten(r)) for r in members))
-        page.line("")
+    page.title("how they are quantised")
     page.pairs(_QUANT_WORDS)
     limited = [(row["name"], limit["sentence"]) for row in rows for limit in row["limits"]]
     if limited:
-        page.line("")
+        page.title("limits")
         page.rows(("operator", f"limit{'' if wanted is None else f' on {wanted.name}'}"), limited)
 
 
@@ -100,11 +100,11 @@ def show_targets(as_json: Json = False, debug: Debug = False) -> None:
     rows = [(t.name, str(t.macs), t.system_config, t.memory_mode) for t in ACCELERATORS.values()]
     page.rows(head, rows)
     for family, choice in choices.items():
-        page.title(f"\nEthos-{family.upper()}: what `{BUNDLED_INI}` has for it")
+        page.title(f"Ethos-{family.upper()}: what `{BUNDLED_INI}` has for it")
         page.pairs((label.replace("_", " "), ", ".join(names)) for label, names in choice.items())
-    page.title("\nVGF: for Vulkan devices, the result is a .pte file")
+    page.title("VGF: for Vulkan devices, the result is a .pte file")
     page.pairs([("target", f"`{VGF.name}`, which takes {VGF.tosa_spec}")])
-    page.title("\nTOSA: the result is a .tosa file")
+    page.title("TOSA: the result is a .tosa file")
     extensions = ", ".join(f"+{name} ({' or '.join(of)})" for name, of in EXTENSIONS.items())
     targets = ", ".join(f"TOSA-1.0+{profile}" for profile in PROFILES)
     page.pairs([("targets", targets), ("extensions", extensions)])

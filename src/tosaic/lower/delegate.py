@@ -12,7 +12,7 @@ from typing import Any
 from torch.fx import Node
 
 from tosaic.common.arm_compile_spec import ArmCompileSpec
-from tosaic.errors import ToolFailed, Unsupported
+from tosaic.errors import ToolCrashed, ToolFailed, Unsupported
 from tosaic.ethosu import blob
 from tosaic.ethosu.compile_spec import EthosUCompileSpec
 from tosaic.lower.partition import Check, Plan, Region, partition
@@ -82,6 +82,8 @@ def build_region(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Bor
         data, compiled = assemble(tosa, spec)
     except (vela.Refused, converter.Refused) as error:
         raise Blamed(error, _culprits(graph, region, error.names)) from error
+    except ToolCrashed as error:
+        raise Blamed(error, []) from error
     return Delegate(region, graph, tosa, data, compiled, describe_origins(graph, region))
 
 
@@ -129,7 +131,7 @@ def build(
                 nodes = error.nodes if len(error.nodes) == 1 else _search(source, region, spec)
                 for node in nodes:
                     refused[node] = Unsupported(
-                        f"{error.tool}: {error.why}", "see `tosaic ops` for the target's limits"
+                        f"{error.tool}: {error.why or error.what}", "see `tosaic ops` for the target's limits"
                     )
                 if len(refused) > allowed or not nodes:
                     raise

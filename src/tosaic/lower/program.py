@@ -39,6 +39,9 @@ _EXACT = frozenset(
     )
 )
 
+#: TOSA's limit on the rank of a tensor
+MOST_DIMENSIONS = 6
+
 #: what a node has become: a tensor, several of them, or nothing TOSA knows
 Result = Any
 
@@ -65,6 +68,8 @@ class Walk:
             return Foreign(type(fake).__name__)
         if fake.dtype not in DTYPES:
             return Foreign(str(fake.dtype).removeprefix("torch."))
+        if 0 in fake.shape or fake.dim() > MOST_DIMENSIONS:
+            return Foreign(f"of shape {list(fake.shape)}")
         shape = tuple(int(d) for d in fake.shape)
         perm = NHWC if nhwc else tuple(range(len(shape)))
         value = self.lo.b.input(Type(DTYPES[fake.dtype], tuple(shape[i] for i in inverse(perm))))
@@ -102,6 +107,7 @@ class Walk:
             made = self.lo.b.ops[start:]
             for op in made:
                 verify_legality(op, self.lo.spec)
+                _check_shapes(op)
         except Invalid as error:
             raise Unsupported(error.what, error.fix) from error
         if not wide and sum(_rounds(op) for op in made) > 1:
@@ -346,6 +352,15 @@ def _constant(tensor: torch.Tensor) -> Result:
 def _numpy(tensor: torch.Tensor) -> Array:
     tensor = tensor.detach().cpu().contiguous()
     return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype is torch.bfloat16 else tensor.numpy()
+
+
+def _check_shapes(op: Op) -> None:
+    for value in op.outputs:
+        if 0 in value.shape or value.rank > MOST_DIMENSIONS:
+            raise Unsupported(
+                f"it needs a tensor of shape {list(value.shape)}",
+                f"use at most {MOST_DIMENSIONS} dimensions, none of them empty",
+            )
 
 
 def _tensors(arguments: Mapping[str, Any]) -> list[Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -60,25 +59,38 @@ class Memory:
         self, region: int, start: int, shape: Sequence[int], strides: Sequence[int], dtype: str, at: int, write: bool
     ) -> Numbers:
         """The elements at these strides as an array on the memory itself, after all checks. `at` is for errors."""
-        found = self.regions.get(region)
-        if found is None:
-            raise Fault(f"there is no region {region}", offset=at, why=f"there are {sorted(self.regions)}")
         item = np.dtype(dtype).itemsize
         access = Access(region, start, (*shape, item), (*strides, 1), write)
-        low, high = access.bounds
-        if low < 0 or high > len(found.data):
-            raise OutOfRange(found.name, low, high - low, len(found.data), offset=at)
-        if write and not found.writable:
-            raise Fault(f"{found.name} is written to", offset=at, why="it can only be read")
-        if self.accesses is not None:
-            self.accesses.append(access)
+        found = self._note(access, at)
         if found.written is not None:
             self._track(found, access, at)
         return np.ndarray(shape, np.dtype(dtype), found.data, start, strides)
 
+    def copy(self, source: Access, target: Access, at: int) -> None:
+        """Copy bytes, written or not: what nothing has written stays so in the target."""
+        taken, given = self._note(source, at), self._note(target, at)
+        _at(given.data, target)[...] = _at(taken.data, source).copy()
+        if given.written is not None:
+            marks = True if taken.written is None else _at(taken.written, source).copy()
+            _at(given.written, target)[...] = marks
+
+    def _note(self, access: Access, at: int) -> Region:
+        """The region of an access that is allowed."""
+        found = self.regions.get(access.region)
+        if found is None:
+            raise Fault(f"there is no region {access.region}", offset=at, why=f"there are {sorted(self.regions)}")
+        low, high = access.bounds
+        if low < 0 or high > len(found.data):
+            raise OutOfRange(found.name, low, high - low, len(found.data), offset=at)
+        if access.writes and not found.writable:
+            raise Fault(f"{found.name} is written to", offset=at, why="it can only be read")
+        if self.accesses is not None:
+            self.accesses.append(access)
+        return found
+
     def _track(self, region: Region, access: Access, at: int) -> None:
         assert region.written is not None
-        marks = np.ndarray(access.shape, np.bool_, region.written, access.start, access.strides)
+        marks = _at(region.written, access)
         if access.writes:
             marks[...] = True
         elif not marks.all():
@@ -140,6 +152,11 @@ class Memory:
                     yield _Part(rows, columns, slice(begin, begin + count * channels), view)
 
 
+def _at(data: Numbers, access: Access) -> Numbers:
+    """The bytes of an access in an array that has one element per byte."""
+    return np.ndarray(access.shape, data.dtype, data, access.start, access.strides)
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Where a piece lies in its block, and the piece itself: [rows, columns, channels], or bricks of them."""
@@ -176,6 +193,3 @@ def make_region(name: str, size: int, *, data: bytes | None = None, track: bool 
         return Region(name, np.frombuffer(data, np.uint8), writable=False)
     return Region(name, np.zeros(size, np.uint8), True, np.zeros(size, np.bool_) if track else None)
 
-
-def count_bytes(shape: Sequence[int], item: int) -> int:
-    return math.prod(shape) * item

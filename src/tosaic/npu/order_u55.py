@@ -71,8 +71,7 @@ class OrderU55:
     def _arrange_core(
         self, stream: npt.NDArray[np.int16], outputs: int, block: int, offset: int
     ) -> npt.NDArray[np.float32]:
-        outer = -(-outputs // block) * (block + self.group)
-        volume = np.zeros((self.taps_y, self.taps_x, self.inputs + 32, outer), np.float32)
+        volume = np.zeros((self.taps_y, self.taps_x, self.inputs + 32, outputs + self.group), np.float32)
         at = 0
         for first_out in range(0, outputs, block):
             groups = -(-min(block, outputs - first_out) // self.group)
@@ -128,6 +127,5 @@ class OrderU55:
             first_in : first_in + in_groups * deep,
             first_out : first_out + groups * self.group,
         ].reshape(rows, columns, outer, inner, deep, groups, self.group)
-        # An output group that reaches into the next block would be overwritten by it: add, the padding is zero.
-        target += part.transpose(2, 3, 0, 4, 6, 1, 5)
+        target[...] = part.transpose(2, 3, 0, 4, 6, 1, 5)
         return end

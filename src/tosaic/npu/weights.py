@@ -16,7 +16,7 @@ from tosaic.npu.memory import Memory
 from tosaic.npu.order_u55 import OrderU55
 from tosaic.npu.order_u85 import OrderU85
 from tosaic.npu.output import Scale, read_rounding
-from tosaic.npu.record import Kind, Op, Shape, Window
+from tosaic.npu.record import Op, Shape, Window
 from tosaic.npu.registers import Family
 from tosaic.tools.worker import Worker
 
@@ -135,6 +135,3 @@ def _number(rows: npt.NDArray[np.uint8], first: int, last: int, bits: int) -> np
     value = (rows[:, first:last].astype(np.int64) << places).sum(axis=1)
     return np.where(value >> (bits - 1), value - (1 << bits), value)
 
-
-def is_depthwise(op: Op) -> bool:
-    return op.kind is Kind.DEPTHWISE

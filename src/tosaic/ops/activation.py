@@ -1,8 +1,9 @@
-"""Activations: bounds (relu, relu6, clamp), curves (sigmoid, tanh, gelu) and softmax."""
+"""Activations: bounds (relu, relu6, clamp), curves (sigmoid, silu, gelu ...), prelu, softmax and log_softmax."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +40,14 @@ def bounded(lo: Lowering, x: Tensor, low: float, high: float) -> Tensor:
             number = np.full((1,) * value.rank, np.clip(bound, least, most), NUMPY[x.dtype])
             value = build(lo.b, value, lo.constant(number, x.dtype))
     return with_value(x, value)
+
+
+def _times(lo: Lowering, x: Tensor, factor: float) -> Tensor:
+    return arith.product(lo, x, lo.scalar(factor, x))
+
+
+def _plus(lo: Lowering, x: Tensor, addend: float) -> Tensor:
+    return arith.total(lo, x, lo.scalar(addend, x))
 
 
 def _samples_bound(function: Any) -> list[Sample]:
@@ -150,16 +159,135 @@ def gelu(lo: Lowering, self: Tensor, approximate: str = "none") -> Tensor:
     if self.q is not None:
         lo.codes(self)
 
-    def times(x: Tensor, factor: float) -> Tensor:
-        return arith.product(lo, x, lo.scalar(factor, x))
-
     if approximate == "tanh":
         cube = arith.product(lo, arith.product(lo, self, self), self)
-        inner = times(arith.total(lo, self, times(cube, 0.044715)), math.sqrt(2.0 / math.pi))
+        inner = _times(lo, arith.total(lo, self, _times(lo, cube, 0.044715)), math.sqrt(2.0 / math.pi))
         curve = unary(lo, tosa.tanh, inner)
     else:
-        curve = unary(lo, tosa.erf, times(self, math.sqrt(0.5)))
-    return arith.product(lo, times(self, 0.5), arith.total(lo, curve, lo.scalar(1.0, self)))
+        curve = unary(lo, tosa.erf, _times(lo, self, math.sqrt(0.5)))
+    return arith.product(lo, _times(lo, self, 0.5), _plus(lo, curve, 1.0))
+
+
+@op(
+    "silu",
+    "aten.silu.default",
+    "aten.silu_.default",
+    pointwise=True,
+    samples=lambda: [
+        *_samples_bound(lambda x: F.silu(x)),
+        module(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.SiLU(inplace=True)), f32(1, 3, 8, 8)),
+    ],
+)
+def silu(lo: Lowering, self: Tensor) -> Tensor:
+    return arith.product(lo, self, unary(lo, tosa.sigmoid, self))
+
+
+@op(
+    "hardsigmoid",
+    "aten.hardsigmoid.default",
+    "aten.hardsigmoid_.default",
+    pointwise=True,
+    samples=lambda: _samples_bound(lambda x: F.hardsigmoid(x)),
+)
+def hardsigmoid(lo: Lowering, self: Tensor) -> Tensor:
+    return bounded(lo, _plus(lo, _times(lo, self, 1.0 / 6.0), 0.5), 0.0, 1.0)
+
+
+@op(
+    "hardswish",
+    "aten.hardswish.default",
+    "aten.hardswish_.default",
+    pointwise=True,
+    samples=lambda: [
+        *_samples_bound(lambda x: F.hardswish(x)),
+        module(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.Hardswish(inplace=True)), f32(1, 3, 8, 8)),
+    ],
+)
+def hardswish(lo: Lowering, self: Tensor) -> Tensor:
+    return arith.product(lo, self, hardsigmoid(lo, self))
+
+
+@op(
+    "leaky_relu",
+    "aten.leaky_relu.default",
+    "aten.leaky_relu_.default",
+    pointwise=True,
+    samples=lambda: [
+        *_samples_bound(lambda x: F.leaky_relu(x)),
+        call(lambda x: F.leaky_relu(x, 0.2), f32(1, 64, 2, 2)),
+        call(lambda x: F.leaky_relu(x, 1.5, inplace=True), f32(4, 5)),
+    ],
+)
+def leaky_relu(lo: Lowering, self: Tensor, negative_slope: float = 0.01) -> Tensor:
+    below = _times(lo, bounded(lo, self, -math.inf, 0.0), float(negative_slope))
+    return arith.total(lo, bounded(lo, self, 0.0, math.inf), below)
+
+
+@op(
+    "elu",
+    "aten.elu.default",
+    "aten.elu_.default",
+    pointwise=True,
+    samples=lambda: [
+        *_samples_bound(lambda x: F.elu(x)),
+        call(lambda x: F.elu(x, 0.5), f32(1, 64, 2, 2)),
+        call(lambda x: torch.ops.aten.elu(x, 1.6732632, 1.0507009, 0.75), f32(4, 5)),
+    ],
+)
+def elu(lo: Lowering, self: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    # Without the bound, exp of a large number would be infinite, and infinity times zero is not a number.
+    power = unary(lo, tosa.exp, _times(lo, bounded(lo, self, -math.inf, 0.0), float(input_scale)))
+    below = _times(lo, _plus(lo, power, -1.0), float(alpha) * float(scale))
+    return arith.total(lo, _times(lo, bounded(lo, self, 0.0, math.inf), float(scale)), below)
+
+
+def _slope_shape(slopes: Sequence[int], rank: int) -> list[int]:
+    """The shape that puts slopes along dimension 1; the decomposed form has them there already."""
+    return list(slopes) if len(slopes) != 1 or rank < 2 else [slopes[0], *(1,) * (rank - 2)]
+
+
+def _expand_prelu(aten: Any, self: Any, weight: Any) -> Any:
+    """max(x, 0) + slope * min(x, 0). One slope for all is a function of single elements and needs no expansion."""
+    slopes, rank = aten.shape(weight), len(aten.shape(self))
+    if math.prod(slopes) == 1:
+        return None
+    along = aten("view.default", weight, _slope_shape(slopes, rank))
+    below = aten("mul.Tensor", aten("clamp.default", self, None, 0.0), along)
+    return aten("add.Tensor", aten("relu.default", self), below)
+
+
+def _slopes(count: int) -> Any:
+    """Used by samples: a PReLU with slopes of both signs, some above one."""
+    layer = nn.PReLU(count)
+    for i in range(count):
+        layer.weight.data[i] = 1.25 * math.cos(1.0 + i)
+    return layer
+
+
+@op(
+    "prelu",
+    "aten.prelu.default",
+    "aten._prelu_kernel.default",
+    expand=_expand_prelu,
+    pointwise=True,
+    samples=lambda: [
+        module(lambda: nn.PReLU(), f32(1, 3, 4, 4)),
+        module(lambda: _slopes(17), f32(3, 17, 4, 4)),
+        module(lambda: _slopes(64), f32(1, 64)),
+        module(lambda: _slopes(3), f32(2, 3, 5, low=-30.0, high=1.0)),
+        module(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), _slopes(8)), f32(1, 3, 6, 6)),
+        module(lambda: _slopes(1), f32(9)),
+    ],
+)
+def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
+    if self.q is not None:
+        raise Unsupported(
+            "its slopes differ between channels and it is quantised as a whole",
+            "quantise with tosaic's quantizer, which expands it before calibration",
+        )
+    slopes = lo.reshape(weight, _slope_shape(weight.shape, self.rank))
+    below = arith.product(lo, bounded(lo, self, -math.inf, 0.0), slopes)
+    return arith.total(lo, bounded(lo, self, 0.0, math.inf), below)
 
 
 def softmax_of(aten: Any, x: Any, dim: int, mask: Any = None) -> Any:
@@ -190,5 +318,27 @@ composite(
         call(lambda x: F.softmax(x, dim=-2), f32(2, 4, 6)),
         call(lambda x: F.softmax(x, dim=-1, dtype=torch.float32), f32(2, 6)),
         call(lambda x: torch.softmax(x, -1), f32(2, 8, low=-20.0, high=20.0)),
+    ],
+)
+
+
+def _expand_log_softmax(aten: Any, self: Any, dim: int, **_: Any) -> Any:
+    shifted = aten("sub.Tensor", self, aten("amax.default", self, [dim], True))
+    total = aten("sum.dim_IntList", aten("exp.default", shifted), [dim], True)
+    return aten("sub.Tensor", shifted, aten("log.default", total))
+
+
+composite(
+    "log_softmax",
+    "aten.log_softmax.int",
+    "aten._log_softmax.default",
+    expand=_expand_log_softmax,
+    samples=lambda: [
+        call(lambda x: torch.log_softmax(x, -1), f32(2, 10)),
+        call(lambda x: torch.log_softmax(x, 1), f32(3, 17)),
+        call(lambda x: torch.log_softmax(x, 1), f32(1, 64, 2, 2)),
+        call(lambda x: torch.log_softmax(x, 0), f32(5)),
+        call(lambda x: F.log_softmax(x, dim=-2, dtype=torch.float32), f32(2, 4, 6)),
+        call(lambda x: torch.log_softmax(x, -1), f32(2, 8, low=-20.0, high=20.0)),
     ],
 )

@@ -1,4 +1,4 @@
-"""Arithmetic on elements: add, sub, mul, div, neg and the functions of one number."""
+"""Arithmetic on elements: add, sub, mul, div, minimum, maximum, neg, abs and the functions of one number."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import numpy as np
 from tosaic.errors import Unsupported
 from tosaic.lower import arith
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.tensor import Tensor, of_array
+from tosaic.lower.tensor import Tensor, of_array, with_value
 from tosaic.ops._registry import op
 from tosaic.ops._rules import operand, unary
 from tosaic.ops._samples import Sample, call, f32, i32, torch
+from tosaic.ops.shape import on_grid
+from tosaic.quantizer.qparams import accumulator
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.build import Builder
 from tosaic.tosa.ir import DType, Value
@@ -107,6 +109,68 @@ def sub(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
 
 
 @op(
+    "rsub",
+    "aten.rsub.Tensor",
+    "aten.rsub.Scalar",
+    pointwise=True,
+    samples=lambda: [
+        *_samples_binary("rsub")(),
+        call(lambda x, y: torch.rsub(x, y, alpha=-2.0), f32(3, 4), f32(3, 4)),
+        call(lambda x: 3 - x, i32(5)),
+        call(lambda x: torch.rsub(x, 3, alpha=2), i32(1, 64)),
+    ],
+)
+def rsub(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
+    x, y = _pair(lo, other, self)
+    return arith.total(lo, x, y, alpha=alpha, subtract=True)
+
+
+def _extreme(lo: Lowering, a: Any, b: Any, build: arith.Binary) -> Tensor:
+    """The larger or smaller of two: rounding keeps order, so both are compared on the result's own grid."""
+    x, y = _operands(lo, a, b)
+    if x.q is None and y.q is None:
+        return arith.plain(lo, build, x, y)
+    q = lo.next_q
+    if q is None:
+        raise Unsupported("its result is not quantised", "quantise the output of the operator")
+    (u, v), view = lo.align(on_grid(lo, x, q), on_grid(lo, y, q))
+    wide = [lo.rescale(w, DType.I32, [1.0], q.zp) for w in (u, v)]
+    return with_value(view, build(lo.b, wide[0], wide[1]), accumulator((q.s,)))
+
+
+def _samples_extreme(name: str) -> list[Sample]:
+    return [
+        *_samples_binary(name)()[:-3],
+        call(lambda x: getattr(torch, name)(x, torch.full((1, 5), 0.5)), f32(2, 5)),
+        call(lambda x: getattr(torch, name)(x, x * 0.5), f32(2, 5)),
+        call(lambda x, y: getattr(torch, name[:3])(x, y), f32(1, 3, 5), f32(3, 1)),
+        call(getattr(torch, name), i32(3, 5), i32(3, 5)),
+    ]
+
+
+@op(
+    "maximum",
+    "aten.maximum.default",
+    "aten.max.other",
+    pointwise=True,
+    samples=lambda: _samples_extreme("maximum"),
+)
+def maximum(lo: Lowering, self: Any, other: Any) -> Tensor:
+    return _extreme(lo, self, other, lambda b, x, y: tosa.maximum(b, x, y))
+
+
+@op(
+    "minimum",
+    "aten.minimum.default",
+    "aten.min.other",
+    pointwise=True,
+    samples=lambda: _samples_extreme("minimum"),
+)
+def minimum(lo: Lowering, self: Any, other: Any) -> Tensor:
+    return _extreme(lo, self, other, lambda b, x, y: tosa.minimum(b, x, y))
+
+
+@op(
     "mul",
     "aten.mul.Tensor",
     "aten.mul_.Tensor",
@@ -179,6 +243,22 @@ def neg(lo: Lowering, self: Tensor) -> Tensor:
     return unary(lo, lambda b, v: tosa.negate(b, v), self)
 
 
+@op(
+    "abs",
+    "aten.abs.default",
+    "aten.abs_.default",
+    pointwise=True,
+    samples=lambda: [
+        call(lambda x: x.abs(), f32(4)),
+        call(lambda x: x.abs(), f32(3, 17, 2, 2, low=-30.0, high=2.0)),
+        call(lambda x, y: (x - y).abs(), f32(1, 64), f32(3, 64)),
+        call(lambda x: x.abs(), i32(2, 3)),
+    ],
+)
+def absolute(lo: Lowering, self: Tensor) -> Tensor:
+    return unary(lo, tosa.abs, self)
+
+
 def _pointwise(name: str, build: Callable[[Builder, Value], Value], low: float, high: float) -> None:
     """A function of one number: TABLE in int8, one TOSA op in float."""
 
@@ -210,6 +290,10 @@ _pointwise("sqrt", _sqrt, 0.0, 9.0)
 _pointwise("rsqrt", tosa.rsqrt, 0.1, 9.0)
 _pointwise("reciprocal", tosa.reciprocal, 0.25, 6.0)
 _pointwise("erf", tosa.erf, -3.0, 3.0)
+_pointwise("floor", tosa.floor, -9.0, 9.0)
+_pointwise("ceil", tosa.ceil, -9.0, 9.0)
+_pointwise("sin", tosa.sin, -6.0, 6.0)
+_pointwise("cos", tosa.cos, -6.0, 6.0)
 
 
 @op(

@@ -14,6 +14,7 @@ from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
 from tosaic.ops._registry import op
 from tosaic.ops._samples import F, call, f32, torch
+from tosaic.quantizer.qparams import QParams
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.ir import Value
 
@@ -225,7 +226,7 @@ def joined(lo: Lowering, tensors: Sequence[Tensor], dim: int) -> Tensor:
     if any(p.q is not None for p in parts):
         parts = [lo.codes(p) for p in parts]
         q = lo.next_q or next(p.q for p in parts if p.q is not None)
-        parts = [_on_grid(lo, p, q) for p in parts]
+        parts = [on_grid(lo, p, q) for p in parts]
     axis = dim % parts[0].rank
     lead = next((p for p in parts if not p.is_const and not p.is_settled and not p.has_reshape), None)
     perm = tuple(range(parts[0].rank)) if lead is None else lead.perm
@@ -235,7 +236,8 @@ def joined(lo: Lowering, tensors: Sequence[Tensor], dim: int) -> Tensor:
     return Tensor(shape, value.dtype, value, perm=perm, q=parts[0].q)
 
 
-def _on_grid(lo: Lowering, x: Tensor, q: Any) -> Tensor:
+def on_grid(lo: Lowering, x: Tensor, q: QParams) -> Tensor:
+    """The codes of a tensor under `q`."""
     if x.q is not None and x.q.same_grid(q):
         return replace(x, q=q)
     return replace(lo.quantize(x, q), q=q)

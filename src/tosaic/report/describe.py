@@ -24,7 +24,7 @@ _KINDS = {"pte": "ExecuTorch program", "tosa": "TOSA graph", "blob": "Ethos-U de
 
 def show_contents(page: Page, found: Contents, file: str) -> None:
     """What `tosaic inspect` prints."""
-    page.title(f"`{file}`: {_KINDS[found.kind]}, {found.bytes:,} bytes")
+    page.title(f"{_KINDS[found.kind]}, {found.bytes:,} bytes: `{file}`", gap=False)
     if found.pte is not None:
         _show_pte(page, found.pte)
     elif found.tosa is not None:
@@ -43,10 +43,10 @@ def _show_pte(page: Page, found: PteContents) -> None:
     pairs += [(f"`{name}()`", f"returns {value!r}") for name, value in told if name != IO_METHOD]
     page.pairs(pairs)
     for method in found.methods:
-        page.title(f"\nmethod `{method.name}`")
+        page.title(f"method `{method.name}`")
         page.pairs(_pair_method(method))
         for i, delegate in enumerate(method.delegates):
-            page.title(f"\ndelegate {i} of `{method.name}`")
+            page.title(f"delegate {i} of `{method.name}`")
             page.pairs(_pair_delegate(delegate))
             if delegate.blob is not None:
                 _show_blob(page, delegate.blob, 2)
@@ -107,6 +107,6 @@ def _show_sidecar(page: Page, found: SidecarContents) -> None:
     ]
     page.pairs(pairs)
     for i, (tosa, summary) in enumerate(zip(found.delegates, found.summaries, strict=True)):
-        page.title(f"\ndelegate {i}")
+        page.title(f"delegate {i}")
         cycles = int(summary.get("cycles_total", 0.0))
         page.pairs([*_pair_tosa(tosa), *([("NPU cycles", f"{cycles:,}, Vela's estimate")] if cycles else [])])

@@ -49,8 +49,11 @@ class Page:
         colours = None if os.environ.get("NO_COLOR") else "auto"
         self._console = console or Console(color_system=colours, highlight=False, markup=False, emoji=False)
 
-    def title(self, text: str) -> None:
-        self._print(text, "bold")
+    def title(self, text: str, *, gap: bool = True) -> None:
+        """A heading, with an empty line before it."""
+        if gap:
+            self._print("")
+        self.line(text, "bold")
 
     def line(self, text: str, style: str = "", indent: int = 0) -> None:
         lines = _wrap(text, self._console.width - indent)
@@ -60,9 +63,13 @@ class Page:
         """Labels and values in two columns."""
         rows = list(pairs)
         label_width = max((len(label) for label, _ in rows), default=0) + 2
+        width = self._console.width - indent
         for label, value in rows:
-            first, *rest = _wrap(value, self._console.width - indent - label_width)
-            lines = [f"{label:<{label_width}}{first}", *(" " * label_width + line for line in rest)]
+            if width - label_width < _LEAST_WIDTH:
+                lines = [label, *(f"  {line}" for line in _wrap(value, width - 2))]
+            else:
+                first, *rest = _wrap(value, width - label_width)
+                lines = [f"{label:<{label_width}}{first}", *(" " * label_width + line for line in rest)]
             self._print("\n".join(" " * indent + line for line in lines))
 
     def rows(self, head: Sequence[str], rows: Iterable[Sequence[str]], indent: int = 0) -> None:
@@ -109,7 +116,7 @@ def describe_sizes(sizes: Sequence[int]) -> str:
 def show_report(page: Page, report: Report) -> None:
     """The summary of a compile."""
     options = ", ".join(f"`{value}`" for value in report.options.values() if value)
-    page.title(f"{report.model or 'program'} for {report.target}")
+    page.title(f"{report.model or 'program'} for {report.target}", gap=False)
     page.pairs([("options", options), *_pair_delegates(report), *_pair_figures(report)])
     _explain_cpu(page, report.reasons)
     for warning in report.warnings:
@@ -183,7 +190,7 @@ def _explain_cpu(page: Page, reasons: Sequence[Reason]) -> None:
     for reason in reasons:
         groups.setdefault((reason.op, reason.why, reason.fix), []).append(reason)
     if groups:
-        page.title("why these are on the CPU")
+        page.title("why these are on the CPU", gap=False)
     for (op, why, fix), members in groups.items():
         page.line(f"`{op}` x{len(members)}", indent=2)
         pairs = (("why", why), ("fix", fix), ("where", _list_places(members)))

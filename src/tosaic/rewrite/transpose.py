@@ -43,8 +43,8 @@ def convolve_transposes(graph: Graph, family: str) -> Graph:
     """
 
     def rule(b: Builder, op: Op) -> Value | None:
-        perms = op.attrs.get("perms")
-        if op.kind != "TRANSPOSE" or not isinstance(perms, tuple):
+        perms = next((p for p in (TO_LAST, TO_FIRST) if op.kind == "TRANSPOSE" and op.attrs["perms"] == p), None)
+        if perms is None:
             return None
         gain, image = _GAINS.get((family, perms)), op.inputs[0]
         if gain is None or image.dtype is not DType.I8 or image.shape[0] != 1:

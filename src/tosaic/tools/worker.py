@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tosaic.errors import Invalid, ToolFailed
+from tosaic.errors import Invalid, ToolCrashed, ToolFailed
 from tosaic.tools import wire
 
 #: Seconds that a request may take unless the caller or the environment says otherwise.
@@ -123,7 +123,7 @@ class Worker:
                 fix=f"give it more with `timeout=` or the environment variable `{TIMEOUT_VARIABLE}` (seconds)",
             )
         end = f"crashed with {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
-        return ToolFailed(f"{self._tool} {end}", log=log, why=log.strip()[-_LOG_TAIL:])
+        return ToolCrashed(f"{self._tool} {end}", log=log, why=log.strip()[-_LOG_TAIL:])
 
     def _drop(self) -> None:
         if self._child is not None:

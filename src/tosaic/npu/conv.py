@@ -1,0 +1,131 @@
+"""Convolutions, depthwise convolutions and, on U85, matrix products."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tosaic.npu.errors import Fault, UnknownField
+from tosaic.npu.memory import Memory, Numbers
+from tosaic.npu.output import Output, Scale, read_output
+from tosaic.npu.record import FeatureMap, Kind, Op, Shape, Window, read_map, read_ofm_shape, read_window
+from tosaic.npu.registers import Family
+from tosaic.npu.weights import WeightCache, Weights, load_scales, load_weights
+from tosaic.npu.window import Input
+
+#: Sums below these are exact in the two float types, in which matrix products are fast.
+_EXACT_SINGLE, _EXACT_DOUBLE = 1 << 24, 1 << 53
+#: Elements of the matrix that a piece of the input is unfolded into.
+_UNFOLDED = 1 << 21
+#: Bits of each accumulator format.
+_ACCUMULATORS = {"I32": 32, "I40": 40, "I48": 48}
+
+
+def run_conv(op: Op, memory: Memory, cache: WeightCache) -> None:
+    """Execute CONV or DEPTHWISE."""
+    check_accumulator(op)
+    window, ofm = read_window(op), read_ofm_shape(op)
+    source = read_map(op, "IFM")
+    if source.bits == 32:
+        raise op.unknown("IFM_PRECISION", "activation_precision", "of a convolution")
+    depth = op.get("IFM_DEPTH_M1") + 1
+    if op.kind is Kind.DEPTHWISE:
+        if depth != ofm.depth:
+            raise UnknownField("IFM_DEPTH_M1", depth - 1, offset=op.offset, why=f"the output has depth {ofm.depth}")
+        weights, scales = load_weights(op, memory, cache, window, 1, ofm), load_scales(op, memory, ofm.depth)
+    elif op.family is Family.U85 and op.argument("weights_ifm2"):
+        weights, scales = _load_matrix(op, memory, window, depth, ofm), None
+    else:
+        weights, scales = load_weights(op, memory, cache, window, depth, ofm), load_scales(op, memory, ofm.depth)
+    output = read_output(op, memory, scales)
+    given = Input.of(op, source, window, ofm, depth)
+    reach = _bound_inputs(source) * weights.reach
+    dtype = _choose_type(op, reach)
+    compute = _sum_channels if op.kind is Kind.DEPTHWISE else _multiply
+    for first, rows in _pieces(op, output, window, depth):
+        padded = given.load(memory, first, rows, 0, dtype)
+        values = compute(given, padded, weights.values.astype(dtype, copy=False), rows, ofm)
+        _check_sums(op, values, scales, reach)
+        output.finish(memory, values, first)
+
+
+def check_accumulator(op: Op) -> int:
+    """The accumulator's bits, after a look at what is not known of it."""
+    if op.family is Family.U85:
+        if op.name("ACC_FORMAT", "acc_input") == "KEEP":
+            raise op.unknown("ACC_FORMAT", "acc_input", "sums that go on from operation to operation are not known")
+        if op.name("ACC_FORMAT", "acc_output") == "DISABLE":
+            raise op.unknown("ACC_FORMAT", "acc_output", "operations without an output are not known")
+    name = op.name("ACC_FORMAT", "acc_format")
+    if name not in _ACCUMULATORS:
+        raise op.unknown("ACC_FORMAT", "acc_format", "float accumulators are not known")
+    return _ACCUMULATORS[name]
+
+
+def _pieces(op: Op, output: Output, window: Window, depth: int) -> list[tuple[int, int]]:
+    """Rows to compute at once, so that the unfolded input stays small too."""
+    pieces = output.pieces()
+    if op.kind is Kind.DEPTHWISE or len(pieces) == 1:
+        return pieces
+    per_row = output.shape.width * window.taps_y * window.taps_x * depth
+    rows = max(1, min(pieces[0][1], _UNFOLDED // per_row))
+    return [(row, min(rows, output.shape.height - row)) for row in range(0, output.shape.height, rows)]
+
+
+def _bound_inputs(source: FeatureMap) -> int:
+    return (1 << (source.bits - 1 if source.signed else source.bits)) + abs(source.zero_point)
+
+
+def _choose_type(op: Op, reach: int) -> str:
+    if reach < _EXACT_SINGLE:
+        return "f4"
+    if reach < _EXACT_DOUBLE:
+        return "f8"
+    raise Fault("a convolution is too large to be computed exactly", offset=op.offset, why=f"sums may reach {reach}")
+
+
+def _load_matrix(op: Op, memory: Memory, window: Window, depth: int, ofm: Shape) -> Weights:
+    """The second input as the weights of a 1x1 convolution: one row per output channel."""
+    if window.height != 1 or window.width != 1:
+        raise op.unknown("KERNEL_HEIGHT_M1", why="a matrix product has no kernel")
+    source = read_map(op, "IFM2")
+    rows = memory.load(source, Shape(1, ofm.depth, depth))[0].astype(np.float64)
+    rows -= source.zero_point
+    reach = int(np.abs(rows).sum(axis=1).max())
+    return Weights(rows.T[None, None].astype(np.float32), reach)
+
+
+def _multiply(given: Input, padded: Numbers, weights: Numbers, rows: int, ofm: Shape) -> Numbers:
+    """Unfold the input and multiply it with the weights as one matrix."""
+    taps_y, taps_x, depth, outputs = weights.shape
+    if taps_y == taps_x == 1:
+        ((_, _, inputs),) = given.taps(padded, rows, ofm.width)
+        unfolded = inputs.reshape(rows * ofm.width, depth)
+    else:
+        unfolded = np.empty((rows, ofm.width, taps_y, taps_x, depth), padded.dtype)
+        for ky, kx, inputs in given.taps(padded, rows, ofm.width):
+            unfolded[:, :, ky, kx] = inputs
+        unfolded = unfolded.reshape(rows * ofm.width, -1)
+    return (unfolded @ weights.reshape(-1, outputs)).reshape(rows, ofm.width, outputs)
+
+
+def _sum_channels(given: Input, padded: Numbers, weights: Numbers, rows: int, ofm: Shape) -> Numbers:
+    """Every channel with its own kernel."""
+    total = np.zeros((rows, ofm.width, ofm.depth), padded.dtype)
+    product = np.empty_like(total)
+    for ky, kx, inputs in given.taps(padded, rows, ofm.width):
+        np.multiply(inputs, weights[ky, kx, 0], out=product)
+        total += product
+    return total
+
+
+def _check_sums(op: Op, values: Numbers, scales: Scale | None, reach: int) -> None:
+    """What an accumulator does when it overflows is not known."""
+    limit = 1 << (check_accumulator(op) - 1)
+    bias: npt.NDArray[np.int64] | int = 0 if scales is None else scales.bias
+    largest = int(np.max(np.abs(bias)))
+    if reach + largest < limit:
+        return
+    sums = values.astype(np.int64) + bias
+    if sums.min() < -limit or sums.max() >= limit:
+        raise Fault("an accumulator overflows", offset=op.offset, why=f"it has {check_accumulator(op)} bits")

@@ -1,0 +1,132 @@
+"""DMA: copies of bytes in up to three dimensions, gathers and scatters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tosaic.npu.errors import Fault, TooMuch
+from tosaic.npu.memory import INTERNAL, Access, Memory, Numbers
+from tosaic.npu.record import Op
+from tosaic.npu.registers import Family
+
+_MAX_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """`planes` x `rows` x `length` bytes; strides are those of rows and planes."""
+
+    source: int
+    source_start: int
+    source_strides: tuple[int, int]
+    target: int
+    target_start: int
+    target_strides: tuple[int, int]
+    planes: int
+    rows: int
+    length: int
+    gathers: bool
+    scatters: bool
+
+
+def read_transfer(op: Op) -> Transfer:
+    """What the DMA registers ask for."""
+    length = op.get("DMA0_LEN")
+    u85 = op.family is Family.U85
+    register = "DMA0_SRC_REGION" if u85 else "DMA0_DST_REGION"
+    dimensions = 1 + ("D1", "D2", "D3").index(op.name(register, "stride_mode"))
+    if not u85 and op.name("DMA0_SRC_REGION", "stride_mode") != "D1":
+        raise op.unknown("DMA0_SRC_REGION", "stride_mode", "a source with strides is not known")
+    gathers = bool(u85 and op.get("DMA0_SRC_REGION", "idx_mode"))
+    scatters = bool(u85 and op.get("DMA0_DST_REGION", "idx_mode"))
+    rows = op.get("DMA0_SIZE0") if dimensions > 1 or gathers or scatters else 1
+    planes = op.get("DMA0_SIZE1") if dimensions > 2 else 1
+    source_strides, target_strides = _read_strides(op, dimensions, length, rows, gathers, scatters)
+    if rows * planes * length > _MAX_BYTES:
+        raise TooMuch(f"a DMA of {rows * planes * length} bytes", offset=op.offset)
+    return Transfer(
+        source=_read_region(op, "SRC"),
+        source_start=op.get("DMA0_SRC"),
+        source_strides=source_strides,
+        target=_read_region(op, "DST"),
+        target_start=op.get("DMA0_DST"),
+        target_strides=target_strides,
+        planes=planes,
+        rows=rows,
+        length=length,
+        gathers=gathers,
+        scatters=scatters,
+    )
+
+
+def _read_region(op: Op, side: str) -> int:
+    internal = op.name(f"DMA0_{side}_REGION", "region_mode") == "INTERNAL"
+    return INTERNAL if internal else op.get(f"DMA0_{side}_REGION", "region")
+
+
+def _read_strides(
+    op: Op, dimensions: int, length: int, rows: int, gathers: bool, scatters: bool
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    if op.family is not Family.U85:
+        row = length + _signed(op.get("DMA0_SKIP0")) if dimensions > 1 else length
+        plane = length * rows + _signed(op.get("DMA0_SKIP1")) if dimensions > 2 else 0
+        return (length, length * rows), (row, plane)
+    source = op.get("DMA0_SRC_STRIDE0") if dimensions > 1 or gathers else length
+    target = op.get("DMA0_DST_STRIDE0") if dimensions > 1 or scatters else length
+    source_plane = op.get("DMA0_SRC_STRIDE1") if dimensions > 2 else 0
+    target_plane = op.get("DMA0_DST_STRIDE1") if dimensions > 2 else 0
+    return (_signed(source), _signed(source_plane)), (_signed(target), _signed(target_plane))
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 40) if value >> 39 else value
+
+
+def run_dma(op: Op, memory: Memory) -> None:
+    """Execute DMA_START."""
+    transfer = read_transfer(op)
+    if transfer.rows * transfer.planes * transfer.length == 0:
+        return
+    if transfer.gathers or transfer.scatters:
+        _move_rows(op, memory, transfer)
+        return
+    shape = (transfer.planes, transfer.rows, transfer.length)
+    rows, planes = transfer.source_strides
+    source = Access(transfer.source, transfer.source_start, shape, (planes, rows, 1), writes=False)
+    rows, planes = transfer.target_strides
+    target = Access(transfer.target, transfer.target_start, shape, (planes, rows, 1), writes=True)
+    memory.copy(source, target, op.offset)
+
+
+def _move_rows(op: Op, memory: Memory, transfer: Transfer) -> None:
+    """Rows whose place in the source or in the target is given by 32-bit indices."""
+    if transfer.gathers and transfer.scatters:
+        raise op.unknown("DMA0_DST_REGION", "idx_mode", "indices on both sides are not known")
+    skip = op.get("DMA0_IDX_SKIP1") if transfer.planes > 1 else 0
+    strides = (4 * transfer.rows + skip, 4)
+    shape = (transfer.planes, transfer.rows)
+    region, start = op.get("DMA0_IDX_REGION"), op.get("DMA0_IDX")
+    index = memory.view(region, start, shape, strides, "<i4", op.offset, write=False).astype(np.int64)
+    limit = op.get("DMA0_IDX_MAX")
+    if index.min() < 0 or index.max() > limit:
+        raise Fault(f"a DMA index lies outside 0 to {limit}", offset=op.offset)
+    if (limit + 1) * transfer.planes * transfer.length > _MAX_BYTES:
+        raise TooMuch(f"a DMA over {limit + 1} rows of {transfer.length} bytes", offset=op.offset)
+
+    def view_rows(source: bool, count: int) -> Numbers:
+        sides = (transfer.source, transfer.source_start, transfer.source_strides)
+        if not source:
+            sides = (transfer.target, transfer.target_start, transfer.target_strides)
+        region, start, (row, plane) = sides
+        shape = (transfer.planes, count, transfer.length)
+        return memory.view(region, start, shape, (plane, row, 1), "u1", op.offset, write=not source)
+
+    table = view_rows(transfer.gathers, limit + 1)
+    rows = view_rows(transfer.scatters, transfer.rows)
+    planes = np.arange(transfer.planes)[:, None]
+    if transfer.gathers:
+        rows[...] = table[planes, index]
+    else:
+        table[planes, index] = rows

@@ -1,0 +1,228 @@
+"""The order of weights in a stream for U85, and its fast (uncompressed) form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tosaic.npu.errors import Malformed, UnknownField
+from tosaic.npu.record import Kind, Op, Shape, Window
+
+_PART = 8
+#: Output channels that one core takes in a row.
+_INTERLEAVE = 4
+_CORES = {128: 1, 256: 1, 512: 2, 1024: 4, 2048: 4}
+_MICROBLOCKS = {"U1X1": 1, "U1X2": 2, "U1X4": 4, "U2X2": 4, "U2X4": 8, "U4X4": 16}
+_HEADER_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class OrderU85:
+    """Blocks of output channels, in each blocks of input channels (forwards, then backwards), then kernel parts.
+
+    Inside a part: input group, output group, kernel elements by phase of the stride (rows in a snake), input channels
+    by 8 or 16, then output channels by four, dealt out to the cores.
+    """
+
+    outputs: int
+    inputs: int
+    taps_y: int
+    taps_x: int
+    part_y: int
+    part_x: int
+    stride_y: int
+    stride_x: int
+    depthwise: bool
+    block: int
+    group: int
+    input_block: int
+    input_group: int
+    rounding: int
+    padding: int
+    step: int
+    cores: int
+    fast: bool
+
+    @staticmethod
+    def of(op: Op, window: Window, depth: int, ofm: Shape) -> OrderU85:
+        depthwise = op.kind is Kind.DEPTHWISE
+        part_kernel = not depthwise and op.get("KERNEL_STRIDE", "weight_order") == 1
+        precision = op.name("IFM_PRECISION", "activation_precision")
+        wide = precision == "B16"
+        sparse = op.name("WEIGHT_FORMAT", "weight_sparsity") != "NONE"
+        group = op.macs // 8 // _MICROBLOCKS[op.name("ACC_FORMAT", "microblock")]
+        if group % (_INTERLEAVE * _CORES[op.macs]):
+            raise op.unknown("ACC_FORMAT", "microblock", f"it leaves {group} output channels for {_CORES[op.macs]} cores")
+        if depthwise and sparse:
+            raise UnknownField("WEIGHT_FORMAT.weight_sparsity", 1, offset=op.offset, why="of a depthwise convolution")
+        input_block = _find_input_block(op.macs, group, part_kernel, sparse, precision)
+        input_group = 1 if depthwise else 8 if part_kernel and wide and not sparse else input_block
+        return OrderU85(
+            outputs=ofm.depth,
+            inputs=depth,
+            taps_y=window.taps_y,
+            taps_x=window.taps_x,
+            part_y=_PART // window.dilation_y,
+            part_x=_PART // window.dilation_x,
+            # Only part kernel first and depthwise walk the kernel in the phases of its stride.
+            stride_y=window.stride_y if part_kernel or depthwise else 1,
+            stride_x=window.stride_x if part_kernel or depthwise else 1,
+            depthwise=depthwise,
+            block=op.get("OFM_BLK_DEPTH_M1") + 1,
+            group=group,
+            input_block=input_block,
+            input_group=input_group,
+            rounding=10 if depthwise else 1 if not part_kernel else 10 if wide or sparse else 5,
+            padding=(0 if op.macs <= 256 and not wide else 2 if op.macs <= 512 else 6) if depthwise else 0,
+            step=1 if depthwise else 16 if sparse else 8,
+            cores=_CORES[op.macs],
+            fast=op.name("WEIGHT_FORMAT", "weight_format") == "FWD",
+        )
+
+    @property
+    def count(self) -> int:
+        return self.outputs * self.inputs * self.taps_y * self.taps_x
+
+    @property
+    def streams(self) -> int:
+        return 1 if self.fast else self.cores
+
+    def expand(self, stream: bytes, offset: int) -> npt.NDArray[np.int16]:
+        """The numbers in a fast stream: a header with a table, then indices into it or plain bytes."""
+        if len(stream) < _HEADER_BYTES:
+            raise Malformed("a weight stream is damaged", offset=offset, why="it is shorter than its header")
+        header = int.from_bytes(stream[:_HEADER_BYTES], "little")
+        body = np.frombuffer(stream, np.uint8, offset=_HEADER_BYTES)
+        if header & 1:
+            adjust = (header >> 104 & 0xFF ^ 0x80) - 0x80
+            return body.view(np.int8).astype(np.int16) - np.int16(adjust)
+        codes = [header >> (112 + 9 * entry) & 0x1FF for entry in range(16)]
+        table = np.array([-(code >> 1) if code & 1 else code >> 1 for code in codes], np.int16)
+        width = 2 if header & 2 else 4
+        shifts = np.arange(0, 8, width, dtype=np.uint8)
+        return table[(body[:, None] >> shifts & ((1 << width) - 1)).reshape(-1)]
+
+    def arrange(self, numbers: Sequence[npt.NDArray[np.int16]], offset: int) -> npt.NDArray[np.float32]:
+        """The numbers of the streams as [kernel rows, kernel columns, inputs, outputs]."""
+        places = list(self._places())
+        total = sum(place.size(self) for place in places)
+        cores = self._deal_out(numbers[0], total, offset) if self.fast else list(numbers)
+        inputs = 1 if self.depthwise else self.inputs + self.input_block
+        volume = np.zeros((self.taps_y, self.taps_x, inputs, self.outputs + self.block + self.group), np.float32)
+        for core, stream in enumerate(cores):
+            if len(stream) != total:
+                raise Malformed(
+                    "a weight stream does not fit its convolution",
+                    offset=offset,
+                    why=f"it has {len(stream)} weights where {total} are needed",
+                )
+            at = 0
+            for place in places:
+                end = at + place.size(self)
+                if not place.put(self, stream[at:end], volume, core):
+                    raise Malformed("the padding of a weight stream is not zero", offset=offset)
+                at = end
+        if volume[:, :, self.inputs :].any() or volume[..., self.outputs :].any():
+            raise Malformed("the padding of a weight stream is not zero", offset=offset)
+        return np.ascontiguousarray(volume[:, :, : self.inputs, : self.outputs])
+
+    def _deal_out(self, numbers: npt.NDArray[np.int16], total: int, offset: int) -> list[npt.NDArray[np.int16]]:
+        """Fast streams hold the shares of all cores in turn; the stream's end is filled up to 16 bytes."""
+        if len(numbers) < total * self.cores:
+            raise Malformed("a weight stream is too short", offset=offset, why=f"it has {len(numbers)} weights")
+        share = self.group * self.input_group * self.rounding // self.cores
+        dealt = numbers[: total * self.cores].reshape(-1, self.cores, share)
+        return [dealt[:, core].reshape(-1) for core in range(self.cores)]
+
+    def _places(self) -> Iterator[_Place]:
+        """The parts of the stream in order; each core has its share of every one."""
+        starts = [0] if self.depthwise else list(range(0, self.inputs, self.input_block))
+        for index, first_out in enumerate(range(0, self.outputs, self.block)):
+            groups = -(-min(self.block, self.outputs - first_out) // self.group)
+            for first_in in starts if index % 2 == 0 else reversed(starts):
+                used = 1 if self.depthwise else min(self.input_block, self.inputs - first_in)
+                in_groups = -(-used // self.input_group)
+                for x in range(0, self.taps_x, self.part_x):
+                    for y in range(0, self.taps_y, self.part_y):
+                        rows, columns = min(self.part_y, self.taps_y - y), min(self.part_x, self.taps_x - x)
+                        yield _Place(first_out, groups, first_in, in_groups, y, x, rows, columns)
+
+    def walk(self, rows: int, columns: int) -> tuple[list[int], list[int]]:
+        """The kernel elements of a part: phases of the stride, in each its rows, every other one backwards."""
+        ys: list[int] = []
+        xs: list[int] = []
+        for phase_y in range(self.stride_y):
+            for phase_x in range(self.stride_x):
+                line = list(range(phase_x, columns, self.stride_x))
+                for row, y in enumerate(range(phase_y, rows, self.stride_y)):
+                    xs += line if row % 2 == 0 else line[::-1]
+                    ys += [y] * len(line)
+        return ys, xs
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A part of the kernel for one block of output and input channels."""
+
+    first_out: int
+    groups: int
+    first_in: int
+    in_groups: int
+    y: int
+    x: int
+    rows: int
+    columns: int
+
+    def _elements(self, order: OrderU85) -> int:
+        """Kernel elements with their padding; a depthwise stream has some more after every ten."""
+        rounds = -(-self.rows * self.columns // order.rounding)
+        return rounds * (order.rounding + order.padding)
+
+    def size(self, order: OrderU85) -> int:
+        """Weights in one core's share."""
+        per_element = order.input_group * order.group // order.cores
+        return self.in_groups * self.groups * self._elements(order) * per_element
+
+    def put(self, order: OrderU85, share: npt.NDArray[np.int16], volume: npt.NDArray[np.float32], core: int) -> bool:
+        """Put a core's share into the volume; False if its padding is not zero."""
+        lanes = order.group // _INTERLEAVE // order.cores
+        steps = order.input_group // order.step
+        slots, count = order.rounding + order.padding, self.rows * self.columns
+        part = share.reshape(self.in_groups, self.groups, -1, slots, steps, lanes, _INTERLEAVE, order.step)
+        if order.padding and part[:, :, :, order.rounding :].any():
+            return False
+        part = part[:, :, :, : order.rounding].reshape(self.in_groups, self.groups, -1, *part.shape[4:])
+        if part[:, :, count:].any():
+            return False
+        ys, xs = order.walk(self.rows, self.columns)
+        target = volume[
+            self.y : self.y + self.rows,
+            self.x : self.x + self.columns,
+            self.first_in : self.first_in + self.in_groups * order.input_group,
+            self.first_out : self.first_out + self.groups * order.group,
+        ].reshape(
+            self.rows,
+            self.columns,
+            self.in_groups,
+            steps,
+            order.step,
+            self.groups,
+            lanes,
+            order.cores,
+            _INTERLEAVE,
+        )
+        target[ys, xs, :, :, :, :, :, core] = part[:, :, :count].transpose(2, 0, 3, 6, 1, 4, 5)
+        return True
+
+
+def _find_input_block(macs: int, group: int, part_kernel: bool, sparse: bool, precision: str) -> int:
+    if part_kernel:
+        return 16
+    if sparse and precision == "B8":
+        return 128
+    if precision == "B32" or (macs <= 256 and group == 16 and not sparse):
+        return 32
+    return 64

@@ -1,0 +1,70 @@
+"""Input rows of a window operation: loaded, upscaled, padded, ready for the kernel to move over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tosaic.npu.errors import UnknownField
+from tosaic.npu.memory import Memory, Numbers
+from tosaic.npu.record import FeatureMap, Op, Shape, Window, input_extent
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """The input of a window operation."""
+
+    source: FeatureMap
+    window: Window
+    height: int
+    width: int
+    depth: int
+    columns: int
+
+    @staticmethod
+    def of(op: Op, source: FeatureMap, window: Window, ofm: Shape, depth: int) -> Input:
+        height, width = input_extent(op, window, ofm)
+        if window.upscale == "NEAREST":
+            raise UnknownField("IFM_UPSCALE", window.upscale, offset=op.offset, why="it has not been seen in a stream")
+        return Input(source, window, height, width, depth, window.span(ofm)[1])
+
+    def load(self, memory: Memory, first_row: int, rows: int, fill: int, dtype: str) -> Numbers:
+        """Padded input for output rows from `first_row` on, minus the zero point; `fill` stands in the padding."""
+        window = self.window
+        top = first_row * window.stride_y - window.top
+        count = (rows - 1) * window.stride_y + window.height
+        low, high = max(top, 0), min(top + count, self.height)
+        padded = np.empty((count, self.columns, self.depth), np.dtype(dtype))
+        inner = padded[low - top : high - top, window.left : window.left + self.width]
+        if inner.size != padded.size:
+            padded[...] = fill
+        if high > low:
+            self._fill(memory, inner, low, high)
+        return padded
+
+    def _fill(self, memory: Memory, inner: Numbers, low: int, high: int) -> None:
+        zero = self.source.zero_point
+        if self.window.upscale == "NONE":
+            values = memory.load(self.source, Shape(high - low, self.width, self.depth), low)
+            np.subtract(values, zero, out=inner, dtype=inner.dtype, casting="unsafe")
+            return
+        # Every second row and column holds a value, the others are zero.
+        first = -(-low // 2)
+        rows, columns = -(-high // 2) - first, -(-self.width // 2)
+        inner[...] = 0
+        if rows > 0:
+            values = memory.load(self.source, Shape(rows, columns, self.depth), first)
+            np.subtract(
+                values, zero, out=inner[2 * first - low :: 2, ::2], dtype=inner.dtype, casting="unsafe"
+            )
+
+    def taps(self, padded: Numbers, rows: int, columns: int) -> Iterator[tuple[int, int, Numbers]]:
+        """For every kernel element the inputs that it meets, as [rows, columns, channels]."""
+        window = self.window
+        height, width = (rows - 1) * window.stride_y + 1, (columns - 1) * window.stride_x + 1
+        for ky in range(window.taps_y):
+            for kx in range(window.taps_x):
+                y, x = ky * window.dilation_y, kx * window.dilation_x
+                yield ky, kx, padded[y : y + height : window.stride_y, x : x + width : window.stride_x]
