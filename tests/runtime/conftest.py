@@ -1,6 +1,6 @@
 """Small .pte files: with and without delegates, with the blob inline and in a segment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -90,6 +90,11 @@ def emit(
         edge = to_edge(program, constant_methods=dict(notes or {}), compile_config=config)
         made[name] = edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=name == "segment")).buffer
     return made
+
+
+@pytest.fixture(scope="session")
+def emit_pte() -> Callable[..., dict[str, bytes]]:
+    return emit
 
 
 def compile_front(model: torch.nn.Module, inputs: Inputs, target: str, io: str = "float") -> Made:

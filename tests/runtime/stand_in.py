@@ -1,31 +1,37 @@
-"""Executors that a child process can import: what an Ethos-U would compute, without one."""
+"""Executors that a child process can import, by what makes them: what an Ethos-U would compute, without one."""
+
+import os
+import signal
 
 import numpy as np
 
 
-def double(_blob, _specs, inputs, _outputs):
-    return [inputs[0] * 2]
+def make_double():
+    return lambda _blob, _specs, inputs, _outputs: [inputs[0] * 2]
 
 
-def refuse(_blob, _specs, _inputs, _outputs):
-    raise ValueError("the NPU is on fire")
+def make_shorten():
+    return lambda _blob, _specs, inputs, _outputs: [inputs[0][:3]]
 
 
-def crash(_blob, _specs, _inputs, _outputs):
-    import os
-    import signal
+def make_refuse():
+    def refuse(_blob, _specs, _inputs, _outputs):
+        raise ValueError("the NPU is on fire")
 
-    os.kill(os.getpid(), signal.SIGSEGV)
+    return refuse
 
 
-def mix(_blob, specs, inputs, outputs):
+def make_crash():
+    return lambda *_: os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def make_mix():
     """Something that depends on every input byte and gives every output a different value."""
-    seed = sum(
-        int(np.sum(array.astype(np.int64) * np.arange(1, array.size + 1).reshape(array.shape))) for array in inputs
-    )
-    rng = np.random.default_rng(abs(seed) + len(specs))
-    return [rng.integers(-100, 100, output.shape).astype(output.dtype) for output in outputs]
 
+    def mix(_blob, specs, inputs, outputs):
+        weights = (np.arange(1, array.size + 1).reshape(array.shape) for array in inputs)
+        seed = sum(int(np.sum(array.astype(np.int64) * w)) for array, w in zip(inputs, weights, strict=True))
+        rng = np.random.default_rng(abs(seed) + len(specs))
+        return [rng.integers(-100, 100, output.shape).astype(output.dtype) for output in outputs]
 
-def shorten(_blob, _specs, inputs, _outputs):
-    return [inputs[0][:3]]
+    return mix

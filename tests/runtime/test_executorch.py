@@ -1,5 +1,6 @@
 """Engine `executorch`: the stock C++ runtime with stand-ins for the NPU gives what the interpreter gives."""
 
+import runpy
 import sys
 from pathlib import Path
 
@@ -15,9 +16,8 @@ from tosaic.runtime.npy import Array
 from tosaic.runtime.pte import read
 
 FOLDER = Path(__file__).parent
-sys.path.insert(0, str(FOLDER))
-import stand_in  # noqa: E402
 
+MIX = runpy.run_path(str(FOLDER / "stand_in.py"))["make_mix"]
 needs_compiler = pytest.mark.skipif(
     not shim.find_compiler(), reason="no C++ compiler for the shim of engine executorch"
 )
@@ -37,7 +37,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory):
 @needs_compiler
 @pytest.mark.parametrize("form", ["inline", "segment"])
 def test_delegated_add(add_pte: dict[str, bytes], form: str) -> None:
-    (result,) = executorch.run(add_pte[form], [np.arange(5, dtype=np.int32)], executor="stand_in:double")
+    (result,) = executorch.run(add_pte[form], [np.arange(5, dtype=np.int32)], executor="stand_in:make_double")
     assert result.tolist() == [0, 2, 4, 6, 8]
 
 
@@ -45,8 +45,8 @@ def test_delegated_add(add_pte: dict[str, bytes], form: str) -> None:
 @pytest.mark.parametrize("form", ["inline", "segment"])
 def test_two_delegates_as_in_the_interpreter(conv_pte: dict[str, bytes], conv_inputs, form: str) -> None:
     inputs: list[Array] = [x.numpy() for x in conv_inputs]
-    ours = Method(read(conv_pte[form]), executors={"EthosUBackend": stand_in.mix}).run(inputs)
-    theirs = executorch.run(conv_pte[form], inputs, executor="stand_in:mix")
+    ours = Method(read(conv_pte[form]), executors={"EthosUBackend": MIX()}).run(inputs)
+    theirs = executorch.run(conv_pte[form], inputs, executor="stand_in:make_mix")
     assert len(ours) == len(theirs) == 2
     for a, b in zip(ours, theirs, strict=True):
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
@@ -62,11 +62,17 @@ class Quantize(torch.nn.Module):
 
 
 @needs_compiler
-def test_quantise_is_bit_exact() -> None:
-    from conftest import emit
+def test_simulated_npu(conv, conv_inputs) -> None:
+    inputs: list[Array] = [x.numpy() for x in conv_inputs]
+    ours = Method(read(conv.pte["inline"])).run(inputs)
+    for a, b in zip(ours, executorch.run(conv.pte["inline"], inputs), strict=True):
+        assert np.array_equal(a, b)
 
+
+@needs_compiler
+def test_quantise_is_bit_exact(emit_pte) -> None:
     x = ((np.arange(-20000, 20000) + 0.5 - 7) * np.float32(0.000123)).astype(np.float32)
-    data = emit(export(Quantize(), (torch.from_numpy(x),)), forms=("inline",))["inline"]
+    data = emit_pte(export(Quantize(), (torch.from_numpy(x),)), forms=("inline",))["inline"]
     for ours, theirs in zip(Method(read(data)).run([x]), executorch.run(data, [x]), strict=True):
         assert np.array_equal(ours, theirs)
 
@@ -90,10 +96,10 @@ def test_errors_come_back_typed(add_pte: dict[str, bytes]) -> None:
     with pytest.raises(Invalid, match="no method `backward`"):
         executorch.run(data, [x], method="backward")
     with pytest.raises(ToolFailed, match="does not run the program") as caught:
-        executorch.run(data, [x], executor="stand_in:refuse")
+        executorch.run(data, [x], executor="stand_in:make_refuse")
     assert "the NPU is on fire" in caught.value.why
     with pytest.raises(Invalid, match=r"the NPU gives int32\[3\], but the program takes int32\[5\]"):
-        executorch.run(data, [x], executor="stand_in:shorten")
+        executorch.run(data, [x], executor="stand_in:make_shorten")
 
 
 class Sort(torch.nn.Module):
@@ -102,10 +108,8 @@ class Sort(torch.nn.Module):
 
 
 @needs_compiler
-def test_kernel_that_the_runtime_has_not() -> None:
-    from conftest import emit
-
-    data = emit(export(Sort(), (torch.ones(3),)), forms=("inline",))["inline"]
+def test_kernel_that_the_runtime_has_not(emit_pte) -> None:
+    data = emit_pte(export(Sort(), (torch.ones(3),)), forms=("inline",))["inline"]
     x = np.float32([3, 1, 2])
     assert Method(read(data)).run([x])[0].tolist() == [1, 2, 3]
     with pytest.raises(ToolFailed) as caught:
@@ -117,8 +121,8 @@ def test_kernel_that_the_runtime_has_not() -> None:
 def test_crash_ends_the_child_only(add_pte: dict[str, bytes]) -> None:
     x = np.zeros(5, np.int32)
     with pytest.raises(ToolFailed, match="ExecuTorch's runtime crashed with SIGSEGV"):
-        executorch.run(add_pte["inline"], [x], executor="stand_in:crash")
-    assert executorch.run(add_pte["inline"], [x], executor="stand_in:double")[0].tolist() == [0] * 5
+        executorch.run(add_pte["inline"], [x], executor="stand_in:make_crash")
+    assert executorch.run(add_pte["inline"], [x], executor="stand_in:make_double")[0].tolist() == [0] * 5
 
 
 @needs_compiler

@@ -13,7 +13,7 @@ from executorch.exir._serialize._program import PTEFile, deserialize_pte_binary,
 from executorch.exir.scalar_type import ScalarType
 
 from tosaic.errors import Invalid, TosaicError
-from tosaic.runtime.host import Method, TensorType
+from tosaic.runtime.host import Method, Npu, TensorType, find_fast_scratch
 from tosaic.runtime.kernels import find_kernel
 from tosaic.runtime.npy import Array
 from tosaic.runtime.pte import Operator, read
@@ -150,6 +150,7 @@ def edit(data: bytes, change) -> bytes:
         ("scalar_type", ScalarType.CHAR, "int8[5], the blob 4-byte integers of shape [1, 1, 1, 1, 1, 5]"),
         ("scalar_type", ScalarType.FLOAT, "float32[5], the blob 4-byte"),
         ("sizes", [4], "int32[4], the blob 4-byte integers of shape [1, 1, 1, 1, 1, 5]"),
+        ("scalar_type", ScalarType.SHORT, "int16[5], the blob 4-byte"),
     ],
 )
 def test_border_that_is_not_the_blobs(add_pte: dict[str, bytes], field: str, value: object, message: str) -> None:
@@ -241,15 +242,31 @@ def test_damaged_programs_end_in_an_error_or_a_result(add_pte: dict[str, bytes],
     assert ran
 
 
-def test_simulator_that_is_not_there(add_pte: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    import tosaic.npu
+@pytest.mark.parametrize("name", ["add", "conv"])
+def test_simulated_npu_is_the_reference_model(name: str, request: pytest.FixtureRequest) -> None:
+    made, rng = request.getfixturevalue(name), np.random.default_rng(5)
+    ours = Method(
+        read(made.pte["segment"]), executors={"EthosUBackend": Npu(check_uninitialised=True, check_waits=True)}
+    )
+    theirs = Method(read(made.pte["inline"]), executors={"EthosUBackend": make_reference(made.tosa)})
+    inputs = [(rng.standard_normal(shape) * 3).astype(dtype) for dtype, shape in ours.inputs]
+    for _ in range(2):
+        for a, b in zip(ours.run(inputs), theirs.run(inputs), strict=True):
+            assert np.array_equal(a, b)
+    assert np.array_equal(Method(read(made.pte["inline"])).run(inputs)[0], theirs.run(inputs)[0])
 
-    monkeypatch.delattr(tosaic.npu, "run_blob", raising=False)
-    with pytest.raises(TosaicError, match="no NPU simulator"):
-        Method(read(add_pte["inline"])).run([np.zeros(5, np.int32)])
-    monkeypatch.setattr(tosaic.npu, "run_blob", lambda _blob, inputs, _dtypes: [inputs[0] * 3], raising=False)
-    (result,) = Method(read(add_pte["inline"])).run([np.ones(5, np.int32)])
-    assert result.tolist() == [3] * 5
+
+@pytest.mark.parametrize(
+    ("flags", "size"),
+    [
+        (b'{"memory_mode": "Shared_Sram"}', 0),
+        (b"--memory-mode=Dedicated_Sram", 0x60000),
+        (b'{"memory_mode": "Dedicated_Sram_384KB"}', 384 << 10),
+        (b"Dedicated_Sram_2MB", 2 << 20),
+    ],
+)
+def test_sram_of_the_npu(flags: bytes, size: int) -> None:
+    assert find_fast_scratch([("target", b"ethos-u65-512"), ("compile_flags", flags)]) == size
 
 
 def test_torch_is_imported_by_run_only() -> None:

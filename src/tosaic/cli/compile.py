@@ -36,37 +36,40 @@ class Layout(StrEnum):
     NHWC = "nhwc"
 
 
+Model = Annotated[str, typer.Argument(metavar="MODEL", show_default=False)]
+TargetName = Annotated[str, typer.Option("-t", "--target", help="What to compile for; `tosaic targets` lists all.")]
+Output = Annotated[str | None, typer.Option("-o", "--output", help="The file to write, or a folder for it.")]
+Calibration = Annotated[
+    Path | None, typer.Option(help="Samples to measure ranges with: a .npz, .npy or .pt file, or a folder of them.")
+]
+IoOption = Annotated[Io, typer.Option(help="Float borders, or int8 borders without any CPU operator.")]
+LayoutOption = Annotated[Layout, typer.Option(help="Channels second or channels last at the borders.")]
+MemoryMode = Annotated[str | None, typer.Option(help="A memory mode of Vela's configuration file.")]
+SystemConfig = Annotated[str | None, typer.Option(help="A system configuration of Vela's configuration file.")]
+NoDelegate = Annotated[bool, typer.Option("--no-delegate", help="Leave everything on the CPU.")]
+NoQuantize = Annotated[bool, typer.Option("--no-quantize", help="Leave a float model in float.")]
+Intermediates = Annotated[Path | None, typer.Option(help="A folder for the .tosa files and the compiler's reports.")]
+NoSidecar = Annotated[bool, typer.Option("--no-sidecar", help="Write no .tosaic file beside the .pte.")]
+Header = Annotated[
+    Path | None, typer.Option(help="Write a C header with type, shape, scale and zero point of every input and output.")
+]
+
+
 @guarded
 def compile_model(
-    model: Annotated[str, typer.Argument(metavar="MODEL", show_default=False)],
-    target: Annotated[
-        str, typer.Option("-t", "--target", help="What to compile for; `tosaic targets` lists all.")
-    ] = "ethos-u55-128",
-    output: Annotated[
-        str | None, typer.Option("-o", "--output", help="The file to write, or a folder for it.", show_default=False)
-    ] = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(help="Samples to measure ranges with: a .npz, .npy or .pt file, or a folder of them."),
-    ] = None,
-    io: Annotated[Io, typer.Option(help="Float borders, or int8 borders without any CPU operator.")] = Io.FLOAT,
-    layout: Annotated[Layout, typer.Option(help="Channels second or channels last at the borders.")] = Layout.NCHW,
-    memory_mode: Annotated[
-        str | None, typer.Option(help="A memory mode of Vela's configuration file.", show_default=False)
-    ] = None,
-    system_config: Annotated[
-        str | None, typer.Option(help="A system configuration of Vela's configuration file.", show_default=False)
-    ] = None,
-    no_delegate: Annotated[bool, typer.Option("--no-delegate", help="Leave everything on the CPU.")] = False,
-    no_quantize: Annotated[bool, typer.Option("--no-quantize", help="Leave a float model in float.")] = False,
-    intermediates: Annotated[
-        Path | None, typer.Option(help="A folder for the .tosa files and the compiler's reports.", show_default=False)
-    ] = None,
-    no_sidecar: Annotated[bool, typer.Option("--no-sidecar", help="Write no .tosaic file beside the .pte.")] = False,
-    header: Annotated[
-        Path | None,
-        typer.Option(help="Write a C header with type, shape, scale and zero point of every input and output."),
-    ] = None,
+    model: Model,
+    target: TargetName = "ethos-u55-128",
+    output: Output = None,
+    calibration: Calibration = None,
+    io: IoOption = Io.FLOAT,
+    layout: LayoutOption = Layout.NCHW,
+    memory_mode: MemoryMode = None,
+    system_config: SystemConfig = None,
+    no_delegate: NoDelegate = False,
+    no_quantize: NoQuantize = False,
+    intermediates: Intermediates = None,
+    no_sidecar: NoSidecar = False,
+    header: Header = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:

@@ -92,6 +92,20 @@ def weight_codes(weight: Tensor, x: Tensor) -> tuple[Array, DType, QParams | Non
     return weight.array, weight.dtype, weight.q
 
 
+def conv_operands(
+    lo: Lowering, x: Tensor, weight_q: QParams | None, bias: Tensor | None, channels: int
+) -> tuple[DType, Value, QParams | None]:
+    """The weight's dtype, the bias, and the meaning of the accumulator of a convolution (None for a float one)."""
+    if x.q is None:
+        real = np.zeros(channels) if bias is None else np.broadcast_to(bias.real(), (channels,))
+        return x.dtype, lo.constant(real, x.dtype), None
+    assert weight_q is not None
+    scales = tuple(x.q.s * s for s in weight_q.scale)
+    q = accumulator(scales, 3 if len(scales) > 1 else None)
+    q = replace(q, dtype=DType.I32 if x.dtype is DType.I8 else DType.I48)
+    return DType.I8, lo.constant(bias_codes(lo, bias, scales, channels), q.dtype), q
+
+
 def convolve(
     lo: Lowering,
     x: Tensor,
@@ -104,22 +118,12 @@ def convolve(
     dilation: tuple[int, int],
     depthwise: bool,
 ) -> Tensor:
-    """CONV2D ([O,KH,KW,I]) or DEPTHWISE_CONV2D ([KH,KW,C,M]) on a logical NCHW tensor; int8 gives an accumulator."""
+    """CONV2D ([O,KH,KW,I]) or DEPTHWISE_CONV2D ([KH,KW,C,M]) on a logical NCHW tensor; int8 gives an accumulator.
+
+    Sums of 16-bit floats are kept in 32 bits, as torch keeps them.
+    """
     channels = weight.shape[0] if not depthwise else weight.shape[2] * weight.shape[3]
-    if x.q is None:
-        # Sums of 16-bit floats are kept in 32 bits, as torch keeps them.
-        dtype, acc, zp = x.dtype, DType.F32, 0
-        real = np.zeros(channels) if bias is None else np.broadcast_to(bias.real(), (channels,))
-        bias_value = lo.constant(real, dtype)
-        q = None
-    else:
-        assert weight_q is not None
-        dtype, zp = DType.I8, x.q.zp
-        scales = tuple(x.q.s * s for s in weight_q.scale)
-        acc = DType.I32 if x.dtype is DType.I8 else DType.I48
-        q = replace(accumulator(scales, 3 if len(scales) > 1 else None), dtype=acc)
-        codes = bias_codes(lo, bias, scales, channels)
-        bias_value = lo.constant(codes, acc)
+    dtype, bias_value, q = conv_operands(lo, x, weight_q, bias, channels)
     image, pad = _exact(
         lo, x, lo.arrange(x, NHWC), weight.shape[0:2] if depthwise else weight.shape[1:3], pad, stride, dilation
     )
@@ -129,11 +133,11 @@ def convolve(
         image,
         lo.constant(weight, dtype),
         bias_value,
-        x_zp=zp,
+        x_zp=0 if x.q is None else x.q.zp,
         pad=pad,
         stride=stride,
         dilation=dilation,
-        acc_type=acc,
+        acc_type=DType.F32 if q is None else q.dtype,
     )
     n, h, w, c = value.shape
     return Tensor((n, c, h, w), value.dtype, value, perm=NHWC, q=q)

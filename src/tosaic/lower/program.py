@@ -195,7 +195,7 @@ class Walk:
 
     def _tabulate(self, node: Node, record: Record | None, arguments: Mapping[str, Any]) -> Tensor | None:
         """Apply an elementwise op to all 256 numbers its one quantised input can be; None if it is not that case."""
-        if not (record.pointwise if record is not None else _is_pointwise(node)):
+        if not (record.pointwise if record is not None else _is_pointwise(node)) or not self.lo.spec.support_integer():
             return None
         tensors = [a for a in arguments.values() if isinstance(a, Tensor)]
         moving = [t for t in tensors if not t.is_const]

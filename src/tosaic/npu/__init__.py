@@ -1,0 +1,184 @@
+"""A simulator of Ethos-U55, U65 and U85: runs the command streams that Vela makes, bit for bit as TOSA defines them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tosaic.errors import Invalid
+from tosaic.npu.errors import (
+    Fault,
+    Hazard,
+    Malformed,
+    OutOfRange,
+    TooMuch,
+    Uninitialised,
+    UnknownField,
+)
+from tosaic.npu.hazard import Hazards
+from tosaic.npu.machine import DEFAULT_LIMITS, Limits, Trace, execute
+from tosaic.npu.memory import INTERNAL, Memory, Numbers, Region, make_region
+from tosaic.npu.record import Op, decode
+from tosaic.npu.registers import Family
+from tosaic.npu.stream import Stream, disassemble, parse
+from tosaic.npu.weights import WeightCache
+
+__all__ = [
+    "IO",
+    "Fault",
+    "Hazard",
+    "Limits",
+    "Malformed",
+    "Memory",
+    "Op",
+    "OutOfRange",
+    "TooMuch",
+    "Uninitialised",
+    "UnknownField",
+    "WeightCache",
+    "decode",
+    "disassemble",
+    "run",
+    "run_blob",
+]
+
+WEIGHT_REGION, SCRATCH_REGION, FAST_REGION = 0, 1, 2
+#: More memory than this a microcontroller system does not have.
+_MAX_MEMORY = 256 << 20
+#: Where the tables begin in the internal RAM of each accelerator; a U85 has a RAM for tables alone.
+_TABLE_STARTS = {(Family.U55, 32): 14336, (Family.U55, 64): 14336, (Family.U55, 128): 22528}
+_OTHER_TABLE_START = 47104
+
+
+class IO(Protocol):
+    """Where an input or output lies: see tosaic.tools.vela.IO."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def elem_size(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def region(self) -> int: ...
+
+
+def run(
+    cmd_data: bytes,
+    weight_data: bytes,
+    scratch_size: int,
+    inputs: Sequence[npt.NDArray[np.generic]],
+    input_io: Sequence[IO],
+    output_io: Sequence[IO],
+    *,
+    output_dtypes: Sequence[npt.DTypeLike] | None = None,
+    fast_scratch_size: int = 0,
+    trace: Trace | None = None,
+    check_uninitialised: bool = False,
+    check_waits: bool = False,
+    cache: WeightCache | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> list[Numbers]:
+    """The outputs of a command stream, each in the six dimensions of its record.
+
+    output_dtypes         signed integers of the records' element sizes, unless given
+    fast_scratch_size     bytes of region 2, for memory modes with an SRAM of the NPU's own
+    trace                 is called with (offset, op, memory) after each operation and DMA
+    check_uninitialised   raise Uninitialised when something is read that nothing has written
+    check_waits           raise Hazard where KERNEL_WAIT or DMA_WAIT is missing
+    cache                 keeps decoded weights from run to run
+    """
+    stream = parse(cmd_data)
+    sizes = {SCRATCH_REGION: scratch_size, FAST_REGION: fast_scratch_size}
+    for io in (*input_io, *output_io):
+        if io.region not in (WEIGHT_REGION, SCRATCH_REGION, FAST_REGION):
+            sizes[io.region] = max(sizes.get(io.region, 0), io.offset + _count_bytes(io))
+    memory = _make_memory(stream, weight_data, sizes, check_uninitialised)
+    _write_inputs(memory, inputs, input_io)
+    execute(
+        stream,
+        memory,
+        cache or WeightCache(),
+        trace=trace,
+        hazards=Hazards() if check_waits else None,
+        limits=limits,
+    )
+    memory.accesses = None
+    dtypes = output_dtypes or [f"i{io.elem_size}" for io in output_io]
+    return [_read_output(memory, io, np.dtype(dtype)) for io, dtype in zip(output_io, dtypes, strict=True)]
+
+
+def run_blob(
+    blob: bytes,
+    inputs: Sequence[npt.NDArray[np.generic]],
+    output_dtypes: Sequence[npt.DTypeLike] | None = None,
+    *,
+    fast_scratch_size: int = 0,
+    trace: Trace | None = None,
+    check_uninitialised: bool = False,
+    check_waits: bool = False,
+    cache: WeightCache | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> list[Numbers]:
+    """As `run`, for the blob of an Ethos-U delegate."""
+    from tosaic.ethosu.blob import unpack
+
+    parts = unpack(blob)
+    return run(
+        parts.cmd_data,
+        parts.weight_data,
+        parts.scratch_size,
+        inputs,
+        parts.inputs,
+        parts.outputs,
+        output_dtypes=output_dtypes,
+        fast_scratch_size=fast_scratch_size,
+        trace=trace,
+        check_uninitialised=check_uninitialised,
+        check_waits=check_waits,
+        cache=cache,
+        limits=limits,
+    )
+
+
+def _make_memory(stream: Stream, weight_data: bytes, sizes: dict[int, int], track: bool) -> Memory:
+    if sum(sizes.values()) > _MAX_MEMORY or min(sizes.values()) < 0:
+        raise TooMuch("the network asks for too much memory", why=f"{sum(sizes.values())} bytes")
+    regions: dict[int, Region] = {
+        number: make_region(f"region {number}", size, track=track) for number, size in sizes.items()
+    }
+    regions[WEIGHT_REGION] = make_region("the weights (region 0)", 0, data=weight_data)
+    start = 0 if stream.family is Family.U85 else _TABLE_STARTS.get((stream.family, stream.macs), _OTHER_TABLE_START)
+    regions[INTERNAL] = make_region("the internal RAM", start + 2048, track=track)
+    return Memory(regions)
+
+
+def _count_bytes(io: IO) -> int:
+    total = io.elem_size
+    for size in io.shape:
+        total *= size
+    return total
+
+
+def _write_inputs(memory: Memory, inputs: Sequence[npt.NDArray[np.generic]], ios: Sequence[IO]) -> None:
+    if len(inputs) != len(ios):
+        raise Invalid(f"the network has {len(ios)} inputs, but {len(inputs)} were given")
+    for index, (array, io) in enumerate(zip(inputs, ios, strict=True)):
+        data = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+        if data.size != _count_bytes(io) or array.dtype.itemsize != io.elem_size:
+            given = f"{array.dtype}{list(array.shape)}"
+            raise Invalid(
+                f"input {index} is {given}",
+                why=f"the network takes {list(io.shape)} with {io.elem_size} bytes each",
+            )
+        memory.view(io.region, io.offset, (data.size,), (1,), "u1", 0, write=True)[...] = data
+
+
+def _read_output(memory: Memory, io: IO, dtype: np.dtype[np.generic]) -> Numbers:
+    if dtype.itemsize != io.elem_size:
+        raise Invalid(f"an output has {io.elem_size} bytes per element", why=f"{dtype} was asked for")
+    data = memory.read_bytes(io.region, io.offset, _count_bytes(io), 0)
+    return data.view(dtype).reshape(io.shape).copy()

@@ -11,7 +11,7 @@ from tosaic.npu.output import Output, Scale, read_output
 from tosaic.npu.record import FeatureMap, Kind, Op, Shape, Window, read_map, read_ofm_shape, read_window
 from tosaic.npu.registers import Family
 from tosaic.npu.weights import WeightCache, Weights, load_scales, load_weights
-from tosaic.npu.window import Input
+from tosaic.npu.window import Input, add_initial
 
 #: Sums below these are exact in the two float types, in which matrix products are fast.
 _EXACT_SINGLE, _EXACT_DOUBLE = 1 << 24, 1 << 53
@@ -46,7 +46,7 @@ def run_conv(op: Op, memory: Memory, cache: WeightCache) -> None:
         padded = given.load(memory, first, rows, 0, dtype)
         values = compute(given, padded, weights.values.astype(dtype, copy=False), rows, ofm)
         _check_sums(op, values, scales, reach)
-        output.finish(memory, values, first)
+        output.finish(memory, add_initial(op, memory, values, first), first)
 
 
 def check_accumulator(op: Op) -> int:

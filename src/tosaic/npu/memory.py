@@ -192,4 +192,3 @@ def make_region(name: str, size: int, *, data: bytes | None = None, track: bool 
     if data is not None:
         return Region(name, np.frombuffer(data, np.uint8), writable=False)
     return Region(name, np.zeros(size, np.uint8), True, np.zeros(size, np.bool_) if track else None)
-

@@ -77,7 +77,9 @@ class OrderU55:
             groups = -(-min(block, outputs - first_out) // self.group)
             for first_in, in_groups in self._input_blocks():
                 for y, x, rows, columns in self._kernel_parts():
-                    at = self._place(stream, at, volume, (first_out, groups, first_in, in_groups), (y, x, rows, columns))
+                    at = self._place(
+                        stream, at, volume, (first_out, groups, first_in, in_groups), (y, x, rows, columns)
+                    )
         padded = volume[:, :, self.inputs :].any() or volume[..., outputs:].any()
         if at != len(stream) or padded:
             raise Malformed("a weight stream does not fit its convolution", offset=offset, why=f"{len(stream)} weights")

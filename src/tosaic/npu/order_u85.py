@@ -55,7 +55,9 @@ class OrderU85:
         sparse = op.name("WEIGHT_FORMAT", "weight_sparsity") != "NONE"
         group = op.macs // 8 // _MICROBLOCKS[op.name("ACC_FORMAT", "microblock")]
         if group % (_INTERLEAVE * _CORES[op.macs]):
-            raise op.unknown("ACC_FORMAT", "microblock", f"it leaves {group} output channels for {_CORES[op.macs]} cores")
+            raise op.unknown(
+                "ACC_FORMAT", "microblock", f"it leaves {group} output channels for {_CORES[op.macs]} cores"
+            )
         if depthwise and sparse:
             raise UnknownField("WEIGHT_FORMAT.weight_sparsity", 1, offset=op.offset, why="of a depthwise convolution")
         input_block = _find_input_block(op.macs, group, part_kernel, sparse, precision)

@@ -177,9 +177,9 @@ class FeatureMap:
         return f"<{'i' if self.signed else 'u'}{self.bits // 8}"
 
 
-def read_map(op: Op, name: str) -> FeatureMap:
-    """The feature map that the registers of a group describe."""
-    storage = _read_storage(op, name)
+def read_map(op: Op, name: str, *, placed: bool = True) -> FeatureMap:
+    """The feature map that the registers of a group describe; a scalar has a type but no place."""
+    storage = _read_storage(op, name) if placed else Storage.NONE
     signed = op.get(f"{name}_PRECISION", "activation_type") == 1
     bits = 8 << op.get(f"{name}_PRECISION", "activation_precision")
     if bits == 64:
@@ -190,7 +190,7 @@ def read_map(op: Op, name: str) -> FeatureMap:
     return FeatureMap(
         name=name,
         offset=op.offset,
-        region=op.get(f"{name}_REGION"),
+        region=op.get(f"{name}_REGION") if placed else 0,
         bases=_read_bases(op, name) if in_memory else (0, 0, 0, 0),
         width0=op.get(f"{name}_WIDTH0_M1") + 1 if in_memory else 0,
         height0=op.get(f"{name}_HEIGHT0_M1") + 1 if in_memory else 0,

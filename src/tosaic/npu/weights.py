@@ -134,4 +134,3 @@ def _number(rows: npt.NDArray[np.uint8], first: int, last: int, bits: int) -> np
     places = np.arange(0, bits, 8, dtype=np.int64)
     value = (rows[:, first:last].astype(np.int64) << places).sum(axis=1)
     return np.where(value >> (bits - 1), value - (1 << bits), value)
-

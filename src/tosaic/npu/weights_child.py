@@ -6,7 +6,7 @@ import resource
 from array import array
 from collections.abc import Sequence
 
-from ethosu import mlw_codec
+from ethosu.mlw_codec import decode
 
 from tosaic.tools import wire
 from tosaic.tools.serve import serve
@@ -16,7 +16,7 @@ _MAX_BYTES = 384 << 20
 
 
 def _handle(body: wire.Header, parts: tuple[bytes, ...]) -> tuple[wire.Header, Sequence[bytes]]:
-    return {}, [array("h", mlw_codec.decode(bytearray(part))).tobytes() for part in parts]
+    return {}, [array("h", decode(bytearray(part))).tobytes() for part in parts]
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ import numpy as np
 
 from tosaic.npu.errors import UnknownField
 from tosaic.npu.memory import Memory, Numbers
-from tosaic.npu.record import FeatureMap, Op, Shape, Window, input_extent
+from tosaic.npu.record import FeatureMap, Op, Shape, Window, input_extent, read_map
+from tosaic.npu.registers import Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,7 @@ class Input:
         inner[...] = 0
         if rows > 0:
             values = memory.load(self.source, Shape(rows, columns, self.depth), first)
-            np.subtract(
-                values, zero, out=inner[2 * first - low :: 2, ::2], dtype=inner.dtype, casting="unsafe"
-            )
+            np.subtract(values, zero, out=inner[2 * first - low :: 2, ::2], dtype=inner.dtype, casting="unsafe")
 
     def taps(self, padded: Numbers, rows: int, columns: int) -> Iterator[tuple[int, int, Numbers]]:
         """For every kernel element the inputs that it meets, as [rows, columns, channels]."""
@@ -68,3 +67,12 @@ class Input:
             for kx in range(window.taps_x):
                 y, x = ky * window.dilation_y, kx * window.dilation_x
                 yield ky, kx, padded[y : y + height : window.stride_y, x : x + width : window.stride_x]
+
+
+def add_initial(op: Op, memory: Memory, values: Numbers, first_row: int) -> Numbers:
+    """The sums that an accumulator starts with, if they come from the second input."""
+    if op.family is not Family.U85 or op.name("ACC_FORMAT", "acc_input") != "IFM2":
+        return values
+    source = read_map(op, "IFM2")
+    height, width, depth = values.shape
+    return values + (memory.load(source, Shape(height, width, depth), first_row).astype(np.int64) - source.zero_point)

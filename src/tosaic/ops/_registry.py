@@ -26,6 +26,7 @@ FAMILIES = (
     "elementwise",
     "activation",
     "conv",
+    "conv_transpose",
     "linear",
     "pool",
     "reduce",

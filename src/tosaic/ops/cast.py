@@ -52,6 +52,8 @@ def quantize(
     """Where everything pending becomes an operator: RESCALE, TABLE or CLAMP; a float tensor is scaled and rounded."""
     q = _params(scale, zero_point, quant_min, quant_max, dtype)
     if lo.has_float and input.is_float and not input.is_const:
+        if not lo.spec.support_integer():
+            raise Unsupported(f"{lo.spec} has no integers to quantise to", "use a specification with FP and INT")
         return to_codes(lo, input, q)
     return lo.quantize(input, q)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +23,8 @@ def _pads(padding: Any, kernel: tuple[int, int], dilation: tuple[int, int]) -> t
     """(top, bottom, left, right). Torch puts the odd pixel of `same` at the end."""
     if padding == "valid":
         return (0, 0, 0, 0)
+    if isinstance(padding, tuple) and len(padding) == 4:
+        return padding
     if padding == "same":
         totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         return (totals[0] // 2, totals[0] - totals[0] // 2, totals[1] // 2, totals[1] - totals[1] // 2)
@@ -92,28 +93,29 @@ def convolution(
     return arith.convolve(lo, x, ohwi, q, bias, depthwise=False, **how)
 
 
-def _as_2d(lo: Lowering, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def as_2d(lo: Lowering, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """A 1-D convolution is a 2-D one of height one."""
     w = lo.reshape(weight, (weight.shape[0], weight.shape[1], 1, weight.shape[2]))
     return lo.reshape(x, (x.shape[0], x.shape[1], 1, x.shape[2])), w
 
 
-def _batched(lo: Lowering, x: Tensor, rank: int) -> Tensor:
+def batched(lo: Lowering, x: Tensor, rank: int) -> Tensor:
+    """With a batch dimension, where a single image was given."""
     return x if x.rank == rank else lo.reshape(x, (1, *x.shape))
 
 
-def _convolve(
+def convolve(
     lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Tensor:
+    """A convolution of one or two dimensions, of a batch or of a single image."""
     if weight.rank not in (3, 4):
         raise Unsupported(f"a convolution over {weight.rank - 2} dimensions is not available", "use conv1d or conv2d")
-    batched = x.rank == weight.rank
-    full = _batched(lo, x, weight.rank)
+    full = batched(lo, x, weight.rank)
     if weight.rank == 4:
         out = convolution(lo, full, weight, bias, pair(stride), padding, pair(dilation), groups)
         shape = out.shape
     else:
-        image, kernel = _as_2d(lo, full, weight)
+        image, kernel = as_2d(lo, full, weight)
 
         def wide(value: Any) -> Any:
             return value if isinstance(value, str) else (0, pair(value)[0])
@@ -121,7 +123,7 @@ def _convolve(
         (s, _), (d, _) = pair(stride), pair(dilation)
         out = convolution(lo, image, kernel, bias, (1, s), wide(padding), (1, d), groups)
         shape = (out.shape[0], out.shape[1], out.shape[3])
-    return lo.reshape(out, shape if batched else shape[1:])
+    return lo.reshape(out, shape if x.rank == weight.rank else shape[1:])
 
 
 def _samples_conv2d() -> list[Sample]:
@@ -159,7 +161,7 @@ def conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    return _convolve(lo, input, weight, bias, stride, padding, dilation, groups)
+    return convolve(lo, input, weight, bias, stride, padding, dilation, groups)
 
 
 @op(
@@ -185,23 +187,4 @@ def conv1d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    return _convolve(lo, input, weight, bias, stride, padding, dilation, groups)
-
-
-@op("convolution", "aten.convolution.default", quant="weight")
-def convolution_any(
-    lo: Lowering,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> Tensor:
-    """The form that exir decomposes every convolution to."""
-    if transposed:
-        raise Unsupported("a transposed convolution is not available yet", "use upsampling and a plain convolution")
-    return _convolve(lo, input, weight, bias, stride, padding, dilation, groups)
+    return convolve(lo, input, weight, bias, stride, padding, dilation, groups)

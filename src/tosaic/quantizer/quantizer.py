@@ -191,12 +191,24 @@ def _annotate_weight(node: Node, config: Any) -> None:
     weight, bias = arguments.get("weight"), arguments.get("bias")
     if not isinstance(x, Node) or not isinstance(weight, Node) or not _is_constant(weight):
         return
-    inputs: dict[Node, Any] = {x: config.input_activation, weight: config.weight}
-    if isinstance(bias, Node) and config.weight is not None and config.input_activation is not None:
-        spec = config.bias if config.bias is not None else _derived_bias(x, weight, node, config.weight)
+    kernel = _weight_spec(config.weight, arguments)
+    inputs: dict[Node, Any] = {x: config.input_activation, weight: kernel}
+    if isinstance(bias, Node) and kernel is not None and config.input_activation is not None:
+        spec = config.bias if config.bias is not None else _derived_bias(x, weight, node, kernel)
         if getattr(spec, "dtype", None) is torch.int32:
             inputs[bias] = spec
     _set(node, inputs, config)
+
+
+def _weight_spec(spec: QuantizationSpec | None, arguments: dict[str, Any]) -> QuantizationSpec | None:
+    """A transposed convolution has its output channels in dimension 1, or in both where they are grouped."""
+    if spec is None or spec.qscheme not in _PER_CHANNEL or not arguments.get("transposed", "output_padding" in arguments):
+        return spec
+    groups = arguments["groups"]
+    if groups == 1:
+        return replace(spec, ch_axis=1)
+    depthwise = tuple(arguments["weight"].meta["val"].shape[:2]) == (groups, 1)
+    return spec if depthwise else _per_tensor(spec)
 
 
 def _derived_bias(x: Node, weight: Node, node: Node, spec: QuantizationSpec) -> DerivedQuantizationSpec:

@@ -198,7 +198,11 @@ def _explain_cpu(page: Page, reasons: Sequence[Reason]) -> None:
 
 
 def _list_places(reasons: Sequence[Reason]) -> str:
-    here = f"{Path.cwd()}/"
-    places = list(dict.fromkeys(reason.where.removeprefix(here) for reason in reasons if reason.where))
+    places = list(dict.fromkeys(_shorten(reason.where) for reason in reasons if reason.where))
     more = len(places) - _MOST_PLACES
     return ", ".join(places[:_MOST_PLACES]) + (f" and {more} more (`--json` lists all)" if more > 0 else "")
+
+
+def _shorten(place: str) -> str:
+    """A place seen from the working folder, or from the folder of installed packages."""
+    return place.removeprefix(f"{Path.cwd()}/").rpartition("/site-packages/")[2]

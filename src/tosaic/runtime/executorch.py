@@ -19,7 +19,7 @@ from tosaic.runtime.npy import Array
 from tosaic.runtime.pte import read
 from tosaic.tools.worker import Reply, Worker
 
-NPU = "tosaic.runtime.host:run_npu"
+NPU = "tosaic.runtime.host:Npu"
 
 
 @functools.cache
@@ -31,7 +31,7 @@ def worker() -> Worker:
 def run(
     pte: bytes, inputs: Sequence[Array], *, method: str = "forward", executor: str = NPU, timeout: float | None = None
 ) -> list[Array]:
-    """The outputs of a program. `executor` names the function that computes delegates, as `module:function`.
+    """The outputs of a program. `executor` names what makes the executor of delegates, as `module:function`.
 
     Invalid if file or inputs are wrong, ToolFailed if there is no compiler for the shim, or if the runtime refuses the
     program, crashes or takes longer than `timeout` seconds.

@@ -12,7 +12,7 @@ import numpy as np
 from tosaic.errors import Invalid, TosaicError
 from tosaic.ethosu import blob as ethosu_blob
 from tosaic.runtime import shim
-from tosaic.runtime.host import Executor, Method
+from tosaic.runtime.host import BACKEND, Executor, Method
 from tosaic.runtime.npy import Array
 from tosaic.runtime.pte import Tensor, read
 from tosaic.runtime.pte_schema import DTYPES
@@ -20,7 +20,6 @@ from tosaic.runtime.tensors import NUMPY, TensorType, from_array, lay_out, to_ar
 from tosaic.tools import wire
 from tosaic.tools.serve import serve
 
-_BACKEND = b"EthosUBackend"
 #: `register_backend` in the runtime's own spelling.
 _REGISTER = "_ZN10executorch7runtime16register_backendERKNS0_7BackendE"
 
@@ -79,7 +78,7 @@ class Backend:
     def register(self, library: ctypes.CDLL, register: Any) -> None:
         """Make the runtime know the backend."""
         address = ctypes.cast(register, ctypes.c_void_p)
-        code = library.tosaic_register(address, ctypes.c_char_p(_BACKEND), ctypes.byref(self._callbacks))
+        code = library.tosaic_register(address, ctypes.c_char_p(BACKEND.encode()), ctypes.byref(self._callbacks))
         if code:
             raise RuntimeError(f"the runtime does not take another backend (error {code:#x})")
 
@@ -171,16 +170,22 @@ class _Runner:
 class _Handler:
     def __init__(self) -> None:
         self._runner: _Runner | None = None
+        self._executors: dict[str, Executor] = {}
+
+    def _find(self, name: str) -> Executor:
+        """The executor of that name; made once, since it may keep decoded weights."""
+        if name not in self._executors:
+            module, _, function = name.partition(":")
+            self._executors[name] = getattr(importlib.import_module(module), function)()
+        return self._executors[name]
 
     def __call__(self, body: wire.Header, parts: tuple[bytes, ...]) -> tuple[wire.Header, Sequence[bytes]]:
         try:
             if self._runner is None:
                 self._runner = _Runner()
-            module, _, function = body["executor"].partition(":")
-            executor: Executor = getattr(importlib.import_module(module), function)
             inputs = [_parse(data, each) for data, each in zip(parts[1:], body["inputs"], strict=True)]
             before = self._runner.backend.calls
-            outputs = self._runner.run(parts[0], body["method"], inputs, executor)
+            outputs = self._runner.run(parts[0], body["method"], inputs, self._find(body["executor"]))
         except TosaicError as error:
             fields = {name: getattr(error, name) for name in ("what", "where", "why", "fix")}
             return {"error": fields, "code": error.exit_code}, ()

@@ -16,13 +16,12 @@ from typing import TypeAlias
 import numpy as np
 
 from tosaic.ethosu import blob as ethosu_blob
-from tosaic.runtime.host import Call
+from tosaic.runtime.host import BACKEND, Call
 from tosaic.runtime.npy import Array
 from tosaic.runtime.pte import Plan, Pte, Tensor
 from tosaic.targets import ACCELERATORS, Family
 
 VERSION = 1
-BACKEND = "EthosUBackend"
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 

@@ -75,7 +75,7 @@ def check_flags(flags: Sequence[str]) -> tuple[str, ...]:
 def compile(tosa: bytes, flags: Sequence[str] = (), *, timeout: float | None = None) -> bytes:
     """The .vgf file of a .tosa file; the same bytes and flags give the same file.
 
-    Refused if the converter says no, ToolFailed if it crashes or takes longer than `timeout` seconds.
+    Refused if the converter says no or crashes on the graph, ToolFailed if it takes longer than `timeout` seconds.
     """
     version()
     limit = time_limit(timeout)
@@ -92,7 +92,7 @@ def compile(tosa: bytes, flags: Sequence[str] = (), *, timeout: float | None = N
                 fix=f"give it more with `timeout=` or the environment variable `{TIMEOUT_VARIABLE}` (seconds)",
             )
         if code < 0:
-            raise ToolFailed(f"the model converter crashed with {signal_name(-code)}", log=log, why=_find_reason(log))
+            raise Refused(tosa, f"it crashed with {signal_name(-code)}", log, flags)
         if code or not made.exists():
             raise Refused(tosa, _find_reason(log), log, flags)
         return made.read_bytes()

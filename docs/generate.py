@@ -1,0 +1,146 @@
+"""Writes the parts of the documentation that come from the code itself.
+
+python docs/generate.py              writes operators.md
+python docs/generate.py --measure    compiles mobilenet_v2 in every memory mode too, and writes the table in memory-modes.md
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tosaic.errors import Invalid
+from tosaic.ops._registry import FAMILIES, Limit, Record, registry
+from tosaic.targets import find
+
+DOCS = Path(__file__).parent
+OPERATORS = DOCS / "operators.md"
+MEMORY = DOCS / "memory-modes.md"
+BEGIN, END = "<!-- measured by docs/generate.py -->\n", "<!-- end -->\n"
+
+_ABOUT = {
+    "cast": "Quantisation, and what changes a type or nothing at all",
+    "elementwise": "Arithmetic on elements",
+    "activation": "Activations",
+    "conv": "Convolutions",
+    "linear": "Matrix products",
+    "pool": "Pooling",
+    "reduce": "Reductions",
+    "shape": "Moving data",
+    "norm": "Normalisation",
+    "attention": "Attention",
+}
+_INTRODUCTION = """# Operators
+
+Made by `docs/generate.py` from the operator records: do not edit. `tosaic ops` prints the same, `tosaic ops ethos-u55-128` with the limits of one target, and `--json` as data.
+
+The list says what Tosaic can lower. Whether a call of an operator runs on the NPU also depends on its arguments and on the target; the partitioner tries each one and gives a reason if it does not ([partitioner.md](partitioner.md)). An elementwise operator that is not in the list still becomes a table if it has one int8 input ([quantization.md](quantization.md)).
+
+The column *quantised* says what the quantizer does:
+
+| word | meaning |
+|---|---|
+| observe | inputs and output get a range of their own |
+| share | inputs and output have one range: numbers are moved, not changed |
+| weight | as observe, and the weights and bias are quantised too |
+| expand | replaced by simpler operators before ranges are measured |
+| none | left as it is |
+| depends | one of these, as the arguments say |
+
+*table* marks elementwise operators: with int8 input they become a lookup table. *bound* marks those that are fused into the operator before them.
+"""
+#: an accelerator of each family, and the modes to show for it
+_MEASURED: tuple[tuple[str, str, str], ...] = tuple(
+    (target, mode, flag)
+    for target in ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256")
+    for mode, flag in (
+        ("Sram_Only", ""),
+        ("Shared_Sram", ""),
+        ("Shared_Sram", "--optimise=Size"),
+        ("Dedicated_Sram", ""),
+        ("Dedicated_Sram_384KB", ""),
+    )
+)
+
+
+def write_operators() -> str:
+    """The text of operators.md."""
+    records = registry().records.values()
+    sections = [_INTRODUCTION]
+    for family in FAMILIES:
+        rows = "\n".join(_write_row(record) for record in records if record.family == family)
+        head = "| operator | quantised | | spellings |\n|---|---|---|---|"
+        sections.append(f"## {_ABOUT.get(family, family)}\n\n{head}\n{rows}\n")
+    limits = [(record, limit) for record in records for limit in record.limits]
+    if limits:
+        head = "| operator | limit | targets | fix |\n|---|---|---|---|"
+        rows = "\n".join(_write_limit(record, limit) for record, limit in limits)
+        sections.append(f"## Limits\n\n{head}\n{rows}\n")
+    return "\n".join(sections)
+
+
+def _write_row(record: Record) -> str:
+    quant = "expand" if record.expand is not None else record.quant if isinstance(record.quant, str) else "depends"
+    kinds = ", ".join(word for word, holds in (("table", record.pointwise), ("bound", record.bounds)) if holds)
+    spellings = ", ".join(f"`{name.removeprefix('aten.').removesuffix('.default')}`" for name in record.overloads)
+    return f"| {record.name} | {quant} | {kinds} | {spellings} |"
+
+
+def _write_limit(record: Record, limit: Limit) -> str:
+    return f"| {record.name} | {limit.sentence} | {', '.join(limit.families)} | {limit.fix} |"
+
+
+def write_memory() -> str:
+    """The table of memory-modes.md."""
+    head = "| target | memory mode | network | scratch | fast scratch | SRAM in all | cycles | time |"
+    return "\n".join([head, "|---|---|--:|--:|--:|--:|--:|--:|", *_measure()]) + "\n"
+
+
+def _measure() -> Iterator[str]:
+    import tosaic
+    from tosaic import zoo
+    from tosaic.ethosu import EthosUCompileSpec
+
+    model, inputs = zoo.load("mobilenet_v2")
+    quantised = tosaic.quantize(tosaic.api.export(model, inputs), zoo.inputs("mobilenet_v2", 2, seed=1))
+    for target, mode, flag in _MEASURED:
+        name = f"| {find(target).name} | `{mode}`{f' with `{flag}`' if flag else ''}"
+        try:
+            spec = EthosUCompileSpec(target, memory_mode=mode, extra_flags=[flag] if flag else None)
+        except Invalid:
+            yield f"{name} | not available | | | | | |"
+            continue
+        program = tosaic.compile(quantised, inputs, spec)
+        yield f"{name} | {_describe(program)} |"
+
+
+def _describe(program: tosaic.Program) -> str:
+    memory = program.memory
+    regions = (
+        (memory.network, memory.network_in),
+        (memory.scratch, memory.scratch_in),
+        (memory.fast_scratch, memory.fast_scratch_in),
+    )
+    cells = [f"{size:,} {place}" if place else "none" for size, place in regions]
+    sram = sum(size for size, place in regions if place == "Sram")
+    (delegate,) = program.report().delegates
+    cycles, seconds = int(delegate.vela["cycles_total"]), delegate.vela["inference_time"]
+    return " | ".join([*cells, f"{sram:,}", f"{cycles:,}", f"{seconds * 1e3:.2f} ms"])
+
+
+def place_table(page: str, table: str) -> str:
+    """The page with the table between its two marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+
+
+def main(arguments: Sequence[str]) -> None:
+    OPERATORS.write_text(write_operators(), encoding="utf-8")
+    if "--measure" in arguments:
+        MEMORY.write_text(place_table(MEMORY.read_text(encoding="utf-8"), write_memory()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

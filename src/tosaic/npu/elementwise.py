@@ -1,0 +1,187 @@
+"""Elementwise operations on one or two inputs, with broadcasting and a scale for each input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from tosaic.npu.errors import Fault, UnknownField
+from tosaic.npu.memory import Memory, Numbers
+from tosaic.npu.output import Output, read_output, read_rounding, round_shift
+from tosaic.npu.record import FeatureMap, Op, Shape, read_map
+from tosaic.npu.registers import Family
+
+_UNARY = frozenset({"ABS", "CLZ", "NOT"})
+#: U55 shifts the operand that it does not scale left by this much, by element size in bits.
+_LEFT_SHIFTS = {8: 19, 16: 14}
+
+
+def run_elementwise(op: Op, memory: Memory) -> None:
+    """Execute ELEMENTWISE."""
+    mode = op.mode
+    if mode not in _UNARY and mode not in _BINARY and mode not in ("ADD", "SUB", "SHR"):
+        raise UnknownField("elementwise_mode", mode, offset=op.offset, why="it has not been seen in a stream")
+    output = read_output(op, memory, None)
+    for first, rows in output.pieces():
+        a = _load(op, memory, output, "IFM", first, rows)
+        if mode in _UNARY:
+            values = _apply_unary(op, a, mode)
+        else:
+            b = _load(op, memory, output, "IFM2", first, rows)
+            values = _apply_binary(op, a, b, mode)
+        shape = (rows, output.shape.width, output.shape.depth)
+        output.finish(memory, np.broadcast_to(values, shape), first)
+
+
+def _load(op: Op, memory: Memory, output: Output, name: str, first: int, rows: int) -> Numbers:
+    """An input minus its zero point, with size 1 where it is broadcast."""
+    broadcast = _read_broadcast(op, name)
+    source = read_map(op, name, placed="SCALAR" not in broadcast)
+    if "SCALAR" in broadcast:
+        return np.array(_read_scalar(op, source) - source.zero_point, np.int64).reshape(1, 1, 1)
+    shape = Shape(
+        1 if "H" in broadcast else rows,
+        1 if "W" in broadcast else output.shape.width,
+        1 if "C" in broadcast else output.shape.depth,
+    )
+    values = memory.load(source, shape, 0 if "H" in broadcast else first).astype(np.int64)
+    if source.zero_point:
+        values -= source.zero_point
+    return values
+
+
+def _read_broadcast(op: Op, name: str) -> frozenset[str]:
+    """The axes along which an input is repeated, or SCALAR."""
+    if op.family is Family.U85:
+        mode = op.name(f"{name}_BROADCAST")
+        return frozenset({mode} if mode == "SCALAR" else () if mode == "NONE" else mode)
+    if name == "IFM":
+        return frozenset()
+    if op.get("IFM2_BROADCAST", "broadcast_constant"):
+        return frozenset({"SCALAR"})
+    return frozenset(axis for axis in "HWC" if op.get("IFM2_BROADCAST", f"broadcast_{axis.lower()}"))
+
+
+def _read_scalar(op: Op, source: FeatureMap) -> int:
+    if op.family is Family.U85:
+        return op.get("OP_SCALAR")
+    value = op.get("IFM2_SCALAR")
+    return value - (1 << 16) if source.signed and value >> 15 else value
+
+
+def _apply_unary(op: Op, a: Numbers, mode: str) -> Numbers:
+    a = _scale_input(op, a, "IFM")
+    match mode:
+        case "ABS":
+            return np.abs(a)
+        case "NOT":
+            return ~a
+        case _:
+            return _count_leading_zeros(a)
+
+
+def _count_leading_zeros(a: Numbers) -> Numbers:
+    """Of 32-bit numbers; the float's exponent is exact because the number has at most 32 bits."""
+    _, exponent = np.frexp((a & 0xFFFF_FFFF).astype(np.float64))
+    return 32 - exponent.astype(np.int64)
+
+
+def _apply_binary(op: Op, a: Numbers, b: Numbers, mode: str) -> Numbers:
+    if op.family is Family.U85:
+        a, b = _scale_input(op, a, "IFM"), _scale_input(op, b, "IFM2")
+    elif mode in ("ADD", "SUB"):
+        a, b = _scale_pair(op, a, b)
+    # Scales belong to the registers, operands to the operation: swap after scaling.
+    if op.family is not Family.U85 and op.name("IFM2_BROADCAST", "operand_order") == "ORDER_A":
+        a, b = b, a
+    match mode:
+        case "ADD":
+            return a + b
+        case "SUB":
+            return a - b
+        case "SHR":
+            return _shift_right(op, a, b)
+        case "DIV":
+            if not np.all(b):
+                raise Fault("a number is divided by zero", offset=op.offset)
+            return _divide(a, b)
+        case _:
+            return _BINARY[mode](a, b)
+
+
+def _scale_input(op: Op, values: Numbers, name: str) -> Numbers:
+    """U85: each input has its own scale."""
+    if op.family is not Family.U85:
+        return values
+    factor, shift = op.get(f"{name}_SCALE", "scale"), op.get(f"{name}_SCALE", "shift")
+    if op.get(f"{name}_SCALE", "dbl_rnd"):
+        raise op.unknown(f"{name}_SCALE", "dbl_rnd")
+    if factor == 1 and shift == 0:
+        return values
+    rounding = {"DOUBLE_SYMMETRIC": "double", "NATURAL": "natural"}[op.name(f"{name}_SCALE", "round_mode")]
+    return round_shift(values * factor, np.array(shift), rounding, values < 0)
+
+
+def _scale_pair(op: Op, a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
+    """U55: both inputs times 16-bit factors, or one scaled with 32 bits and the other shifted to match."""
+    mode = op.name("IFM_PRECISION", "scale_mode")
+    bits = read_map(op, "IFM").bits
+    factor, shift = op.get("OPA_SCALE", "scale"), op.get("OPA_SCALE", "shift")
+    if mode == "OPA_OPB_16":
+        return (a, b) if bits == 32 else (a * factor, b * op.get("OPB_SCALE"))
+    if bits not in _LEFT_SHIFTS:
+        raise op.unknown("IFM_PRECISION", "scale_mode", f"of {bits}-bit inputs")
+    name = op.name("IFM_PRECISION", "round_mode")
+    if name not in ("DBL", "NATURAL"):
+        raise op.unknown("IFM_PRECISION", "round_mode")
+    rounding = "double" if name == "DBL" else "natural"
+    left = _LEFT_SHIFTS[bits]
+    scaled, other = (a, b) if mode == "OPA_32" else (b, a)
+    scaled = round_shift(scaled * factor, np.array(shift), rounding, scaled < 0)
+    other = other << left
+    return (scaled, other) if mode == "OPA_32" else (other, scaled)
+
+
+def _shift_right(op: Op, a: Numbers, b: Numbers) -> Numbers:
+    """Arithmetic shift; the output's rounding decides about the bits that are lost."""
+    _check_shift(op, b)
+    if read_rounding(op) == "floor":
+        return a >> b
+    return (a + (1 << b >> 1)) >> b
+
+
+def _check_shift(op: Op, b: Numbers) -> None:
+    if b.size and (b.min() < 0 or b.max() > 31):
+        raise Fault("a number is shifted by less than 0 or more than 31", offset=op.offset)
+
+
+def _divide(a: Numbers, b: Numbers) -> Numbers:
+    """Division towards zero."""
+    quotient = np.abs(a) // np.abs(b)
+    return np.where((a < 0) != (b < 0), -quotient, quotient)
+
+
+def _wrap(a: Numbers) -> Numbers:
+    return a.astype(np.int32).astype(np.int64)
+
+
+_BINARY: Mapping[str, Callable[[Numbers, Numbers], Numbers]] = MappingProxyType(
+    {
+        "MUL": lambda a, b: a * b,
+        "MIN": np.minimum,
+        "MAX": np.maximum,
+        "SHL": lambda a, b: _wrap(a << (b & 31)),
+        "LSR": lambda a, b: _wrap((a & 0xFFFF_FFFF) >> (b & 31)),
+        "DIV": _divide,
+        "CMP_EQ": lambda a, b: -(a == b).astype(np.int64),
+        "CMP_NE": lambda a, b: -(a != b).astype(np.int64),
+        "CMP_GE": lambda a, b: -(a >= b).astype(np.int64),
+        "CMP_GT": lambda a, b: -(a > b).astype(np.int64),
+        "AND": np.bitwise_and,
+        "OR": np.bitwise_or,
+        "XOR": np.bitwise_xor,
+        "AND_NOT": lambda a, b: a & ~b,
+    }
+)

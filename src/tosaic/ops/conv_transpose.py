@@ -1,0 +1,327 @@
+"""Transposed convolutions of any stride, and `aten.convolution`, which is either kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tosaic.errors import Unsupported
+from tosaic.lower import arith
+from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.tensor import Tensor, of_array, of_value
+from tosaic.ops._registry import op
+from tosaic.ops._rules import pair
+from tosaic.ops._samples import Sample, f32, module, nn
+from tosaic.ops.conv import as_2d, batched, convolution, convolve
+from tosaic.quantizer.qparams import QParams
+from tosaic.tosa import ops as tosa
+from tosaic.tosa.ir import Array, DType, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Upward:
+    """The geometry of a 2-D transposed convolution. `span` is the kernel with the holes that dilation makes."""
+
+    size: tuple[int, ...]
+    span: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    output_padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Where the output ends, counted as `padding` is from the first product."""
+        rows, columns = zip(self.size, self.stride, self.span, self.padding, self.output_padding, strict=True)
+        return _last(*rows), _last(*columns)
+
+    @property
+    def out_pad(self) -> tuple[int, int, int, int]:
+        (top, left), (below, right) = self.padding, self.output_padding
+        return (-top, below - top, -left, right - left)
+
+
+def _last(size: int, stride: int, span: int, padding: int, output_padding: int) -> int:
+    return (size - 1) * stride + span - padding + output_padding
+
+
+def _upward(x: Tensor, weight: Tensor, stride: Any, padding: Any, output_padding: Any, dilation: Any) -> Upward:
+    (dh, dw), (kh, kw) = pair(dilation), weight.shape[2:]
+    span = (dh * (kh - 1) + 1, dw * (kw - 1) + 1)
+    return Upward(x.shape[2:], span, pair(stride), pair(padding), pair(output_padding), (dh, dw))
+
+
+def _kernel(weight: Tensor, x: Tensor, groups: int) -> tuple[Array, QParams | None]:
+    """The weight [I, O/groups, KH, KW] as [O, KH, KW, I/groups], with the parameters of its output channels."""
+    array, _, q = arith.weight_codes(weight, x)
+    inputs, outputs, kh, kw = array.shape
+    lanes = array.reshape(groups, inputs // groups, outputs, kh, kw).transpose(0, 2, 3, 4, 1)
+    if q is not None and q.axis is not None:
+        if q.axis == 1:
+            q = replace(_times(q, groups), axis=0)
+        elif q.axis != 0 or (groups, 1) != (inputs, outputs):
+            raise Unsupported("its weight is quantised along its input channels", "quantise it along dimension 1")
+    return np.ascontiguousarray(lanes.reshape(groups * outputs, kh, kw, inputs // groups)), q
+
+
+def _spread(kernel: Array, dilation: tuple[int, int]) -> Array:
+    """The kernel with zeros where dilation leaves holes."""
+    o, kh, kw, i = kernel.shape
+    wide = np.zeros((o, (kh - 1) * dilation[0] + 1, (kw - 1) * dilation[1] + 1, i), kernel.dtype)
+    wide[:, :: dilation[0], :: dilation[1]] = kernel
+    return wide
+
+
+def _transposed(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None, up: Upward, groups: int) -> Tensor:
+    """A transposed convolution of a logical NCHW tensor with an IOHW weight."""
+    kernel, q = _kernel(weight, x, groups)
+    if x.q is not None:
+        x = lo.codes(x)
+    # TOSA cannot take a whole kernel off the border, and a stride of one needs no scattering.
+    if up.stride != (1, 1) and all(p < k for p, k in zip(up.padding, up.span, strict=True)):
+        wide = _spread(kernel, up.dilation)
+        # An Ethos-U multiplies by all the zeros between the pixels of a TRANSPOSE_CONV2D: 3 to 5 times the cycles.
+        if lo.target.is_npu and lo.next_q is not None:
+            return by_phases(lo, x, wide, q, bias, up, groups)
+        if groups == 1 and not lo.target.is_npu:
+            return _scattered(lo, x, wide, q, bias, up)
+    return _by_zeros(lo, x, kernel, q, bias, up, groups)
+
+
+def _scattered(lo: Lowering, x: Tensor, kernel: Array, q: QParams | None, bias: Tensor | None, up: Upward) -> Tensor:
+    """TRANSPOSE_CONV2D itself."""
+    dtype, offset, acc = arith.conv_operands(lo, x, q, bias, kernel.shape[0])
+    value = tosa.transpose_conv2d(
+        lo.b,
+        lo.arrange(x, NHWC),
+        lo.constant(kernel, dtype),
+        offset,
+        x_zp=0 if x.q is None else x.q.zp,
+        out_pad=up.out_pad,
+        stride=up.stride,
+        acc_type=DType.F32 if acc is None else acc.dtype,
+    )
+    n, h, w, c = value.shape
+    return Tensor((n, c, h, w), value.dtype, value, perm=NHWC, q=acc)
+
+
+def by_phases(
+    lo: Lowering, x: Tensor, kernel: Array, q: QParams | None, bias: Tensor | None, up: Upward, groups: int
+) -> Tensor:
+    """Plain convolutions for the pixels of a stride x stride block; the kernel is [O, KH, KW, I/groups].
+
+    Pixel s*i + r of the output sums w[s*j + r] * x[i - j], so it needs a kernel of span / stride taps only. A row of
+    the block has its pixels as channels; rows joined along the width, and seen with these channels as pixels, are the
+    image: no pixel is moved.
+    """
+    (sh, sw), (o, _, _, c) = up.stride, kernel.shape
+    taps = [-(-k // s) for k, s in zip(up.span, up.stride, strict=True)]
+    full = np.zeros((o, taps[0] * sh, taps[1] * sw, c), kernel.dtype)
+    full[:, : kernel.shape[1], : kernel.shape[2]] = kernel
+    blocks = full.reshape(o, taps[0], sh, taps[1], sw, c)[:, ::-1, :, ::-1].transpose(2, 4, 0, 1, 3, 5)
+    pads: list[int] = []
+    for n, s, k, p, end in zip(up.size, up.stride, taps, up.padding, up.end, strict=True):
+        first, last = p // s, -(-end // s) - 1
+        pads += [k - 1 - first, last - (n - 1)]
+    image, pad = _trim(lo, x, pads, taps)
+    rows = [_row(lo, image, block, q, bias, pad, groups) for block in blocks]
+    n, h, w, _ = rows[0].shape
+    wide = rows[0] if sh == 1 else tosa.concat(lo.b, rows, 2)
+    fine = lo.emit(lo.reshape(of_value(wide), (n, h * sh, w * sw, o)))
+    start = [p % s for p, s in zip(up.padding, up.stride, strict=True)]
+    size = [end - p for p, end in zip(up.padding, up.end, strict=True)]
+    if (*start, *size) != (0, 0, *fine.shape[1:3]):
+        fine = tosa.slice(lo.b, fine, (0, *start, 0), (n, *size, o))
+    return Tensor((n, o, *size), fine.dtype, fine, perm=NHWC, q=lo.next_q if x.q is not None else None)
+
+
+def _row(
+    lo: Lowering,
+    x: Tensor,
+    block: Array,
+    q: QParams | None,
+    bias: Tensor | None,
+    pad: tuple[int, int, int, int],
+    groups: int,
+) -> Value:
+    """The pixels of one row of a block, one after the other along the channels: [N, H, W, columns * O]."""
+    columns, out_q = block.shape[0], lo.next_q
+    if groups > 1:
+        kernels = [of_array(np.ascontiguousarray(b.transpose(0, 3, 1, 2)), _dtype(x, q), q) for b in block]
+        parts = [convolution(lo, x, k, bias, (1, 1), pad, (1, 1), groups) for k in kernels]
+    else:
+        kernel = np.ascontiguousarray(block).reshape(-1, *block.shape[2:])
+        many = q if q is None or q.axis is None else _times(q, columns)
+        offset = None if bias is None else of_array(np.tile(bias.real().reshape(-1), columns), DType.F32)
+        how: dict[str, Any] = {"pad": pad, "stride": (1, 1), "dilation": (1, 1), "depthwise": False}
+        parts = [arith.convolve(lo, x, kernel, many, offset, **how)]
+    if x.q is not None and out_q is not None:
+        parts = [lo.quantize(p, out_q) if p.is_accumulator else p for p in parts]
+    values = [lo.arrange(p, NHWC) for p in parts]
+    return values[0] if len(values) == 1 else tosa.concat(lo.b, values, 3)
+
+
+def _dtype(x: Tensor, q: QParams | None) -> DType:
+    return x.dtype if q is None else q.dtype
+
+
+def _times(q: QParams, count: int) -> QParams:
+    """The parameters of channels that come several times over."""
+    return replace(q, scale=q.scale * count, zero_point=q.zero_point * count)
+
+
+def _trim(
+    lo: Lowering, x: Tensor, pads: Sequence[int], span: Sequence[int]
+) -> tuple[Tensor, tuple[int, int, int, int]]:
+    """Take negative padding off the image, and put padding that reaches beyond the kernel into it."""
+    image = lo.arrange(x, NHWC)
+    cut, rest = [-min(p, 0) for p in pads], [max(p, 0) for p in pads]
+    if any(cut):
+        n, h, w, c = image.shape
+        size = (n, h - cut[0] - cut[1], w - cut[2] - cut[3], c)
+        image = tosa.slice(lo.b, image, (0, cut[0], cut[2], 0), size)
+    inside = [max(p - span[i // 2] + 1, 0) for i, p in enumerate(rest)]
+    if any(inside):
+        zero = 0 if x.q is None else x.q.zp
+        image = tosa.pad(lo.b, image, (0, 0, *inside, 0, 0), zero)
+    n, h, w, c = image.shape
+    left = [p - i for p, i in zip(rest, inside, strict=True)]
+    return replace(x, value=image, perm=NHWC, shape=(n, c, h, w)), (left[0], left[1], left[2], left[3])
+
+
+def _by_zeros(
+    lo: Lowering, x: Tensor, kernel: Array, q: QParams | None, bias: Tensor | None, up: Upward, groups: int
+) -> Tensor:
+    """A plain convolution with the mirrored kernel, over an image that has stride - 1 zeros after every pixel."""
+    (sh, sw), (n, c, h, w) = up.stride, x.shape
+    if up.stride != (1, 1):
+        # One PAD for both directions: what follows a pixel's channels in memory are the pixels to its right.
+        rows = lo.emit(lo.reshape(of_value(lo.arrange(x, NHWC)), (n * h, 1, w, c)))
+        zero = 0 if x.q is None else x.q.zp
+        value = tosa.pad(lo.b, rows, (0, 0, 0, sh - 1, 0, 0, 0, (sw - 1) * c), zero)
+        value = lo.emit(lo.reshape(of_value(value), (n, h * sh, w * sw, c)))
+        x = replace(x, value=value, perm=NHWC, shape=(n, c, h * sh, w * sw))
+    pads: list[int] = []
+    for k, p, e, s in zip(up.span, up.padding, up.output_padding, up.stride, strict=True):
+        pads += [k - 1 - p, k - 1 - p + e - (s - 1)]
+    x, rest = _trim(lo, x, pads, up.span)
+    mirrored = np.ascontiguousarray(kernel[:, ::-1, ::-1].transpose(0, 3, 1, 2))
+    return convolution(lo, x, of_array(mirrored, _dtype(x, q), q), bias, (1, 1), rest, up.dilation, groups)
+
+
+def _convolve_transposed(
+    lo: Lowering,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    dilation: Any,
+    groups: int,
+) -> Tensor:
+    if weight.rank not in (3, 4):
+        raise Unsupported(
+            f"a transposed convolution over {weight.rank - 2} dimensions is not available",
+            "use conv_transpose1d or conv_transpose2d",
+        )
+    full = batched(lo, x, weight.rank)
+    if weight.rank == 4:
+        up = _upward(full, weight, stride, padding, output_padding, dilation)
+        out = _transposed(lo, full, weight, bias, up, groups)
+        shape = out.shape
+    else:
+        image, kernel = as_2d(lo, full, weight)
+        (s, _), (p, _), (e, _), (d, _) = map(pair, (stride, padding, output_padding, dilation))
+        out = _transposed(lo, image, kernel, bias, _upward(image, kernel, (1, s), (0, p), (0, e), (1, d)), groups)
+        shape = (out.shape[0], out.shape[1], out.shape[3])
+    return lo.reshape(out, shape if x.rank == weight.rank else shape[1:])
+
+
+def _samples_conv_transpose2d() -> list[Sample]:
+    def conv(*args: Any, **kwargs: Any) -> Any:
+        return lambda: nn.ConvTranspose2d(*args, **kwargs)
+
+    return [
+        module(conv(3, 8, 2, stride=2), f32(1, 3, 5, 6)),
+        module(conv(17, 3, 3, stride=2, padding=1, output_padding=1), f32(3, 17, 4, 4)),
+        module(conv(1, 4, (4, 3), stride=2, padding=(1, 0)), f32(1, 1, 5, 4)),
+        module(conv(8, 64, 3, bias=False), f32(1, 8, 4, 4)),
+        module(conv(4, 5, 3, stride=3), f32(1, 4, 4, 5)),
+        module(conv(4, 5, 5, stride=3, padding=2, output_padding=2), f32(3, 4, 4, 5)),
+        module(conv(4, 5, 2, stride=3, output_padding=1), f32(1, 4, 3, 3)),
+        module(conv(4, 6, 3, stride=(1, 2), padding=1), f32(1, 4, 5, 5)),
+        module(conv(4, 6, (3, 5), stride=(4, 3), padding=(0, 3)), f32(1, 4, 4, 5)),
+        module(conv(4, 6, 3, stride=2, dilation=2, padding=1), f32(1, 4, 5, 5)),
+        module(conv(4, 6, 2, stride=3, dilation=(2, 4), output_padding=(2, 3)), f32(1, 4, 4, 4)),
+        module(conv(8, 8, 4, stride=2, padding=1, groups=8), f32(1, 8, 5, 5)),
+        module(conv(8, 12, 3, stride=2, groups=4, output_padding=1), f32(1, 8, 4, 4)),
+        module(conv(6, 6, 3, groups=2, dilation=2), f32(1, 6, 4, 4)),
+        module(conv(3, 4, 2, stride=2, padding=2), f32(1, 3, 6, 6)),
+        module(conv(3, 4, 3, stride=2), f32(3, 5, 5)),
+        module(conv(3, 8, 3, stride=2), f32(1, 3, 5, 5, low=-40.0, high=2.0)),
+        module(lambda: nn.Sequential(nn.ConvTranspose2d(3, 8, 2, stride=2), nn.ReLU()), f32(1, 3, 5, 6)),
+    ]
+
+
+@op("conv_transpose2d", "aten.conv_transpose2d.input", quant="weight", samples=_samples_conv_transpose2d)
+def conv_transpose2d(
+    lo: Lowering,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
+    return _convolve_transposed(lo, input, weight, bias, stride, padding, output_padding, dilation, groups)
+
+
+@op(
+    "conv_transpose1d",
+    "aten.conv_transpose1d.default",
+    quant="weight",
+    samples=lambda: [
+        module(lambda: nn.ConvTranspose1d(3, 8, 4, stride=2, padding=1), f32(1, 3, 12)),
+        module(lambda: nn.ConvTranspose1d(3, 17, 5, stride=3, output_padding=1), f32(3, 3, 6)),
+        module(lambda: nn.ConvTranspose1d(8, 8, 3, groups=8, stride=2, dilation=2), f32(1, 8, 6)),
+        module(lambda: nn.ConvTranspose1d(3, 8, 3, bias=False), f32(3, 12)),
+        module(lambda: nn.ConvTranspose1d(64, 1, 16, stride=8, padding=4), f32(1, 64, 9)),
+    ],
+)
+def conv_transpose1d(
+    lo: Lowering,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
+    return _convolve_transposed(lo, input, weight, bias, stride, padding, output_padding, dilation, groups)
+
+
+@op("convolution", "aten.convolution.default", quant="weight")
+def convolution_any(
+    lo: Lowering,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """The form that exir decomposes every convolution to."""
+    if transposed:
+        return _convolve_transposed(lo, input, weight, bias, stride, padding, output_padding, dilation, groups)
+    return convolve(lo, input, weight, bias, stride, padding, dilation, groups)

@@ -1,0 +1,185 @@
+"""The engine vulkan: what is missing is named, and nothing that happens in the driver reaches the caller."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tosaic.errors import Invalid, ToolFailed
+from tosaic.runtime import pte as pte_file
+from tosaic.runtime import vulkan, vulkan_env
+from tosaic.vgf import reader
+
+PROBE = Path(vulkan.__file__).parents[1] / "vgf" / "probe.pte"
+X = np.arange(16, dtype=np.float32).reshape(1, 16)
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """A process that sees this test's environment, and none of it left afterwards."""
+    vulkan.worker().close()
+    vulkan.probe.cache_clear()
+    yield
+    vulkan.worker().close()
+    vulkan.probe.cache_clear()
+
+
+def replace_blob(change: bytes, old: bytes) -> bytes:
+    """The probe's .pte with a part of its .vgf changed in place."""
+    data = PROBE.read_bytes()
+    assert len(change) == len(old) and data.count(old) == 1
+    return data.replace(old, change)
+
+
+# -- what is missing ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("fresh")
+def test_hidden_vulkan_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(vulkan_env.MODE_VARIABLE, "off")
+    found = vulkan.probe()
+    assert not found.ok
+    assert vulkan_env.MODE_VARIABLE in found.reason + found.fix
+    with pytest.raises(vulkan.NoVulkan):
+        vulkan.run(PROBE.read_bytes(), [X])
+
+
+def test_a_missing_loader_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOSAIC_CACHE", str(tmp_path))
+    monkeypatch.setattr(vulkan_env, "_loads", lambda name: False)
+    with pytest.raises(vulkan.NoVulkan) as caught:
+        vulkan_env.find()
+    assert "libvulkan.so.1" in caught.value.why
+    assert "setup-vgf" in caught.value.fix
+
+
+def test_a_missing_driver_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(vulkan_env, "_loads", lambda name: True)
+    monkeypatch.setattr(vulkan_env, "_list_manifests", lambda: [tmp_path / "gone.json"])
+    with pytest.raises(vulkan.NoVulkan, match="not usable") as caught:
+        vulkan_env.find()
+    assert "no Vulkan driver" in caught.value.why
+
+
+def test_a_driver_file_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(vulkan_env, "_loads", lambda name: True)
+    monkeypatch.setenv("VK_ICD_FILENAMES", str(tmp_path / "gone.json"))
+    monkeypatch.delenv("VK_DRIVER_FILES", raising=False)
+    with pytest.raises(vulkan.NoVulkan) as caught:
+        vulkan_env.find()
+    assert "VK_ICD_FILENAMES" in caught.value.why
+
+
+def test_missing_layers_are_told(tmp_path: Path) -> None:
+    driver = tmp_path / "lvp_icd.json"
+    with pytest.raises(vulkan.NoVulkan) as caught:
+        vulkan_env.require_emulation(vulkan_env.Parts(None, driver, None, ()))
+    assert "tosaic[vgf]" in caught.value.fix
+
+
+def test_graph_layer_comes_first_and_paths_are_absolute(tmp_path: Path) -> None:
+    layers = vulkan_env._find_layers()
+    if layers is None:
+        pytest.skip("the emulation layer is not installed")
+    driver = tmp_path / "lvp_icd.x86_64.json"
+    variables = vulkan_env.emulate(vulkan_env.Parts(None, driver, layers, ()), tmp_path)
+    first, second = variables["VK_LAYER_PATH"].split(os.pathsep)
+    assert (Path(first) / "VkLayer_Graph.json").is_file()
+    assert (Path(second) / "VkLayer_Tensor.json").is_file()
+    assert str(layers / "lib/libVkLayer_Graph.so") in (Path(first) / "VkLayer_Graph.json").read_text()
+    assert variables["VK_ICD_FILENAMES"] == str(driver)
+
+
+def test_an_unpacked_driver_is_found_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOSAIC_CACHE", str(tmp_path))
+    root = tmp_path / "vulkan"
+    for name in ("usr/lib/x/libvulkan.so.1", "usr/lib/x/libvulkan_lvp.so"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    manifest = root / "usr/share/vulkan/icd.d/lvp_icd.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text('{"ICD": {"library_path": "/usr/lib/x/libvulkan_lvp.so"}}')
+    monkeypatch.setattr(vulkan_env, "_loads", lambda name: False)
+    monkeypatch.setattr(vulkan_env, "_MANIFEST_FOLDERS", ())
+    parts = vulkan_env.find()
+    assert parts.libraries == root / "usr/lib/x"
+    copy = vulkan_env._relocate(manifest, tmp_path)
+    assert str(root / "usr/lib/x/libvulkan_lvp.so") in copy.read_text()
+
+
+# -- files that are not to be trusted -------------------------------------------------------------------------------
+
+
+def test_a_damaged_vgf_never_reaches_the_driver() -> None:
+    with pytest.raises(Invalid, match=r"\.vgf"):
+        vulkan.run(replace_blob(b"VGF9", b"VGF1"), [X])
+
+
+def test_wrong_inputs_are_refused() -> None:
+    for inputs in ([], [X[:, :3]], [X.astype(np.float64)]):
+        with pytest.raises(Invalid):
+            vulkan.run(PROBE.read_bytes(), inputs)
+
+
+def test_the_probe_is_a_vgf_program() -> None:
+    (delegate,) = pte_file.read(PROBE.read_bytes()).find().delegates
+    assert delegate.id == "VgfBackend"
+    assert len(reader.read(delegate.blob).modules) == 1
+
+
+# -- on a device ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("device")
+def test_many_runs_share_one_process() -> None:
+    pids = set()
+    for i in range(4):
+        (result,) = vulkan.run(PROBE.read_bytes(), [X + i])
+        assert np.array_equal(result, 2 * (X + i))
+        child = vulkan.worker()._child
+        assert child is not None
+        pids.add(child.process.pid)
+    assert len(pids) == 1
+
+
+@pytest.mark.usefixtures("device", "fresh")
+def test_the_wrong_order_of_layers_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    parts = vulkan_env.find()
+    variables = vulkan_env.emulate(parts, tmp_path)
+    first, second = variables["VK_LAYER_PATH"].split(os.pathsep)
+    monkeypatch.setenv(vulkan_env.MODE_VARIABLE, "keep")
+    for name, value in (variables | {"VK_LAYER_PATH": os.pathsep.join((second, first))}).items():
+        monkeypatch.setenv(name, value)
+    found = vulkan.probe()
+    assert not found.ok
+    assert "wrong order" in found.reason
+    assert vulkan_env.MODE_VARIABLE in found.fix
+
+
+@pytest.mark.usefixtures("device", "fresh")
+def test_a_driver_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    manifest = tmp_path / "broken_icd.json"
+    manifest.write_text('{"file_format_version": "1.0.0", "ICD": {"library_path": "/dev/null", "api_version": "1.3"}}')
+    monkeypatch.setenv("VK_ICD_FILENAMES", str(manifest))
+    monkeypatch.delenv("VK_DRIVER_FILES", raising=False)
+    found = vulkan.probe()
+    assert not found.ok
+    assert found.reason
+    assert found.fix
+
+
+@pytest.mark.usefixtures("device")
+def test_a_crash_is_an_error_and_the_next_run_works() -> None:
+    # An instruction of length 0 in otherwise sound SPIR-V: the layers do not survive it.
+    (delegate,) = pte_file.read(PROBE.read_bytes()).find().delegates
+    code = reader.read(delegate.blob).modules[0].spirv
+    broken = code[:20] + struct.pack("<I", 0) * ((len(code) - 20) // 4)
+    with pytest.raises(ToolFailed):
+        vulkan.run(replace_blob(broken, code), [X])
+    (result,) = vulkan.run(PROBE.read_bytes(), [X])
+    assert np.array_equal(result, 2 * X)
