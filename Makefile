@@ -6,10 +6,11 @@ STAMP := $(VENV)/.tosaic-setup
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 WORKERS ?= 2
 
-.PHONY: help setup demo test test-all bench lint format clean
+.PHONY: help setup setup-vgf demo test test-all bench lint format clean
 
 help:
 	@echo "make setup     build .venv with everything pinned in constraints.txt"
+	@echo "make setup-vgf add what the target vgf needs: model converter, emulation layer, a Vulkan driver"
 	@echo "make demo      compile MobileNetV2 for an Ethos-U55 into out/"
 	@echo "make test      the quick tests;  make test-all  every test"
 	@echo "make lint      ruff, basedpyright, import rules;  make format  rewrite in house format"
@@ -26,6 +27,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) install --no-compile torch==2.13.0 -c constraints.txt
 	$(PIP) install --no-compile -e '.[dev,vision]' -c constraints.txt
 	@touch $@
+
+# The driver comes from apt; without root it is unpacked into the cache folder TOSAIC_CACHE.
+setup-vgf: setup
+	$(PIP) install --no-compile -e '.[dev,vision,vgf]' -c constraints.txt
+	$(BIN)/python -m tosaic.runtime.vulkan_setup
 
 demo: setup
 	@mkdir -p out

@@ -124,8 +124,8 @@ def compile(
         _refuse_float(source, built, spec)
     with stages.stage("pack"):
         metadata = describe(signature) if io == "int8" or layout == "nhwc" else {}
-        outer, program = pack(source, built, signature, _backend(spec), spec.to_program(), metadata)
-    return Program.make(spec, built, signature, outer, program, samples, stages.seconds, notes)
+        program = pack(source, built, signature, _backend(spec), spec.to_program(), metadata)
+    return Program.make(spec, built, signature, program, samples, stages.seconds, notes)
 
 
 def make_spec(

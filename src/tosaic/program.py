@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.utils._pytree as pytree
-from torch.fx import GraphModule
 
 import tosaic
 from tosaic.common.arm_compile_spec import ArmCompileSpec
@@ -26,13 +25,12 @@ from tosaic.lower.pack import Signature
 from tosaic.lower.partition import Reason
 from tosaic.output import write_files
 from tosaic.report.schema import DelegateReport, MemoryReport, Report
+from tosaic.runtime import engine as engines
 from tosaic.runtime import sidecar
 from tosaic.runtime.sidecar import Border
 from tosaic.targets import Target
-from tosaic.tools import reference
 from tosaic.tools.vela_options import place_regions
-
-ENGINES = ("auto", "tosa")
+from tosaic.verify import ROUNDS, Verdict, verify
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,14 +49,12 @@ class Program:
     warnings: tuple[str, ...]
     samples: tuple[Any, ...]
     spec: ArmCompileSpec
-    _outer: GraphModule
 
     @staticmethod
     def make(
         spec: ArmCompileSpec,
         built: Built,
         signature: Signature,
-        outer: GraphModule,
         program: Any,
         samples: Sequence[Any],
         seconds: Mapping[str, float],
@@ -81,7 +77,6 @@ class Program:
             tuple(notes),
             tuple(samples),
             spec,
-            outer,
         )
 
     def tosa(self, index: int = 0) -> bytes:
@@ -139,14 +134,17 @@ class Program:
         }
 
     def run(self, *inputs: Any, engine: str = "auto") -> list[np.ndarray[Any, Any]]:
-        """Run the program on this machine: delegates by the TOSA reference model, the rest by torch."""
-        if engine not in ENGINES:
-            raise Invalid(f"there is no engine `{engine}`", fix=f"use one of {', '.join(ENGINES)}")
-        tensors = [torch.as_tensor(x) for x in inputs]
-        _check_inputs(tensors, self.inputs)
-        with torch.no_grad():
-            result = _ReferenceRun(self._outer, self.delegates).run(*tensors)
-        return _arrays(result)
+        """Run the .pte on this machine; engine auto is the simulated NPU for Ethos-U."""
+        arrays = [np.ascontiguousarray(torch.as_tensor(x).numpy()) for x in inputs]
+        _check_inputs([torch.from_numpy(a) for a in arrays], self.inputs)
+        return engines.run(self.pte, arrays, engine=engine, sidecar=self._read_sidecar()).outputs
+
+    def verify(self, *, rounds: int = ROUNDS) -> Verdict:
+        """Compare the NPU with the TOSA reference model, bit for bit, and with float on the samples."""
+        return verify(self.pte, self._read_sidecar(), rounds=rounds)
+
+    def _read_sidecar(self) -> sidecar.Sidecar:
+        return sidecar.read(self.sidecar())
 
     def report(self) -> Report:
         """Everything about the program, as plain data with a versioned schema."""
@@ -188,19 +186,6 @@ class Program:
     def _repr_html_(self) -> str:
         cells = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in self._rows())
         return f"<table>{cells}</table>"
-
-
-class _ReferenceRun(torch.fx.Interpreter):
-    """Runs the outer program with every delegate computed by the TOSA reference model."""
-
-    def __init__(self, outer: GraphModule, delegates: Sequence[Delegate]) -> None:
-        super().__init__(outer)
-        self.delegates = delegates
-
-    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        delegate = self.delegates[int(str(target).removeprefix("lowered_"))]
-        arrays = reference.run(delegate.tosa, [a.contiguous().numpy() for a in args])
-        return tuple(torch.from_numpy(a.copy()) for a in arrays)
 
 
 def describe(signature: Signature) -> dict[str, str]:

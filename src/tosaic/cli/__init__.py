@@ -11,6 +11,7 @@ from tosaic.cli.catalog import show_ops, show_targets
 from tosaic.cli.compile import compile_model
 from tosaic.cli.doctor import show_health
 from tosaic.cli.inspect import show_file
+from tosaic.cli.run import run_file, verify_file
 
 app = typer.Typer(
     name="tosaic",
@@ -24,6 +25,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("compile", short_help="Compile a model for a target.")(compile_model)
+app.command("run", short_help="Run a .pte on this machine.")(run_file)
+app.command("verify", short_help="Compare the NPU with TOSA, bit for bit.")(verify_file)
 app.command("inspect", short_help="Show what is in a compiled file.")(show_file)
 app.command("ops", short_help="List operators and their limits.")(show_ops)
 app.command("targets", short_help="List what can be compiled for.")(show_targets)

@@ -247,8 +247,8 @@ def pack(
     backend: str,
     specs: list[CompileSpec],
     metadata: Mapping[str, str],
-) -> tuple[GraphModule, Any]:
-    """The outer module and exir's finished program. `metadata` become constant methods of the .pte."""
+) -> Any:
+    """Exir's finished program. `metadata` become constant methods of the .pte."""
     # Registers the out variants of quantise and dequantise that exir looks for.
     importlib.import_module("executorch.kernels.quantized")
     outer = Outer(source, built, signature, backend, specs).build()
@@ -257,4 +257,4 @@ def pack(
     edge = to_edge(
         program, constant_methods=dict(metadata) or None, compile_config=EdgeCompileConfig(_check_ir_validity=False)
     )
-    return outer, edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=False))
+    return edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=False))

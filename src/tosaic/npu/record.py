@@ -221,10 +221,9 @@ def _read_bases(op: Op, name: str) -> tuple[int, int, int, int]:
 
 
 def _read_stride(op: Op, register: str) -> int:
-    """A stride may be negative: U55 registers hold 32 bits of it, the others 40."""
+    """A stride of 40 bits, which may be negative: that is how an output is reversed."""
     value = op.get(register)
-    bits = 32 if op.family is Family.U55 else 40
-    return value - (1 << bits) if value >> (bits - 1) else value
+    return value - (1 << 40) if value >> 39 else value
 
 
 @dataclass(frozen=True, slots=True)

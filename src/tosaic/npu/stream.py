@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tosaic.npu.errors import Malformed, UnknownField
 from tosaic.npu.registers import COMMANDS, Command, Family
 
-_MAGICS = (b"COP1", b"COP2")
 _CONFIG, _COMMAND_STREAM, _NOP = 1, 2, 5
-#: Vela's own limit for a command stream.
-MAX_BYTES = 64 << 20
+#: Vela's own limit for a command stream, and a little for the container.
+MAX_BYTES = (16 << 20) + 1024
 _MAX_ACTIONS = 64
+#: Words before the command stream in the second format of the container, and the mark of its description.
+_ENTRY_WORDS, _METADATA = 15, int.from_bytes(b"VEUM", "little")
 _MACS = {
     Family.U55: (32, 64, 128, 256),
     Family.U65: (256, 512),
@@ -71,16 +71,23 @@ class Stream:
 
 def parse(cmd_data: bytes) -> Stream:
     """Open the container: what it says about the accelerator, and the command words."""
-    if cmd_data[:4] not in _MAGICS:
-        raise Malformed("this is no Ethos-U command stream", why=f"it begins with {cmd_data[:4]!r}, not with `COP1`")
     if len(cmd_data) > MAX_BYTES or len(cmd_data) % 4:
         raise Malformed("the command stream has a bad size", why=f"it is {len(cmd_data)} bytes long")
     words = memoryview(cmd_data).cast("I")
+    if cmd_data[:4] == b"COP1":
+        return _parse_actions(words)
+    if cmd_data[:4] == b"COP2":
+        return _parse_entry(words)
+    raise Malformed("this is no Ethos-U command stream", why=f"it begins with {cmd_data[:4]!r}, not with `COP1`")
+
+
+def _parse_actions(words: memoryview) -> Stream:
+    """The first format: a list of actions for the driver, of which the command stream is the last."""
     product: tuple[Family, int] | None = None
     at = 1
     for _ in range(_MAX_ACTIONS):
         if at >= len(words):
-            raise Malformed("the container has no command stream", why="it ends before one begins")
+            break
         tag = words[at]
         action = tag & 0xFF
         if action == _CONFIG and at + 2 < len(words):
@@ -97,7 +104,22 @@ def parse(cmd_data: bytes) -> Stream:
             return Stream(*product, words[at + 1 :])
         else:
             raise UnknownField("driver action", action, why=f"at byte {4 * at} of the container")
-    raise Malformed("the container has too many driver actions before its command stream")
+    raise Malformed("the container has no command stream")
+
+
+def _parse_entry(words: memoryview) -> Stream:
+    """The second format: one entry, which begins with data about the command stream that follows."""
+    if len(words) < _ENTRY_WORDS:
+        raise Malformed("the container is too short", why=f"it is {4 * len(words)} bytes long")
+    version, length, kind, size, described = words[1], words[2] | words[3] << 32, words[4], words[5], words[6]
+    if (version, kind, words[7], words[8]) != (1, 1, _METADATA, 1):
+        raise UnknownField("container version", f"{version}, {kind}, 0x{words[7]:08x}, {words[8]}")
+    if length != 4 * len(words) - 16 or size != 4 * len(words) - 24:
+        raise Malformed("the container's sizes are wrong", why=f"{length} and {size} in {4 * len(words)} bytes")
+    start, rest = divmod(28 + described, 4)
+    if rest or not _ENTRY_WORDS <= start <= len(words):
+        raise Malformed("the container's command stream lies outside", why=f"it begins at byte {28 + described}")
+    return Stream(*_read_product(words[10]), words[start:])
 
 
 def _read_product(word: int) -> tuple[Family, int]:
@@ -127,11 +149,3 @@ def describe(instruction: Instruction) -> str:
             text = f"0x{value:x}" if field.address else str(value)
         parts.append(f"{field.name} = {text}")
     return ", ".join(parts)
-
-
-def pack(stream: Stream, words: list[int]) -> bytes:
-    """The container of other command words for the same accelerator."""
-    config = list(Family).index(stream.family) << 28 | (stream.macs.bit_length() - 1)
-    tag = _COMMAND_STREAM | (len(words) & 0xFFFF) << 16 | (len(words) >> 16) << 8
-    header = [int.from_bytes(_MAGICS[0], "little"), _CONFIG, config, 0, _NOP, _NOP, _NOP, tag]
-    return struct.pack(f"<{len(header) + len(words)}I", *header, *words)

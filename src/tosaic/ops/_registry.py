@@ -31,6 +31,8 @@ FAMILIES = (
     "pool",
     "reduce",
     "shape",
+    "arrange",
+    "pad",
     "norm",
     "attention",
 )

@@ -1,4 +1,4 @@
-"""Normalisation: batch_norm (what the quantizer could not fold) and layer_norm."""
+"""Normalisation: batch_norm (what the quantizer could not fold), layer, group, instance and rms norm."""
 
 from __future__ import annotations
 
@@ -164,3 +164,119 @@ def _expand_native(aten: Any, input: Any, normalized_shape: Any, weight: Any, bi
 
 
 composite("native_layer_norm", "aten.native_layer_norm.default", expand=_expand_native)
+
+
+def _group_norm(aten: Any, x: Any, groups: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+    """Means over the image first, then over the channels of a group: the image itself is never rearranged."""
+    batch, channels, *tail = aten.shape(x)
+    over, column = list(range(2, 2 + len(tail))), [1] * len(tail)
+
+    def average(t: Any) -> Any:
+        t = aten("mean.dim", t, over, True) if over else t
+        if groups == channels:
+            return t
+        size = channels // groups
+        mean = aten("mean.dim", aten("view.default", t, [batch, groups, size]), [-1], True)
+        return aten("reshape.default", aten("expand.default", mean, [batch, groups, size]), [batch, channels, *column])
+
+    mean = average(x)
+    centred = aten("sub.Tensor", x, mean)
+    inverse = aten("rsqrt.default", aten("add.Tensor", average(aten("mul.Tensor", centred, centred)), eps))
+    factor = inverse
+    if weight is not None:
+        factor = aten("mul.Tensor", factor, aten("view.default", weight, [channels, *column]))
+    out = aten("mul.Tensor", centred, factor)
+    if bias is not None:
+        out = aten("add.Tensor", out, aten("view.default", bias, [channels, *column]))
+    return out, mean, inverse
+
+
+def _expand_group_norm(
+    aten: Any, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
+) -> Any:
+    return _group_norm(aten, input, num_groups, weight, bias, eps)[0]
+
+
+def _shifted(norm: Any) -> Any:
+    """Used by samples: weights that are not trivial."""
+    for i in range(norm.weight.numel()):
+        norm.weight.data.view(-1)[i] = 1.0 + 0.5 * math.cos(i)
+        if getattr(norm, "bias", None) is not None:
+            norm.bias.data.view(-1)[i] = math.sin(3.0 * i)
+    return norm
+
+
+composite(
+    "group_norm",
+    "aten.group_norm.default",
+    expand=_expand_group_norm,
+    samples=lambda: [
+        module(lambda: _shifted(nn.GroupNorm(2, 4)), f32(1, 4, 5, 5)),
+        module(lambda: _shifted(nn.GroupNorm(1, 17, eps=0.1)), f32(3, 17, 4, 4)),
+        module(lambda: _shifted(nn.GroupNorm(8, 64)), f32(1, 64, 6)),
+        module(lambda: nn.GroupNorm(3, 3, affine=False), f32(1, 3, 4, 4)),
+        module(lambda: _shifted(nn.GroupNorm(2, 8)), f32(3, 8)),
+        module(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), _shifted(nn.GroupNorm(4, 8)), nn.ReLU()), f32(1, 3, 8, 8)),
+    ],
+)
+
+
+def _expand_native_group(
+    aten: Any, input: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float
+) -> Any:
+    return _group_norm(aten, input, group, weight, bias, eps)
+
+
+composite("native_group_norm", "aten.native_group_norm.default", expand=_expand_native_group)
+
+
+def _expand_instance_norm(
+    aten: Any,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Any:
+    if use_input_stats:
+        return _group_norm(aten, input, aten.shape(input)[1], weight, bias, eps)[0]
+    fixed = (weight, bias, running_mean, running_var, False, momentum, eps, cudnn_enabled)
+    return aten("batch_norm.default", input, *fixed)
+
+
+composite(
+    "instance_norm",
+    "aten.instance_norm.default",
+    expand=_expand_instance_norm,
+    samples=lambda: [
+        module(lambda: nn.InstanceNorm2d(3), f32(1, 3, 5, 5)),
+        module(lambda: _shifted(nn.InstanceNorm2d(17, affine=True, eps=0.1)), f32(3, 17, 4, 4)),
+        module(lambda: nn.InstanceNorm1d(64), f32(1, 64, 9)),
+        module(lambda: _warm(nn.InstanceNorm2d(8, affine=True, track_running_stats=True)), f32(1, 8, 4, 4)),
+    ],
+)
+
+
+def _expand_rms_norm(aten: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    dims = list(range(-len(normalized_shape), 0))
+    power = aten("mean.dim", aten("mul.Tensor", input, input), dims, True)
+    smallest = float(np.finfo(np.float32).eps) if eps is None else eps
+    out = aten("mul.Tensor", input, aten("rsqrt.default", aten("add.Tensor", power, smallest)))
+    return out if weight is None else aten("mul.Tensor", out, weight)
+
+
+composite(
+    "rms_norm",
+    "aten.rms_norm.default",
+    expand=_expand_rms_norm,
+    samples=lambda: [
+        module(lambda: _shifted(nn.RMSNorm(16)), f32(1, 16)),
+        module(lambda: _shifted(nn.RMSNorm(17, eps=0.1)), f32(3, 4, 17)),
+        module(lambda: _shifted(nn.RMSNorm((4, 5))), f32(1, 3, 4, 5)),
+        module(lambda: nn.RMSNorm(64, elementwise_affine=False), f32(1, 2, 64)),
+    ],
+)

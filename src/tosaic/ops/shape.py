@@ -1,4 +1,4 @@
-"""Operators that move data: views, permutations, joining, cutting, repeating, padding."""
+"""Operators that move data: views, permutations, joining, cutting, repeating."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tosaic.lower import arith
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
 from tosaic.ops._registry import op
-from tosaic.ops._samples import F, call, f32, torch
+from tosaic.ops._samples import call, f32, torch
 from tosaic.quantizer.qparams import QParams
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.ir import Value
 
 
-def _movable(lo: Lowering, x: Tensor) -> Tensor:
+def movable(lo: Lowering, x: Tensor) -> Tensor:
     """Data can be moved as codes or as plain numbers; a pending function has to be finished first."""
     if x.q is not None and not x.is_accumulator:
         return lo.codes(x)
@@ -101,7 +101,7 @@ def unflatten(lo: Lowering, self: Tensor, dim: int, sizes: Sequence[int]) -> Ten
     ],
 )
 def permute(lo: Lowering, self: Tensor, dims: Sequence[int]) -> Tensor:
-    return lo.permute(_movable(lo, self), dims)
+    return lo.permute(movable(lo, self), dims)
 
 
 @op(
@@ -123,7 +123,7 @@ def transpose(lo: Lowering, self: Tensor, dim0: int = 0, dim1: int = 1) -> Tenso
     order = list(range(self.rank))
     if self.rank > 1:
         order[dim0], order[dim1] = order[dim1 % self.rank], order[dim0 % self.rank]
-    return lo.permute(_movable(lo, self), order)
+    return lo.permute(movable(lo, self), order)
 
 
 @op(
@@ -166,7 +166,8 @@ def unsqueeze(lo: Lowering, self: Tensor, dim: int) -> Tensor:
     return lo.reshape(self, (*self.shape[:d], 1, *self.shape[d:]))
 
 
-def _tiled(lo: Lowering, x: Tensor, times: tuple[int, ...]) -> Tensor:
+def tiled(lo: Lowering, x: Tensor, times: tuple[int, ...]) -> Tensor:
+    """A tensor repeated along its dimensions."""
     if all(t == 1 for t in times):
         return x
     if x.is_const and x.array is not None:
@@ -194,9 +195,9 @@ def _tiled(lo: Lowering, x: Tensor, times: tuple[int, ...]) -> Tensor:
     ],
 )
 def expand(lo: Lowering, self: Tensor, size: Sequence[int], implicit: bool = False) -> Tensor:
-    x = _movable(lo, self)
+    x = movable(lo, self)
     x = lo.reshape(x, (1,) * (len(size) - x.rank) + x.shape)
-    return _tiled(lo, x, tuple(1 if n == -1 else int(n) // d for n, d in zip(size, x.shape, strict=True)))
+    return tiled(lo, x, tuple(1 if n == -1 else int(n) // d for n, d in zip(size, x.shape, strict=True)))
 
 
 @op(
@@ -214,15 +215,15 @@ def expand(lo: Lowering, self: Tensor, size: Sequence[int], implicit: bool = Fal
 )
 def repeat(lo: Lowering, self: Tensor, repeats: Sequence[int] = (), dims: Sequence[int] | None = None) -> Tensor:
     times = tuple(repeats if dims is None else dims)
-    x = _movable(lo, self)
+    x = movable(lo, self)
     rank = max(len(times), x.rank)
     times = (1,) * (rank - len(times)) + times
-    return _tiled(lo, lo.reshape(x, (1,) * (rank - x.rank) + x.shape), times)
+    return tiled(lo, lo.reshape(x, (1,) * (rank - x.rank) + x.shape), times)
 
 
 def joined(lo: Lowering, tensors: Sequence[Tensor], dim: int) -> Tensor:
     """Tensors one after the other along a dimension, on one grid if they are quantised."""
-    parts = [_movable(lo, t) for t in tensors if t.shape != (0,)]
+    parts = [movable(lo, t) for t in tensors if t.shape != (0,)]
     if any(p.q is not None for p in parts):
         parts = [lo.codes(p) for p in parts]
         q = lo.next_q or next(p.q for p in parts if p.q is not None)
@@ -273,7 +274,7 @@ def cat(lo: Lowering, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 )
 def stack(lo: Lowering, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     d = dim % (tensors[0].rank + 1)
-    return joined(lo, [lo.reshape(_movable(lo, t), (*t.shape[:d], 1, *t.shape[d:])) for t in tensors], d)
+    return joined(lo, [lo.reshape(movable(lo, t), (*t.shape[:d], 1, *t.shape[d:])) for t in tensors], d)
 
 
 def cut(lo: Lowering, x: Tensor, dim: int, start: int, length: int) -> Tensor:
@@ -298,7 +299,7 @@ def subsampled(lo: Lowering, x: Tensor, dim: int, step: int) -> Tensor:
         return cut(lo, x, dim, 0, count)
     if x.shape[dim] % step:
         # The last group is cut short: one more element than it needs is enough, whatever it holds.
-        x = _padded(lo, x, [(0, count * step - x.shape[dim]) if i == dim else (0, 0) for i in range(x.rank)], 0.0)
+        x = padded(lo, x, [(0, count * step - x.shape[dim]) if i == dim else (0, 0) for i in range(x.rank)], 0.0)
     if x.has_reshape:
         x = lo.settle(x)
     assert x.value is not None
@@ -344,7 +345,7 @@ def slice(
         last = first + length
     if last <= first:
         raise Unsupported("its result is empty", "remove the empty slice")
-    return subsampled(lo, cut(lo, _movable(lo, self), d, first, last - first), d, step)
+    return subsampled(lo, cut(lo, movable(lo, self), d, first, last - first), d, step)
 
 
 @op(
@@ -361,12 +362,12 @@ def slice(
 )
 def select(lo: Lowering, self: Tensor, dim: int, index: int) -> Tensor:
     d = dim % self.rank
-    part = cut(lo, _movable(lo, self), d, index % self.shape[d], 1)
+    part = cut(lo, movable(lo, self), d, index % self.shape[d], 1)
     return lo.reshape(part, (*self.shape[:d], *self.shape[d + 1 :]))
 
 
 def _pieces(lo: Lowering, x: Tensor, sizes: Sequence[int], dim: int) -> list[Tensor]:
-    x, starts = _movable(lo, x), np.cumsum([0, *sizes])
+    x, starts = movable(lo, x), np.cumsum([0, *sizes])
     return [cut(lo, x, dim, int(a), int(n)) for a, n in zip(starts, sizes, strict=False)]
 
 
@@ -435,7 +436,7 @@ def unbind(lo: Lowering, self: Tensor, dim: int = 0) -> list[Tensor]:
     return [lo.reshape(p, (*self.shape[:d], *self.shape[d + 1 :])) for p in parts]
 
 
-def _padded(lo: Lowering, x: Tensor, amounts: Sequence[tuple[int, int]], value: float) -> Tensor:
+def padded(lo: Lowering, x: Tensor, amounts: Sequence[tuple[int, int]], value: float) -> Tensor:
     """Constant padding; negative amounts cut."""
     for dim, (before, after) in enumerate(amounts):
         if before < 0 or after < 0:
@@ -460,26 +461,3 @@ def _padded(lo: Lowering, x: Tensor, amounts: Sequence[tuple[int, int]], value: 
     padded: Value = tosa.pad(lo.b, x.value, tuple(flat), fill)
     shape = tuple(d + b + a for d, (b, a) in zip(x.shape, grow, strict=True))
     return replace(with_value(x, padded, x.q), shape=shape)
-
-
-@op(
-    "pad",
-    "aten.constant_pad_nd.default",
-    "aten.pad.default",
-    quant="share",
-    moves=True,
-    samples=lambda: [
-        call(lambda x: F.pad(x + 1.0, (1, 2)), f32(2, 5)),
-        call(lambda x: F.pad(x + 1.0, (1, 0, 2, 1)), f32(1, 17, 4, 4)),
-        call(lambda x: F.pad(x + 1.0, (1, 1), value=0.5), f32(3, 4)),
-        call(lambda x: F.pad(x + 1.0, (-1, 2, 0, -1)), f32(3, 4, 4)),
-        call(lambda x: F.pad(x + 1.0, (0, 0, 0, 0, 1, 1), mode="constant", value=-1.0), f32(1, 3, 2, 2)),
-    ],
-)
-def pad(lo: Lowering, self: Tensor, pad: Sequence[int], value: float | None = None, mode: str = "constant") -> Tensor:
-    if mode != "constant":
-        raise Unsupported(f"padding with mode `{mode}` is not available", "use constant padding")
-    amounts = [(0, 0)] * self.rank
-    for i in range(len(pad) // 2):
-        amounts[self.rank - 1 - i] = (int(pad[2 * i]), int(pad[2 * i + 1]))
-    return _padded(lo, _movable(lo, self), amounts, float(value or 0.0))

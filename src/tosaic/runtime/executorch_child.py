@@ -70,15 +70,15 @@ class Backend:
     def __init__(self) -> None:
         self.executor: Executor | None = None
         self.error: Exception | None = None
-        self.calls = 0
         self._delegates: dict[int, tuple[bytes, list[tuple[str, bytes]], int]] = {}
-        # The C side has no reference of its own.
+        # The C side has no copies of its own: not of the functions, and not of the name.
+        self._name = BACKEND.encode()
         self._callbacks = _Callbacks(_INIT(self._init), _EXECUTE(self._execute), _DESTROY(self._destroy))
 
     def register(self, library: ctypes.CDLL, register: Any) -> None:
         """Make the runtime know the backend."""
         address = ctypes.cast(register, ctypes.c_void_p)
-        code = library.tosaic_register(address, ctypes.c_char_p(BACKEND.encode()), ctypes.byref(self._callbacks))
+        code = library.tosaic_register(address, ctypes.c_char_p(self._name), ctypes.byref(self._callbacks))
         if code:
             raise RuntimeError(f"the runtime does not take another backend (error {code:#x})")
 
@@ -99,7 +99,6 @@ class Backend:
             outputs = arrays[inputs:]
             wanted = [TensorType(array.dtype, array.shape) for array in outputs]
             assert self.executor is not None
-            self.calls += 1
             results = self.executor(data, specs, [array.copy() for array in arrays[:inputs]], wanted)
             given = [TensorType(array.dtype, array.shape) for array in results]
             if given != wanted:
@@ -184,14 +183,12 @@ class _Handler:
             if self._runner is None:
                 self._runner = _Runner()
             inputs = [_parse(data, each) for data, each in zip(parts[1:], body["inputs"], strict=True)]
-            before = self._runner.backend.calls
             outputs = self._runner.run(parts[0], body["method"], inputs, self._find(body["executor"]))
         except TosaicError as error:
             fields = {name: getattr(error, name) for name in ("what", "where", "why", "fix")}
             return {"error": fields, "code": error.exit_code}, ()
         types = [{"dtype": array.dtype.str, "shape": list(array.shape)} for array in outputs]
-        calls = self._runner.backend.calls - before
-        return {"outputs": types, "delegate_calls": calls}, [array.tobytes() for array in outputs]
+        return {"outputs": types}, [array.tobytes() for array in outputs]
 
 
 def _parse(data: bytes, each: wire.Header) -> Array:

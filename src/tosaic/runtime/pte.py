@@ -47,11 +47,6 @@ class Tensor:
     def nbytes(self) -> int:
         return math.prod(self.shape) * _ITEM_SIZES[self.dtype]
 
-    @property
-    def is_contiguous(self) -> bool:
-        """Whether memory order is the order of the dimensions."""
-        return self.dim_order == tuple(range(len(self.shape)))
-
 
 @dataclass(frozen=True, slots=True)
 class IntList:

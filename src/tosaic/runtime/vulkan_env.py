@@ -36,9 +36,9 @@ _MESA = ("lvp_", "intel_", "radeon_", "nouveau_", "virtio_", "gfxstream_", "dzn_
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What was found: the folder of the loader if it is our own, a driver's manifest, and the layers' folder."""
+    """What was found: folders of unpacked libraries, a driver's manifest, the layers' folder, drivers of others."""
 
-    libraries: Path | None
+    libraries: tuple[Path, ...]
     driver: Path | None
     layers: Path | None
     others: tuple[Path, ...]
@@ -65,10 +65,9 @@ def find() -> Parts:
     """Look for the parts; NoVulkan if one is missing that nothing can replace."""
     if mode() == "off":
         raise NoVulkan(f"`{MODE_VARIABLE}=off` hides it", f"unset `{MODE_VARIABLE}`")
-    libraries = next(iter(sorted(unpacked().glob("usr/lib/*/libvulkan.so.1"))), None)
-    if not _loads("libvulkan.so.1") and libraries is None:
+    own = tuple(path for form in ("usr/lib/*-linux-*", "lib/*-linux-*") for path in sorted(unpacked().glob(form)))
+    if not _loads("libvulkan.so.1") and not any((folder / "libvulkan.so.1").exists() for folder in own):
         raise NoVulkan("the loader `libvulkan.so.1` is not installed", INSTALL_DRIVER)
-    own = libraries.parent if libraries is not None and not _loads("libvulkan.so.1") else None
     if mode() == "keep":
         return Parts(own, None, None, ())
     chosen = next((os.environ[name] for name in _DRIVER_VARIABLES if os.environ.get(name)), "")
@@ -141,10 +140,10 @@ def keep(parts: Parts) -> Mapping[str, str]:
 
 
 def _search_path(parts: Parts) -> dict[str, str]:
-    if parts.libraries is None:
+    if not parts.libraries:
         return {}
     before = os.environ.get("LD_LIBRARY_PATH", "")
-    return {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, (str(parts.libraries), before)))}
+    return {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, (*map(str, parts.libraries), before)))}
 
 
 def _relocate(manifest: Path, folder: Path) -> Path:

@@ -1,0 +1,119 @@
+"""`tosaic run` and `tosaic verify`: execute a compiled file here, and prove what it computes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.errors import Invalid
+
+if TYPE_CHECKING:
+    from tosaic.runtime.log import Figures
+    from tosaic.runtime.sidecar import Sidecar
+
+File = Annotated[Path, typer.Argument(metavar="FILE.pte", show_default=False)]
+
+
+def read_beside(file: Path) -> Sidecar | None:
+    """The .tosaic file beside a .pte, None if there is none."""
+    from tosaic.runtime import sidecar
+
+    beside = file.with_suffix(".tosaic")
+    return sidecar.read(beside.read_bytes()) if beside.is_file() else None
+
+
+@guarded
+def run_file(
+    file: File,
+    inputs: Annotated[
+        list[Path] | None,
+        typer.Option("--input", "-i", help="An input: .npy, .npz, .pt or raw bytes; once per input. Default: ones."),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option("--engine", help="auto, npu (simulator), executorch, vulkan, or tosa (reference model).")
+    ] = "auto",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Save the outputs as output_0, output_1 ... in an .npz file.")
+    ] = None,
+    values: Annotated[int, typer.Option("--values", help="How many values of each output to print.")] = 1000,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run a .pte on this machine and print what the runner on a device would print.
+
+    Ethos-U delegates are computed by the built-in simulator, bit for bit as TOSA defines them. Cycle figures are
+    estimates and say whose they are.
+    """
+    from tosaic.runtime import engine as engines
+    from tosaic.runtime import log, pte
+    from tosaic.runtime.host import Method
+    from tosaic.runtime.inputs import make_ones, read_inputs
+
+    data = file.read_bytes()
+    program = pte.read(data)
+    types = Method(program, executors={}).inputs
+    arrays = read_inputs(inputs, types) if inputs else make_ones(types)
+    beside = read_beside(file)
+    if beside is not None:
+        beside.check(data)
+    outcome = engines.run(data, arrays, engine=engine, sidecar=beside)
+    if outcome.why:
+        typer.echo(f"engine {outcome.engine}: {outcome.why}", err=True)
+    figures = _figures(beside, log.find_target(program.find("forward")))
+    report = log.make_log(
+        program,
+        "forward",
+        file=file.name,
+        engine=outcome.engine,
+        calls=outcome.calls,
+        outputs=outcome.outputs,
+        figures=figures,
+    )
+    if output is not None:
+        _save(output, outcome.outputs)
+    if as_json:
+        typer.echo(json.dumps(report.to_dict(values), indent=2))
+    else:
+        typer.echo(report.to_text(values))
+
+
+def _figures(beside: Sidecar | None, target: str) -> list[Figures]:
+    from tosaic.runtime import log
+    from tosaic.targets import ACCELERATORS
+
+    if beside is None or target not in ACCELERATORS:
+        return []
+    return [log.estimate(d.summary, ACCELERATORS[target].family) for d in beside.delegates]
+
+
+def _save(path: Path, outputs: Sequence[object]) -> None:
+    import numpy as np
+
+    if path.suffix != ".npz":
+        raise Invalid(f"outputs are saved as .npz, not as `{path.name}`", fix="give a file name that ends with .npz")
+    arrays = {f"output_{i}": np.asarray(a) for i, a in enumerate(outputs)}
+    np.savez(path, allow_pickle=False, **arrays)
+
+
+@guarded
+def verify_file(
+    file: File,
+    rounds: Annotated[int, typer.Option("--rounds", help="Random full-range inputs per delegate.")] = 2,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare the NPU with the TOSA reference model, bit for bit, and with float on the samples.
+
+    Exit code 0: equal; 1: different. Needs the .tosaic file beside the .pte.
+    """
+    from tosaic.verify import verify
+
+    verdict = verify(file.read_bytes(), read_beside(file), rounds=rounds)
+    typer.echo(json.dumps(verdict.to_json(), indent=2) if as_json else str(verdict))
+    if not verdict.ok:
+        raise typer.Exit(1)

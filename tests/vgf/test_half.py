@@ -1,0 +1,104 @@
+"""fp16 and bf16: a spread of the registry's samples through the reference model, some of them on Vulkan."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import tosaic
+from tosaic.lower.delegate import lower_region
+from tosaic.lower.partition import partition
+from tosaic.lower.source import Source
+from tosaic.ops._registry import registry
+from tosaic.runtime import vulkan
+from tosaic.tools import reference
+from tosaic.tosa.encode import decode
+from tosaic.vgf.compile_spec import VgfCompileSpec
+
+SPECS = {"float16": None, "bfloat16": "TOSA-1.0+FP+INT+int16+int4+bf16"}
+FRACTION_BITS = {"float16": 10, "bfloat16": 7}
+#: how many samples of each type run, and how many of those on Vulkan in `make test`
+SPREAD, QUICK = 40, 2
+
+
+def cases() -> Iterator[Any]:
+    """The samples in an order that no family dominates."""
+    found = [
+        (name, index)
+        for name, record in registry().records.items()
+        for index, sample in enumerate(record.samples())
+        if "FP" in sample.flavours and sample.inputs and all(i.high > 0 for i in sample.inputs)
+    ]
+    found.sort(key=lambda case: zlib.crc32(f"{case[0]}-{case[1]}".encode()))
+    for dtype in SPECS:
+        for place, (name, index) in enumerate(found[:SPREAD]):
+            yield place, name, index, dtype
+
+
+def make(samples: Any, op: str, index: int, dtype: str) -> tuple[Any, tuple[torch.Tensor, ...], list[Any]]:
+    """The sample's module and inputs in 16 bits, and what torch computes."""
+    kind = getattr(torch, dtype)
+    model, inputs = samples.make(samples.sample_of(op, index), f"{op}-{index}")
+    model, small = model.to(kind), tuple(x.to(kind) for x in inputs)
+    with torch.no_grad():
+        return model, small, torch.utils._pytree.tree_leaves(model(*[x.clone() for x in small]))
+
+
+def to_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
+    if x.dtype is not torch.bfloat16:
+        return x.numpy()
+    return x.view(torch.int16).numpy().view(np.uint16)
+
+
+def compare(op: str, dtype: str, got: np.ndarray[Any, Any], want: torch.Tensor) -> None:
+    """4 steps of the largest magnitude, 16 for composites."""
+    expected = want.to(torch.float64).numpy()
+    assert got.shape == expected.shape
+    largest = float(np.abs(expected).max(initial=0.0))
+    step = 2.0 ** (np.floor(np.log2(largest)) - FRACTION_BITS[dtype]) if largest else 1e-9
+    allowed = 16 if registry().records[op].expand is not None else 4
+    assert float(np.abs(got.astype(np.float64) - expected).max(initial=0.0)) <= allowed * step
+
+
+@pytest.mark.parametrize(("op", "index", "dtype"), [pytest.param(*c, id="-".join(map(str, c))) for _, *c in cases()])
+def test_in_the_reference_model(samples: Any, op: str, index: int, dtype: str) -> None:
+    model, inputs, expected = make(samples, op, index, dtype)
+    source, spec = Source.of_program(torch.export.export(model, inputs)), VgfCompileSpec(SPECS[dtype])
+    plan = partition(source, spec.target)
+    assert {r.node: r.why for r in plan.reasons.values()} == {}
+    (region,) = plan.regions
+    graph, tosa = lower_region(source, region, spec, frozenset())
+    outputs = reference.run(tosa, [to_numpy(inputs[source.inputs.index(n)]) for n in region.inputs])
+    for got, value, want in zip(outputs[-len(expected) :], graph.outputs[-len(expected) :], expected, strict=True):
+        compare(op, dtype, decode(got, value.dtype), want)
+
+
+def on_device() -> Iterator[Any]:
+    for place, op, index, dtype in cases():
+        yield pytest.param(
+            op, index, dtype, id=f"{op}-{index}-{dtype}", marks=() if place < QUICK else pytest.mark.slow
+        )
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize(("op", "index", "dtype"), list(on_device()))
+def test_on_vulkan(samples: Any, op: str, index: int, dtype: str) -> None:
+    model, inputs, expected = make(samples, op, index, dtype)
+    program = tosaic.compile(model, inputs, VgfCompileSpec(SPECS[dtype]), quantized=False)
+    assert len(program.delegates) == 1
+    outputs = vulkan.run(program.pte, [to_numpy(x) for x in inputs])
+    for got, want in zip(outputs[-len(expected) :], expected, strict=True):
+        assert got.dtype == (ml_dtypes.bfloat16 if want.dtype is torch.bfloat16 else to_numpy(want).dtype)
+        compare(op, dtype, got, want)
+
+
+def test_bfloat16_needs_the_extension() -> None:
+    program = tosaic.compile(torch.nn.Tanh().eval(), (torch.zeros(1, 4, dtype=torch.bfloat16),), "vgf", quantized=False)
+    assert program.delegates == ()
+    assert any("bf16" in reason.why + reason.fix for reason in program.reasons)
