@@ -11,7 +11,7 @@ WORKERS ?= 2
 help:
 	@echo "make setup     build .venv with everything pinned in constraints.txt"
 	@echo "make setup-vgf add what the target vgf needs: model converter, emulation layer, a Vulkan driver"
-	@echo "make demo      compile MobileNetV2 for an Ethos-U55 into out/"
+	@echo "make demo      compile MobileNetV2 for an Ethos-U55 into out/, and run it on the simulator"
 	@echo "make test      the quick tests;  make test-all  every test"
 	@echo "make lint      ruff, basedpyright, import rules;  make format  rewrite in house format"
 	@echo "make bench     the side-by-side figures"
@@ -36,6 +36,7 @@ setup-vgf: setup
 demo: setup
 	@mkdir -p out
 	$(BIN)/tosaic compile mobilenet_v2 -t ethos-u55-128 -o out/mobilenet_v2.pte
+	$(BIN)/tosaic run out/mobilenet_v2.pte --values 10
 
 test: setup
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m 'not slow'

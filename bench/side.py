@@ -68,7 +68,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Lowered:
-    """What the door gives: the file, exir's finished program, and the quantised module before that."""
+    """What a door gives: the file, exir's finished program, and the quantised module before that."""
 
     pte: bytes
     program: ExportedProgram
@@ -146,11 +146,12 @@ def measure_door(side: Side, job: Job) -> dict[str, Any]:
     lowered = go_through_door(side, job, model, inputs, samples)
     found = {"apart": apart, "seconds": dict(side.clock.seconds), "memory": describe_memory()}
     if job.evaluation:
-        found["result"] = _evaluate(side, job, lowered)
+        found["result"] = judge(side, job, lowered)
     return found
 
 
-def _evaluate(side: Side, job: Job, lowered: Lowered) -> dict[str, Any]:
+def judge(side: Side, job: Job, lowered: Lowered) -> dict[str, Any]:
+    """All that is not a time: what is in the file, NPU figures, and how close the numbers are to float."""
     # Imported late: what only the evaluation needs must not count as memory of the compile.
     import evaluate
 

@@ -1,10 +1,11 @@
 """Tosaic, in a process of its own: the ExecuTorch door or the front door."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from clock import Clock
-from side import Job, Side, Tiny, begin, describe_memory, is_float, measure_door, tiny_inputs
+from side import Job, Lowered, Side, Tiny, begin, describe_memory, is_float, judge, measure_door, tiny_inputs
 
 import tosaic
 from tosaic import api
@@ -15,22 +16,26 @@ from tosaic.tools import vela
 
 vela.worker().start()
 CLOCK = Clock(lambda: vela.worker().cpu_seconds)
-#: blob -> .tosa of every delegate that the ExecuTorch door has made
+#: blob -> .tosa of every delegate made so far
 MADE: dict[bytes, bytes] = {}
+#: what exir made of the last compile through the front door
+PACKED: list[Any] = []
 
 
-def watch(build_region: Any) -> Any:
-    """What `preprocess` calls for every delegate, with its result kept."""
+def watch(function: Any, keep: Callable[[Any], None]) -> Any:
+    """The function, with every result shown to `keep`."""
 
     def watched(*args: Any, **kwargs: Any) -> Any:
-        made = build_region(*args, **kwargs)
-        MADE[made.blob] = made.tosa
-        return made
+        result = function(*args, **kwargs)
+        keep(result)
+        return result
 
     return watched
 
 
-door.build_region = watch(door.build_region)
+# Through the ExecuTorch door `preprocess` calls the first; the front door ends with the second.
+door.build_region = watch(door.build_region, lambda made: MADE.update({made.blob: made.tosa}))
+api.pack = watch(api.pack, lambda packed: PACKED.__setitem__(slice(None), [packed]))
 
 
 def make_spec(job: Job) -> EthosUCompileSpec:
@@ -56,26 +61,27 @@ SIDE = Side(
 )
 
 
-def compile_in_stages(job: Job, model: torch.nn.Module, inputs: Any, samples: Any) -> tosaic.Program:
+def compile_in_stages(job: Job, model: torch.nn.Module, inputs: Any, samples: Any) -> Lowered:
     """What tosaic.compile does for an nn.Module, with a clock between quantising and compiling."""
     with CLOCK.stage("export"):
-        module = program = api.export(model, inputs)
+        program = api.export(model, inputs)
+    quantised = None
     if is_float(inputs):
         with CLOCK.stage("quantise"):
-            module = api.quantize(program, samples)
+            quantised = api.quantize(program, samples)
     begun: dict[str, float] = {}
     before = vela.worker().cpu_seconds
     with CLOCK.stage("front"):
         started = CLOCK.now()
-        made = tosaic.compile(
-            module, inputs, job.target.name, progress=lambda name: begun.setdefault(name, CLOCK.now())
-        )
+        mark = lambda name: begun.setdefault(name, CLOCK.now())  # noqa: E731
+        made = tosaic.compile(program if quantised is None else quantised, inputs, job.target.name, progress=mark)
         ended = CLOCK.now()
     CLOCK.seconds["vela"] = vela.worker().cpu_seconds - before
     # All of "pack" counts as exir's: our share of it is to build a graph of a few nodes.
     CLOCK.seconds["pack"] = ended - begun["pack"]
     CLOCK.seconds["own"] = begun["pack"] - started - CLOCK.seconds["vela"]
-    return made
+    MADE.update({d.blob: d.tosa for d in made.delegates})
+    return Lowered(made.pte, PACKED[-1].exported_program(), quantised)
 
 
 def measure_front(job: Job) -> dict[str, Any]:
@@ -87,7 +93,7 @@ def measure_front(job: Job) -> dict[str, Any]:
     samples = job.calibration_inputs()
     vela.CACHE.clear()
     begin(CLOCK)
-    made = compile_in_stages(job, model, inputs, samples)
+    lowered = compile_in_stages(job, model, inputs, samples)
     memory = describe_memory()
     # The same in one call, so that no cost hides between the stages.
     model, inputs = job.load()
@@ -96,19 +102,8 @@ def measure_front(job: Job) -> dict[str, Any]:
         tosaic.compile(model, inputs, job.target.name, calibration=samples if is_float(inputs) else None)
     found: dict[str, Any] = {"apart": apart, "seconds": dict(CLOCK.seconds), "memory": memory}
     if job.evaluation:
-        found["result"] = _evaluate(job, made)
+        found["result"] = judge(SIDE, job, lowered)
     return found
-
-
-def _evaluate(job: Job, made: tosaic.Program) -> dict[str, Any]:
-    import evaluate
-
-    exact, inputs = job.load()[0], job.evaluation_inputs()
-    result = evaluate.describe_file(made.pte)
-    result["npu"] = evaluate.describe_npu([(d.tosa, d.blob) for d in made.delegates], job.target)
-    run = lambda one: [torch.from_numpy(a) for a in made.run(*one, engine="tosa")]  # noqa: E731
-    result["sqnr"] = evaluate.measure_sqnr(exact, run, inputs)
-    return result
 
 
 def measure(job: Job) -> dict[str, Any]:

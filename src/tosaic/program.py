@@ -137,7 +137,9 @@ class Program:
         """Run the .pte on this machine; engine auto is the simulated NPU for Ethos-U."""
         arrays = [np.ascontiguousarray(torch.as_tensor(x).numpy()) for x in inputs]
         _check_inputs([torch.from_numpy(a) for a in arrays], self.inputs)
-        return engines.run(self.pte, arrays, engine=engine, sidecar=self._read_sidecar()).outputs
+        outcome = engines.run(self.pte, arrays, engine=engine, sidecar=self._read_sidecar())
+        # A model may return None or a number beside its tensors: only tensors come back.
+        return [a for a in outcome.outputs if a.dtype != np.object_]
 
     def verify(self, *, rounds: int = ROUNDS) -> Verdict:
         """Compare the NPU with the TOSA reference model, bit for bit, and with float on the samples."""

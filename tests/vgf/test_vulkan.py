@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import tosaic
 from tosaic.errors import Invalid, ToolFailed
 from tosaic.runtime import pte as pte_file
 from tosaic.runtime import vulkan, vulkan_env
@@ -184,3 +186,21 @@ def test_a_crash_is_an_error_and_the_next_run_works() -> None:
         vulkan.run(replace_blob(broken, code), [X])
     (result,) = vulkan.run(PROBE.read_bytes(), [X])
     assert np.array_equal(result, 2 * X)
+
+
+class Codes(torch.nn.Module):
+    """Through int8 and back, with an operator before it so that it is worth a delegate."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ops = torch.ops.quantized_decomposed
+        codes = ops.quantize_per_tensor(x * 1.0, 0.037, 7, -128, 127, torch.int8)
+        return ops.dequantize_per_tensor(codes, 0.037, 7, -128, 127, torch.int8)
+
+
+@pytest.mark.usefixtures("device")
+def test_quantise_rounds_half_to_even_on_the_device() -> None:
+    x = (torch.arange(-300, 300) / 2).reshape(1, -1) * 0.037
+    program = tosaic.compile(torch.export.export(Codes(), (x,)), (x,), "vgf")
+    assert (len(program.delegates), program.reasons) == (1, ())
+    (result,) = vulkan.run(program.pte, [x.numpy()])
+    assert np.array_equal(result, Codes()(x).numpy())

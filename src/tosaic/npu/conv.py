@@ -5,25 +5,23 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from tosaic.npu.accumulator import count_bits, finish
 from tosaic.npu.errors import Fault, UnknownField
 from tosaic.npu.memory import Memory, Numbers
 from tosaic.npu.output import Output, Scale, read_output
 from tosaic.npu.record import FeatureMap, Kind, Op, Shape, Window, read_map, read_ofm_shape, read_window
 from tosaic.npu.registers import Family
 from tosaic.npu.weights import WeightCache, Weights, load_scales, load_weights
-from tosaic.npu.window import Input, add_initial
+from tosaic.npu.window import Input
 
 #: Sums below these are exact in the two float types, in which matrix products are fast.
 _EXACT_SINGLE, _EXACT_DOUBLE = 1 << 24, 1 << 53
 #: Elements of the matrix that a piece of the input is unfolded into.
 _UNFOLDED = 1 << 21
-#: Bits of each accumulator format.
-_ACCUMULATORS = {"I32": 32, "I40": 40, "I48": 48}
 
 
 def run_conv(op: Op, memory: Memory, cache: WeightCache) -> None:
     """Execute CONV or DEPTHWISE."""
-    check_accumulator(op)
     window, ofm = read_window(op), read_ofm_shape(op)
     source = read_map(op, "IFM")
     if source.bits == 32:
@@ -46,20 +44,7 @@ def run_conv(op: Op, memory: Memory, cache: WeightCache) -> None:
         padded = given.load(memory, first, rows, 0, dtype)
         values = compute(given, padded, weights.values.astype(dtype, copy=False), rows, ofm)
         _check_sums(op, values, scales, reach)
-        output.finish(memory, add_initial(op, memory, values, first), first)
-
-
-def check_accumulator(op: Op) -> int:
-    """The accumulator's bits, after a look at what is not known of it."""
-    if op.family is Family.U85:
-        if op.name("ACC_FORMAT", "acc_input") == "KEEP":
-            raise op.unknown("ACC_FORMAT", "acc_input", "sums that go on from operation to operation are not known")
-        if op.name("ACC_FORMAT", "acc_output") == "DISABLE":
-            raise op.unknown("ACC_FORMAT", "acc_output", "operations without an output are not known")
-    name = op.name("ACC_FORMAT", "acc_format")
-    if name not in _ACCUMULATORS:
-        raise op.unknown("ACC_FORMAT", "acc_format", "float accumulators are not known")
-    return _ACCUMULATORS[name]
+        finish(output, memory, values, first)
 
 
 def _pieces(op: Op, output: Output, window: Window, depth: int) -> list[tuple[int, int]]:
@@ -121,11 +106,11 @@ def _sum_channels(given: Input, padded: Numbers, weights: Numbers, rows: int, of
 
 def _check_sums(op: Op, values: Numbers, scales: Scale | None, reach: int) -> None:
     """What an accumulator does when it overflows is not known."""
-    limit = 1 << (check_accumulator(op) - 1)
+    limit = 1 << (count_bits(op) - 1)
     bias: npt.NDArray[np.int64] | int = 0 if scales is None else scales.bias
     largest = int(np.max(np.abs(bias)))
     if reach + largest < limit:
         return
     sums = values.astype(np.int64) + bias
     if sums.min() < -limit or sums.max() >= limit:
-        raise Fault("an accumulator overflows", offset=op.offset, why=f"it has {check_accumulator(op)} bits")
+        raise Fault("an accumulator overflows", offset=op.offset, why=f"it has {count_bits(op)} bits")

@@ -49,10 +49,14 @@ class Access:
 
 @dataclass(slots=True)
 class Memory:
-    """All that a stream can read and write. With `accesses` set, every access is noted there."""
+    """All that a stream can read and write. With `accesses` set, every access is noted there.
+
+    `chains` are the buffers of chained operations, `sums` what an operation left in the accumulators.
+    """
 
     regions: dict[int, Region]
     chains: dict[int, Numbers] = field(default_factory=dict[int, Numbers])
+    sums: Numbers | None = None
     accesses: list[Access] | None = None
 
     def view(

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from tosaic.npu.conv import check_accumulator
+from tosaic.npu.accumulator import count_bits, finish
 from tosaic.npu.errors import UnknownField
 from tosaic.npu.memory import Memory, Numbers
 from tosaic.npu.output import Output, read_output
 from tosaic.npu.record import Op, Shape, read_map, read_ofm_shape, read_window
 from tosaic.npu.registers import Family
 from tosaic.npu.weights import load_scales
-from tosaic.npu.window import Input, add_initial
+from tosaic.npu.window import Input
 
 _LOWEST, _HIGHEST = -(1 << 40), 1 << 40
 
 
 def run_pool(op: Op, memory: Memory) -> None:
     """Execute POOL."""
-    check_accumulator(op)
+    count_bits(op)
     ofm = read_ofm_shape(op)
     per_channel = op.name("OFM_PRECISION", "scale_mode") == "PER_CHANNEL"
     output = read_output(op, memory, load_scales(op, memory, ofm.depth) if per_channel else None)
@@ -39,7 +39,7 @@ def run_pool(op: Op, memory: Memory) -> None:
         values = _reduce(op, given, padded, rows, ofm)
         if op.mode == "AVERAGE" and _divides(op, given):
             values = _divide(values, _count_valid(given, first, rows, ofm))
-        output.finish(memory, add_initial(op, memory, values, first), first)
+        finish(output, memory, values, first)
 
 
 def _copy_accumulator(op: Op, memory: Memory, output: Output) -> None:
@@ -48,7 +48,7 @@ def _copy_accumulator(op: Op, memory: Memory, output: Output) -> None:
         raise op.unknown("ACC_FORMAT", "acc_input", "of a pool that computes nothing")
     for first, rows in output.pieces():
         empty = np.zeros((rows, output.shape.width, output.shape.depth), np.int64)
-        output.finish(memory, add_initial(op, memory, empty, first), first)
+        finish(output, memory, empty, first)
 
 
 def _reduce(op: Op, given: Input, padded: Numbers, rows: int, ofm: Shape) -> Numbers:

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tosaic.npu.errors import UnknownField
 from tosaic.npu.memory import Memory, Numbers
-from tosaic.npu.record import FeatureMap, Op, Shape, Window, input_extent, read_map
-from tosaic.npu.registers import Family
+from tosaic.npu.record import FeatureMap, Op, Shape, Window, input_extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +25,6 @@ class Input:
     @staticmethod
     def of(op: Op, source: FeatureMap, window: Window, ofm: Shape, depth: int) -> Input:
         height, width = input_extent(op, window, ofm)
-        if window.upscale == "NEAREST":
-            raise UnknownField("IFM_UPSCALE", window.upscale, offset=op.offset, why="it has not been seen in a stream")
         return Input(source, window, height, width, depth, window.span(ofm)[1])
 
     def load(self, memory: Memory, first_row: int, rows: int, fill: int, dtype: str) -> Numbers:
@@ -51,13 +47,19 @@ class Input:
             values = memory.load(self.source, Shape(high - low, self.width, self.depth), low)
             np.subtract(values, zero, out=inner, dtype=inner.dtype, casting="unsafe")
             return
-        # Every second row and column holds a value, the others are zero.
-        first = -(-low // 2)
+        # Rows and columns are doubled: by repetition, or with zeros between them.
+        repeats = self.window.upscale == "NEAREST"
+        first = low // 2 if repeats else -(-low // 2)
         rows, columns = -(-high // 2) - first, -(-self.width // 2)
         inner[...] = 0
-        if rows > 0:
-            values = memory.load(self.source, Shape(rows, columns, self.depth), first)
-            np.subtract(values, zero, out=inner[2 * first - low :: 2, ::2], dtype=inner.dtype, casting="unsafe")
+        if rows < 1:
+            return
+        values = memory.load(self.source, Shape(rows, columns, self.depth), first).astype(inner.dtype) - zero
+        if repeats:
+            doubled = values.repeat(2, axis=0).repeat(2, axis=1)
+            inner[...] = doubled[low % 2 : low % 2 + high - low, : self.width]
+        else:
+            inner[2 * first - low :: 2, ::2] = values
 
     def taps(self, padded: Numbers, rows: int, columns: int) -> Iterator[tuple[int, int, Numbers]]:
         """For every kernel element the inputs that it meets, as [rows, columns, channels]."""
@@ -67,12 +69,3 @@ class Input:
             for kx in range(window.taps_x):
                 y, x = ky * window.dilation_y, kx * window.dilation_x
                 yield ky, kx, padded[y : y + height : window.stride_y, x : x + width : window.stride_x]
-
-
-def add_initial(op: Op, memory: Memory, values: Numbers, first_row: int) -> Numbers:
-    """The sums that an accumulator starts with, if they come from the second input."""
-    if op.family is not Family.U85 or op.name("ACC_FORMAT", "acc_input") != "IFM2":
-        return values
-    source = read_map(op, "IFM2")
-    height, width, depth = values.shape
-    return values + (memory.load(source, Shape(height, width, depth), first_row).astype(np.int64) - source.zero_point)

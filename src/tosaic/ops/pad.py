@@ -9,11 +9,11 @@ from tosaic.errors import Unsupported
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Tensor
 from tosaic.ops._registry import op
-from tosaic.ops._samples import F, Sample, call, f32, i32, nn, torch
+from tosaic.ops._samples import F, Sample, call, f32, i32, torch
 from tosaic.ops.arrange import mirrored
 from tosaic.ops.shape import cut, joined, movable, padded, tiled
 
-#: what stands beside a tensor along a dimension: (tensor, dimension, first index, count) for the two sides
+#: what stands before or after a tensor: (tensor, dimension, count, whether it is the front)
 Side = Callable[[Lowering, Tensor, int, int, bool], Tensor]
 
 

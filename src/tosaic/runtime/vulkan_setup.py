@@ -75,8 +75,10 @@ def unpack_without_root(announce: Announce) -> Path:
     options = [part for name, value in places.items() for part in ("-o", f"{name}={value}")]
     announce("reading the package lists")
     _run(["apt-get", *options, "update"])
-    wanted = _run(["apt-get", *options, "--print-uris", "-y", "--no-install-recommends", "install", *PACKAGES])
-    names = list_packages(wanted)
+    kinds = [f"--no-{kind}" for kind in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")]
+    needed = _run(["apt-cache", *options, "depends", "--recurse", *kinds, *PACKAGES])
+    present = _run(["dpkg-query", "-W", "-f", "${db:Status-Status} ${Package}\\n"])
+    names = list_missing(needed, present)
     announce(f"downloading {len(names)} packages into {target}")
     with tempfile.TemporaryDirectory(prefix="tosaic-") as downloads:
         _run(["apt-get", *options, "download", *names], Path(downloads))
@@ -88,10 +90,12 @@ def unpack_without_root(announce: Announce) -> Path:
     return target
 
 
-def list_packages(uris: str) -> list[str]:
-    """The packages in what `apt-get --print-uris` prints: 'address' name_version_architecture.deb size hash."""
-    found = re.findall(r"^'\S+' ([^_\s]+)_\S+?_([^_\s]+)\.deb ", uris, re.MULTILINE)
-    return [name if architecture == "all" else f"{name}:{architecture}" for name, architecture in found]
+def list_missing(needed: str, present: str) -> list[str]:
+    """The packages that `apt-cache depends` heads its paragraphs with, without those that dpkg has installed."""
+    installed = set(re.findall(r"^installed (\S+)$", present, re.MULTILINE))
+    # A paragraph of a virtual package begins with `<`, one of another architecture has a colon.
+    names = dict.fromkeys(re.findall(r"^([a-z0-9][a-z0-9+.-]+)$", needed, re.MULTILINE))
+    return [name for name in names if name not in installed]
 
 
 def _run(command: Sequence[str], folder: Path | None = None) -> str:

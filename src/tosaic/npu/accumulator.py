@@ -1,0 +1,60 @@
+"""Accumulators: how wide they are, what they start with, and what becomes of their sums."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tosaic.npu.errors import Fault
+from tosaic.npu.memory import Memory, Numbers
+from tosaic.npu.output import Output
+from tosaic.npu.record import Op, Shape, read_map
+from tosaic.npu.registers import Family
+
+#: Bits of each accumulator format.
+_FORMATS = {"I32": 32, "I40": 40, "I48": 48}
+
+
+def count_bits(op: Op) -> int:
+    """The accumulator's bits."""
+    name = op.name("ACC_FORMAT", "acc_format")
+    if name not in _FORMATS:
+        raise op.unknown("ACC_FORMAT", "acc_format", "float accumulators are not known")
+    return _FORMATS[name]
+
+
+def finish(output: Output, memory: Memory, sums: Numbers, first_row: int) -> None:
+    """Add what the accumulators held before, then hand the sums to the output stage or keep them."""
+    op = output.op
+    if op.family is Family.U85:
+        sums = _add_before(op, memory, sums, first_row)
+        if op.name("ACC_FORMAT", "acc_output") == "DISABLE":
+            _keep(output, memory, sums, first_row)
+            return
+    output.finish(memory, sums, first_row)
+
+
+def _add_before(op: Op, memory: Memory, sums: Numbers, first_row: int) -> Numbers:
+    rows, columns, depth = sums.shape
+    match op.name("ACC_FORMAT", "acc_input"):
+        case "IFM2":
+            source = read_map(op, "IFM2")
+            before = memory.load(source, Shape(rows, columns, depth), first_row).astype(np.int64) - source.zero_point
+        case "KEEP":
+            kept = memory.sums
+            if kept is None or kept.shape[1:] != (columns, depth) or len(kept) < first_row + rows:
+                raise Fault("the accumulators hold no sums of this shape", offset=op.offset)
+            before = kept[first_row : first_row + rows]
+        case _:
+            return sums
+    return sums.astype(np.int64) + before
+
+
+def _keep(output: Output, memory: Memory, sums: Numbers, first_row: int) -> None:
+    """Leave the sums where they are: that only works if the whole output is one block."""
+    op, shape = output.op, output.shape
+    block = Shape(*(op.get(f"OFM_BLK_{axis}_M1") + 1 for axis in ("HEIGHT", "WIDTH", "DEPTH")))
+    if shape.height > block.height or shape.width > block.width or shape.depth > block.depth:
+        raise op.unknown("ACC_FORMAT", "acc_output", "the output does not fit the accumulators")
+    if first_row == 0 or memory.sums is None:
+        memory.sums = np.zeros(tuple(shape), np.int64)
+    memory.sums[first_row : first_row + len(sums)] = sums

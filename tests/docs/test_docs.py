@@ -1,0 +1,97 @@
+"""The documentation is true: its code runs, its outputs are the real ones, its links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pages
+import pytest
+import torch
+
+PAGES = {page.relative_to(pages.ROOT).as_posix(): page for page in pages.list_pages()}
+#: further pages for readers, with nothing to run
+TEXTS = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "ROADMAP.md", "THIRD_PARTY.md")
+
+
+def list_runs() -> list[object]:
+    """One case for every page with code; a page may say that it is slow, or which package it needs."""
+    cases = []
+    for name, page in PAGES.items():
+        text = page.read_text(encoding="utf-8")
+        conditions = pages.read_conditions(text)
+        needed = conditions.get("needs", "")
+        marks = [pytest.mark.slow] if "slow" in conditions else []
+        if needed and importlib.util.find_spec(needed) is None:
+            marks.append(pytest.mark.skip(reason=f"`{name}` needs the package `{needed}`"))
+        if any(block.language in pages.RUN for block in pages.read_blocks(text)):
+            cases.append(pytest.param(page, id=name, marks=marks))
+    return cases
+
+
+@pytest.mark.parametrize("page", list_runs())
+def test_code_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+    problems = []
+    with torch.random.fork_rng():
+        for result in pages.run_page(page, tmp_path):
+            if result.shown is not None:
+                problem = pages.compare(result.shown.text, result.output)
+                problems += [f"{page.name}:{result.shown.start + 1}: {problem}"] if problem else []
+            elif result.output:
+                problems.append(f"{page.name}:{result.block.start + 1}: prints what the page does not show")
+    assert problems == [], f"`python tests/docs/pages.py {page}` writes the real output into the page"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_escapes_the_tests(name: str) -> None:
+    """Every block says what it is, and only commands for setting up are not run."""
+    for block in pages.read_blocks(PAGES[name].read_text(encoding="utf-8")):
+        assert block.language in (*pages.RUN, *pages.SHOWN), f"```{block.language} at line {block.start}"
+        if block.language == "console":
+            assert all(line.startswith(pages.SETUP) for line in block.lines), block.text
+
+
+@pytest.mark.parametrize("name", [*PAGES, *TEXTS])
+def test_links_and_places(name: str) -> None:
+    page = pages.ROOT / name
+    text = page.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        if not link.startswith(("http://", "https://")):
+            assert (page.parent / link).exists(), link
+    assert str(pages.ROOT) not in text
+    assert not re.search(r"(^|[\s`\"'(])/(home|root|tmp|work|usr|var)/", text), "a path of one machine"
+
+
+def test_comparison() -> None:
+    assert pages.compare("a 100 b\ntime 1 s", "a 100.5 b\ntime 9 s\n") == ""
+    assert pages.compare("first\n...\nlast", "first\nx\ny\nlast") == ""
+    assert pages.compare("first\n...", "first\nx") == ""
+    assert "`a 110 b`" in pages.compare("a 110 b", "a 100 b")
+    assert "does not show `b`" in pages.compare("a", "a\nb")
+    assert pages.compare("a\nc", "a\nb\nc")
+
+
+def load_generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", pages.ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_operators_page_is_the_generated_one() -> None:
+    generate = load_generator()
+    assert generate.OPERATORS.read_text(encoding="utf-8") == generate.write_operators(), "run docs/generate.py"
+
+
+@pytest.mark.slow
+def test_memory_table_is_the_measured_one() -> None:
+    generate = load_generator()
+    page = generate.MEMORY.read_text(encoding="utf-8")
+    shown = page.partition(generate.BEGIN)[2].partition(generate.END)[0]
+    assert pages.compare(shown.strip(), generate.write_memory()) == "", "run docs/generate.py --measure"

@@ -1,0 +1,165 @@
+"""Compiling for VGF: specs, the two doors, borders inside the delegate, mixed graphs, deterministic bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from executorch.exir import to_edge_transform_and_lower
+
+import tosaic
+from tosaic.api import export, quantize
+from tosaic.errors import Invalid
+from tosaic.lower.lowering import Lowering
+from tosaic.lower.real import to_codes, to_real
+from tosaic.lower.tensor import of_value
+from tosaic.quantizer import VgfQuantizer, get_symmetric_quantization_config
+from tosaic.quantizer.qparams import QParams
+from tosaic.runtime import pte as pte_file
+from tosaic.targets import VGF, find
+from tosaic.tools import converter, reference
+from tosaic.tosa.flatbuffer import serialize
+from tosaic.tosa.ir import DType, Type
+from tosaic.tosa.spec import Specification
+from tosaic.vgf import VgfBackend, VgfCompileSpec, VgfPartitioner, reader
+
+
+class Small(torch.nn.Module):
+    """A net with a part for every kind of lowering."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.second = torch.nn.Conv2d(8, 8, 3, padding=1)
+        self.norm = torch.nn.LayerNorm(8)
+        self.last = torch.nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.relu(self.first(x))
+        z = torch.sigmoid(self.second(y))
+        return self.last(self.norm((y + z).mean((2, 3)))), y
+
+
+class Twice(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + x
+
+
+X = (torch.linspace(-2, 2, 3 * 8 * 8).reshape(1, 3, 8, 8),)
+
+
+def compile_small(**options: Any) -> tosaic.Program:
+    return tosaic.compile(Small().eval(), X, **{"target": "vgf", **options})
+
+
+def test_spec_defaults_and_round_trip() -> None:
+    assert find("vgf") is VGF
+    spec = VgfCompileSpec()
+    assert Specification.parse(spec.target.tosa_spec) == Specification.parse("TOSA-1.0+FP+INT+int4+int16")
+    assert spec.get_output_format() == "vgf"
+    other = VgfCompileSpec("TOSA-1.0+INT", ["--emit-debug-info"])
+    assert VgfCompileSpec.from_list(other.to_list()) == other != spec
+    assert other.target.tosa_spec == "TOSA-1.0+INT"
+    with pytest.raises(Invalid):
+        VgfCompileSpec(compiler_flags=["--output=/tmp/x"])
+    with pytest.raises(Invalid):
+        VgfQuantizer(VgfCompileSpec("TOSA-1.0+FP"))
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_one_delegate_with_float_borders(quantized: bool) -> None:
+    program = compile_small(quantized=quantized)
+    assert (len(program.delegates), dict(program.cpu_ops), program.reasons) == (1, {}, ())
+    (delegate,) = pte_file.read(program.pte).find().delegates
+    assert (delegate.id, delegate.blob[:4]) == ("VgfBackend", b"VGF1")
+    assert delegate.blob == program.delegates[0].blob == converter.compile(program.tosa())
+    found = reader.read(delegate.blob)
+    assert [(found.resources[i].dtype, found.resources[i].shape) for i in found.inputs] == [("float32", (1, 3, 8, 8))]
+    with torch.no_grad():
+        expected = Small().eval()(*X)
+    for got, want in zip(program.run(*X, engine="tosa"), expected, strict=True):
+        bound = 0.1 if quantized else 1e-5 * max(1.0, float(want.abs().max()))
+        assert float(np.abs(got - want.numpy()).max()) <= bound
+
+
+def test_the_same_bytes_again() -> None:
+    first = compile_small()
+    converter.CACHE.clear()
+    assert compile_small().pte == first.pte
+    probe = tosaic.compile(Twice().eval(), (torch.zeros(1, 16),), "vgf", quantized=False)
+    assert probe.pte == Path(reader.__file__).with_name("probe.pte").read_bytes()
+
+
+def test_integer_borders() -> None:
+    program = compile_small(io="int8", layout="nhwc")
+    assert dict(program.cpu_ops) == {}
+    assert [(b.dtype, b.shape) for b in program.inputs] == [("int8", (1, 8, 8, 3))]
+    found = reader.read(program.delegates[0].blob)
+    assert {found.resources[i].dtype for i in (*found.inputs, *found.outputs)} == {"int8"}
+
+
+def test_an_integer_specification_leaves_the_borders_to_the_cpu() -> None:
+    program = compile_small(target=VgfCompileSpec("TOSA-1.0+INT"))
+    assert len(program.delegates) == 1
+    assert all(r.border for r in program.reasons)
+    assert all("quantize_per_tensor" in name for name in program.cpu_ops)
+
+
+def test_a_float_specification_takes_a_float_model() -> None:
+    program = compile_small(target=VgfCompileSpec("TOSA-1.0+FP"))
+    assert (len(program.delegates), program.reasons) == (1, ())
+
+
+@pytest.mark.parametrize("left_out", ["first", "second", "norm", "last"])
+def test_float_and_quantised_parts_share_a_delegate(left_out: str) -> None:
+    quantizer = VgfQuantizer(VgfCompileSpec()).set_global(get_symmetric_quantization_config())
+    module = quantize(export(Small().eval(), X), [X], quantizer.set_module_name(left_out, None))
+    program = tosaic.compile(module, X, "vgf")
+    assert (len(program.delegates), program.reasons) == (1, ())
+    with torch.no_grad():
+        expected = module(*X)
+    # All of it as torch computes it: at most one step of the coarsest grid apart.
+    for got, want in zip(program.run(*X, engine="tosa"), expected, strict=True):
+        assert float(np.abs(got - want.numpy()).max()) <= float(want.abs().max()) / 100
+
+
+def test_the_executorch_door() -> None:
+    spec = VgfCompileSpec()
+    partitioner = VgfPartitioner(spec)
+    edge = to_edge_transform_and_lower(export(Small().eval(), X), partitioner=[partitioner])
+    buffer = edge.to_executorch().buffer
+    (delegate,) = pte_file.read(bytes(buffer)).find().delegates
+    assert delegate.id == VgfBackend.__name__
+    assert reader.read(delegate.blob).modules[0].kind == "graph"
+    assert partitioner.reasons == ()
+
+
+def test_files_are_dumped(tmp_path: Path) -> None:
+    spec = VgfCompileSpec().dump_intermediate_artifacts_to(str(tmp_path))
+    program = compile_small(target=spec)
+    assert {p.suffix for p in tmp_path.iterdir()} == {".tosa", ".vgf"}
+    assert next(tmp_path.glob("*.vgf")).read_bytes() == program.delegates[0].blob
+
+
+@pytest.mark.parametrize(("zero_point", "scale"), [(0, 0.1), (7, 0.037), (-128, 1 / 3), (127, 2.0**-9)])
+def test_quantise_and_dequantise_are_torchs(zero_point: int, scale: float) -> None:
+    q = QParams((scale,), (zero_point,), DType.I8, -128, 127)
+    # Numbers halfway between two codes and beyond the last ones, each with its neighbours in float32.
+    halves = (np.arange(-300, 300) / 2).astype(np.float32) * np.float32(scale)
+    near = [np.nextafter(halves, np.float32(d) * np.inf) for d in (-1, 1)]
+    numbers = np.concatenate([halves, *near, np.float32([1e30, -1e30, 0.0, -0.0])]).reshape(1, -1).astype(np.float32)
+    lo = Lowering(VGF, Specification.parse(VGF.tosa_spec))
+    codes = to_codes(lo, of_value(lo.b.input(Type(DType.F32, numbers.shape))), q)
+    assert codes.value is not None
+    real = to_real(lo, of_value(codes.value, q))
+    assert real.value is not None
+    got = reference.run(serialize(lo.b.finish([codes.value, real.value])), [numbers])
+    ops = torch.ops.quantized_decomposed
+    want = ops.quantize_per_tensor(torch.from_numpy(numbers), scale, zero_point, -128, 127, torch.int8)
+    back = ops.dequantize_per_tensor(want, scale, zero_point, -128, 127, torch.int8)
+    assert np.array_equal(got[0], want.numpy())
+    assert np.array_equal(got[1], back.numpy())
