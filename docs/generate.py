@@ -1,7 +1,7 @@
 """Writes the parts of the documentation that come from the code itself.
 
 python docs/generate.py              writes operators.md
-python docs/generate.py --measure    compiles mobilenet_v2 in every memory mode too, and writes the table in memory-modes.md
+python docs/generate.py --measure    also the table in memory-modes.md: compiles mobilenet_v2 in every memory mode
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tosaic.errors import Invalid
 from tosaic.ops._registry import FAMILIES, Limit, Record, registry
 from tosaic.targets import find
+
+if TYPE_CHECKING:
+    from tosaic.program import Program
 
 DOCS = Path(__file__).parent
 OPERATORS = DOCS / "operators.md"
@@ -33,9 +37,13 @@ _ABOUT = {
 }
 _INTRODUCTION = """# Operators
 
-Made by `docs/generate.py` from the operator records: do not edit. `tosaic ops` prints the same, `tosaic ops ethos-u55-128` with the limits of one target, and `--json` as data.
+Made by `docs/generate.py` from the operator records: do not edit. `tosaic ops` prints the same, and `--json` gives it as
+data.
 
-The list says what Tosaic can lower. Whether a call of an operator runs on the NPU also depends on its arguments and on the target; the partitioner tries each one and gives a reason if it does not ([partitioner.md](partitioner.md)). An elementwise operator that is not in the list still becomes a table if it has one int8 input ([quantization.md](quantization.md)).
+The list says what Tosaic can lower. Whether a call of an operator runs on the NPU also depends on its arguments and on
+the target; the partitioner tries each one and gives a reason if it does not ([partitioner.md](partitioner.md)). An
+elementwise operator that is not in the list still becomes a table if it has one int8 input
+([quantization.md](quantization.md)).
 
 The column *quantised* says what the quantizer does:
 
@@ -48,7 +56,8 @@ The column *quantised* says what the quantizer does:
 | none | left as it is |
 | depends | one of these, as the arguments say |
 
-*table* marks elementwise operators: with int8 input they become a lookup table. *bound* marks those that are fused into the operator before them.
+*table* marks elementwise operators: with one int8 input they become a lookup table. *bound* marks those that are fused
+into the operator before them.
 """
 #: an accelerator of each family, and the modes to show for it
 _MEASURED: tuple[tuple[str, str, str], ...] = tuple(
@@ -100,10 +109,11 @@ def write_memory() -> str:
 def _measure() -> Iterator[str]:
     import tosaic
     from tosaic import zoo
+    from tosaic.api import export
     from tosaic.ethosu import EthosUCompileSpec
 
     model, inputs = zoo.load("mobilenet_v2")
-    quantised = tosaic.quantize(tosaic.api.export(model, inputs), zoo.inputs("mobilenet_v2", 2, seed=1))
+    quantised = tosaic.quantize(export(model, inputs), zoo.inputs("mobilenet_v2", 2, seed=1))
     for target, mode, flag in _MEASURED:
         name = f"| {find(target).name} | `{mode}`{f' with `{flag}`' if flag else ''}"
         try:
@@ -115,7 +125,7 @@ def _measure() -> Iterator[str]:
         yield f"{name} | {_describe(program)} |"
 
 
-def _describe(program: tosaic.Program) -> str:
+def _describe(program: Program) -> str:
     memory = program.memory
     regions = (
         (memory.network, memory.network_in),

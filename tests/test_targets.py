@@ -5,19 +5,10 @@ import pytest
 from tosaic.errors import Invalid
 from tosaic.targets import ACCELERATORS, find
 
-NAMES = [
-    "ethos-u55-32",
-    "ethos-u55-64",
-    "ethos-u55-128",
-    "ethos-u55-256",
-    "ethos-u65-256",
-    "ethos-u65-512",
-    "ethos-u85-128",
-    "ethos-u85-256",
-    "ethos-u85-512",
-    "ethos-u85-1024",
-    "ethos-u85-2048",
-]
+NAMES = tuple(
+    "ethos-u55-32 ethos-u55-64 ethos-u55-128 ethos-u55-256 ethos-u65-256 ethos-u65-512 "
+    "ethos-u85-128 ethos-u85-256 ethos-u85-512 ethos-u85-1024 ethos-u85-2048".split()
+)
 
 
 def test_there_are_eleven_accelerators() -> None:

@@ -186,6 +186,12 @@ def depthwise_strided() -> Case:
     return _conv((1, 11, 12, 17), (5, 5, 17, 1), depthwise=True, stride=(2, 2), pad=(2, 2, 1, 2))
 
 
+@case(U85)
+def depthwise_stride_4() -> Case:
+    """Too large a stride: Vela adds up one operation per kernel element in the accumulators."""
+    return _conv((1, 39, 39, 6), (3, 3, 6, 1), depthwise=True, stride=(4, 4))
+
+
 @case()
 def depthwise_multiplied() -> Case:
     return _conv((1, 8, 8, 3), (3, 3, 3, 4), depthwise=True)
@@ -199,6 +205,16 @@ def depthwise_dilated() -> Case:
 @case()
 def depthwise_int16() -> Case:
     return _conv((1, 7, 7, 33), (3, 3, 33, 1), depthwise=True, dtype=I16, pad=(1, 1, 1, 1))
+
+
+@case(U85)
+def conv_3d() -> Case:
+    b = Builder()
+    x = b.input(Type(I8, (1, 5, 7, 7, 20)))
+    w, bias = _const(b, (9, 3, 3, 3, 20)), _const(b, (9,), I32, -900, 900)
+    once, twice = (1, 1, 1, 1, 1, 1), (2, 2, 2)
+    acc = ops.conv3d(b, x, w, bias, pad=once, stride=twice, dilation=(1, 1, 1), acc_type=I32, x_zp=2)
+    return Case(b.finish([_quantise(b, acc)]))
 
 
 def _transposed(stride: tuple[int, int], out_pad: tuple[int, int, int, int], kernel: int) -> Case:
@@ -605,38 +621,45 @@ def cast_to_bool() -> Case:
     return _unary(lambda b, x: ops.cast(b, x, BOOL), I8)
 
 
-def _resize(mode: str, dtype: DType, scale: tuple[int, int, int, int]) -> Case:
+def _resize(mode: str, scale: tuple[int, int, int, int], offset: int, border: int, dtype: DType = I8) -> Case:
     b = Builder()
     x = b.input(Type(dtype, (1, 5, 6, 7)))
-    border = (scale[0] - scale[1], scale[2] - scale[3])
-    y = ops.resize(b, x, scale=scale, offset=(0, 0), border=border, mode=mode)
+    y = ops.resize(b, x, scale=scale, offset=(offset, offset), border=(border, border), mode=mode)
     if mode == "BILINEAR":
+        one, wide = (14, True) if y.dtype is I48 else (30, False)
         shift = (scale[0] * scale[2]).bit_length() - 1
-        wide = y.dtype is I48
-        y = ops.rescale(
-            b, y, dtype, multiplier=[1 << (14 if wide else 30)], shift=[shift + (14 if wide else 30)], scale32=not wide
-        )
+        y = ops.rescale(b, y, dtype, multiplier=[1 << one], shift=[shift + one], scale32=not wide)
     return Case(b.finish([y]))
 
 
 @case()
 def resize_nearest() -> Case:
-    return _resize("NEAREST", I8, (4, 2, 4, 2))
+    return _resize("NEAREST", (4, 2, 4, 2), -1, 1)
 
 
-@case(U85)
-def resize_nearest_odd() -> Case:
-    return _resize("NEAREST", I8, (6, 4, 10, 4))
+@case()
+def resize_nearest_4() -> Case:
+    return _resize("NEAREST", (8, 2, 8, 2), -3, 3)
+
+
+@case()
+def resize_nearest_aligned() -> Case:
+    return _resize("NEAREST", (2, 1, 2, 1), 0, 0)
 
 
 @case(U85)
 def resize_bilinear() -> Case:
-    return _resize("BILINEAR", I8, (4, 2, 4, 2))
+    return _resize("BILINEAR", (4, 2, 4, 2), -1, 1)
 
 
 @case(U85)
-def resize_bilinear_4() -> Case:
-    return _resize("BILINEAR", I8, (8, 2, 8, 2))
+def resize_bilinear_aligned() -> Case:
+    return _resize("BILINEAR", (4, 1, 4, 1), 0, 0)
+
+
+@case(U85)
+def resize_bilinear_int16() -> Case:
+    return _resize("BILINEAR", (8, 2, 8, 2), 0, 6, I16)
 
 
 @case(U85)
@@ -683,3 +706,16 @@ def branch() -> Case:
         inner = Builder()
         bodies.append(inner.finish([function(inner, inner.input(x.type))]))
     return Case(b.finish([ops.cond_if(b, condition, [x], bodies[0], bodies[1])[0]]))
+
+
+@case(U85)
+def loop() -> Case:
+    b = Builder()
+    count, x = b.input(Type(I32, (1,))), b.input(Type(I32, (1, 4, 5, 6)))
+    condition, body = Builder(), Builder()
+    value, _ = condition.input(count.type), condition.input(x.type)
+    test = condition.finish([ops.greater(condition, condition.const(np.array([7]), I32), value)])
+    value, tensor = body.input(count.type), body.input(x.type)
+    step = ops.add(body, value, body.const(np.array([2]), I32))
+    outputs = ops.while_loop(b, [count, x], test, body.finish([step, ops.add(body, tensor, tensor)]))
+    return Case(b.finish(list(outputs)), ranges=((0, 8), (-100, 100)))

@@ -16,15 +16,8 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
+from torch.export import graph_signature as border
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
-from torch.export.graph_signature import (
-    ExportGraphSignature,
-    InputKind,
-    InputSpec,
-    OutputKind,
-    OutputSpec,
-    TensorArgument,
-)
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
@@ -110,14 +103,14 @@ def stub(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Exp
     for i, fake in enumerate(inputs):
         node = graph.placeholder(f"x{i}")
         node.meta["val"] = fake
-        arguments.append(InputSpec(InputKind.USER_INPUT, TensorArgument(f"x{i}"), None))
+        arguments.append(border.InputSpec(border.InputKind.USER_INPUT, border.TensorArgument(f"x{i}"), None))
     nodes = []
     for fake in outputs:
         full = torch.ops.aten.full.default
         node = graph.call_function(full, (list(fake.shape), 0), {"dtype": fake.dtype})
         node.meta["val"] = fake
         nodes.append(node)
-        results.append(OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None))
+        results.append(border.OutputSpec(border.OutputKind.USER_OUTPUT, border.TensorArgument(node.name), None))
     graph.output(tuple(nodes))
     root = GraphModule(torch.nn.Module(), graph)
     spec = pytree.tree_flatten
@@ -127,7 +120,7 @@ def stub(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Exp
     return ExportedProgram(
         root=root,
         graph=graph,
-        graph_signature=ExportGraphSignature(arguments, results),
+        graph_signature=border.ExportGraphSignature(arguments, results),
         state_dict={},
         range_constraints={},
         module_call_graph=[ModuleCallEntry("", ModuleCallSignature([], [], ins, outs))],

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from tosaic.errors import Unsupported
@@ -101,9 +102,9 @@ def _escapes(source: Source, walk: Walk, out: dict[Node, Unsupported]) -> bool:
         if node in out:
             continue
         result = walk.results[node]
-        if result == () or not (is_pending(result) or isinstance(result, (tuple, list))):
+        if result == () or not (_is_inner(source, node, result) or isinstance(result, (tuple, list))):
             continue
-        if isinstance(result, Tensor) and can_be_real(walk.lo, result):
+        if isinstance(result, Tensor) and can_be_real(walk.lo, result) and not _is_narrow(source, node, result):
             continue
         outside = [u for u in node.users if u.op != "call_function" or u in out]
         if not outside and node.users:
@@ -114,15 +115,27 @@ def _escapes(source: Source, walk: Walk, out: dict[Node, Unsupported]) -> bool:
             and all(overload(u) == "getitem" for u in outside)
         ):
             continue
-        out[node] = _escape(node, outside)
+        out[node] = _escape(node, outside, _is_narrow(source, node, result))
         again = again or any(u not in out for u in node.users if u.op == "call_function")
     return again
 
 
-def _escape(node: Node, outside: Sequence[Node]) -> Unsupported:
+def _is_inner(source: Source, node: Node, result: Any) -> bool:
+    """Whether a result exists only inside a delegate."""
+    return is_pending(result) or _is_narrow(source, node, result)
+
+
+def _is_narrow(source: Source, node: Node, result: Any) -> bool:
+    """Whether torch holds a result in a type that the target has no room for: int64 is int32 inside a delegate."""
+    return isinstance(result, Tensor) and result.q is None and source.fake(node).dtype is torch.int64
+
+
+def _escape(node: Node, outside: Sequence[Node], narrow: bool) -> Unsupported:
     if not outside:
         return Unsupported("nothing uses its result")
     user = outside[0]
+    if narrow:
+        return Unsupported("its result is int64, which the target has no type for", "cast the result to int32")
     if user.op == "output":
         return Unsupported(
             "its result leaves the model in float",
@@ -144,7 +157,7 @@ def _clusters(source: Source, walk: Walk, out: Mapping[Node, Unsupported]) -> di
     order = {n: i for i, n in enumerate(source.graph.nodes)}
     for node in parent:
         result = walk.results[node]
-        if isinstance(result, Foreign) or not (is_pending(result) or isinstance(result, (tuple, list))):
+        if isinstance(result, Foreign) or not (_is_inner(source, node, result) or isinstance(result, (tuple, list))):
             continue
         for user in node.users:
             if user in parent:

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tosaic.npu.accumulator import count_bits, finish
-from tosaic.npu.errors import Fault, UnknownField
+from tosaic.npu.errors import Fault, TooMuch, UnknownField
 from tosaic.npu.memory import Memory, Numbers
-from tosaic.npu.output import Output, Scale, read_output
+from tosaic.npu.output import Scale, read_output
 from tosaic.npu.record import FeatureMap, Kind, Op, Shape, Window, read_map, read_ofm_shape, read_window
 from tosaic.npu.registers import Family
 from tosaic.npu.weights import WeightCache, Weights, load_scales, load_weights
@@ -16,8 +16,8 @@ from tosaic.npu.window import Input
 
 #: Sums below these are exact in the two float types, in which matrix products are fast.
 _EXACT_SINGLE, _EXACT_DOUBLE = 1 << 24, 1 << 53
-#: Elements of the matrix that a piece of the input is unfolded into.
-_UNFOLDED = 1 << 21
+#: Elements of the matrix that a piece of the input is unfolded into: as a rule, and at most.
+_UNFOLDED, _MAX_UNFOLDED = 1 << 21, 1 << 24
 
 
 def run_conv(op: Op, memory: Memory, cache: WeightCache) -> None:
@@ -40,21 +40,11 @@ def run_conv(op: Op, memory: Memory, cache: WeightCache) -> None:
     reach = _bound_inputs(source) * weights.reach
     dtype = _choose_type(op, reach)
     compute = _sum_channels if op.kind is Kind.DEPTHWISE else _multiply
-    for first, rows in _pieces(op, output, window, depth):
+    for first, rows in output.pieces():
         padded = given.load(memory, first, rows, 0, dtype)
         values = compute(given, padded, weights.values.astype(dtype, copy=False), rows, ofm)
         _check_sums(op, values, scales, reach)
         finish(output, memory, values, first)
-
-
-def _pieces(op: Op, output: Output, window: Window, depth: int) -> list[tuple[int, int]]:
-    """Rows to compute at once, so that the unfolded input stays small too."""
-    pieces = output.pieces()
-    if op.kind is Kind.DEPTHWISE or len(pieces) == 1:
-        return pieces
-    per_row = output.shape.width * window.taps_y * window.taps_x * depth
-    rows = max(1, min(pieces[0][1], _UNFOLDED // per_row))
-    return [(row, min(rows, output.shape.height - row)) for row in range(0, output.shape.height, rows)]
 
 
 def _bound_inputs(source: FeatureMap) -> int:
@@ -81,17 +71,26 @@ def _load_matrix(op: Op, memory: Memory, window: Window, depth: int, ofm: Shape)
 
 
 def _multiply(given: Input, padded: Numbers, weights: Numbers, rows: int, ofm: Shape) -> Numbers:
-    """Unfold the input and multiply it with the weights as one matrix."""
+    """Unfold the input, some rows at a time, and multiply it with the weights as one matrix."""
     taps_y, taps_x, depth, outputs = weights.shape
-    if taps_y == taps_x == 1:
-        ((_, _, inputs),) = given.taps(padded, rows, ofm.width)
-        unfolded = inputs.reshape(rows * ofm.width, depth)
-    else:
-        unfolded = np.empty((rows, ofm.width, taps_y, taps_x, depth), padded.dtype)
-        for ky, kx, inputs in given.taps(padded, rows, ofm.width):
-            unfolded[:, :, ky, kx] = inputs
-        unfolded = unfolded.reshape(rows * ofm.width, -1)
-    return (unfolded @ weights.reshape(-1, outputs)).reshape(rows, ofm.width, outputs)
+    matrix = weights.reshape(-1, outputs)
+    result = np.empty((rows, ofm.width, outputs), padded.dtype)
+    step = max(1, _UNFOLDED // (ofm.width * len(matrix)))
+    if step * ofm.width * len(matrix) > _MAX_UNFOLDED:
+        raise TooMuch("a row of a convolution is too large to be unfolded", offset=given.source.offset)
+    for first in range(0, rows, step):
+        count = min(step, rows - first)
+        taps = given.taps(padded[first * given.window.stride_y :], count, ofm.width)
+        if taps_y == taps_x == 1:
+            ((_, _, inputs),) = taps
+            unfolded = inputs.reshape(count * ofm.width, depth)
+        else:
+            windows = np.empty((count, ofm.width, taps_y, taps_x, depth), padded.dtype)
+            for ky, kx, inputs in taps:
+                windows[:, :, ky, kx] = inputs
+            unfolded = windows.reshape(count * ofm.width, -1)
+        np.matmul(unfolded, matrix, out=result[first : first + count].reshape(-1, outputs))
+    return result
 
 
 def _sum_channels(given: Input, padded: Numbers, weights: Numbers, rows: int, ofm: Shape) -> Numbers:

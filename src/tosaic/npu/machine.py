@@ -26,8 +26,8 @@ Trace: TypeAlias = Callable[[int, Op, Memory], None]
 class Limits:
     """How much a stream may ask for: commands fetched, and work in about nanoseconds on one core."""
 
-    commands: int = 4_000_000
-    work: int = 20_000_000_000
+    commands: int = 1_000_000
+    work: int = 10_000_000_000
 
 
 DEFAULT_LIMITS = Limits()

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tosaic.npu.errors import Fault, OutOfRange, Uninitialised
+from tosaic.npu.errors import Fault, OutOfRange, TooMuch, Uninitialised
 from tosaic.npu.record import FeatureMap, Shape, Storage
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -18,6 +18,8 @@ Numbers: TypeAlias = npt.NDArray[Any]
 #: The key of the NPU's internal RAM beside the numbers of the regions.
 INTERNAL = -1
 _BRICK = 16
+#: More elements than this are never needed at once.
+_MAX_ELEMENTS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ class Memory:
         """Rows from `first_row` on as [rows, columns, channels]; a view where the layout allows."""
         if source.storage is not Storage.TILES:
             return self._load_chained(source, shape, first_row)
+        if shape.size > _MAX_ELEMENTS:
+            raise TooMuch(f"{source.name} has {shape.size} elements", offset=source.offset)
         parts = list(self._parts(source, shape, first_row, write=False))
         if len(parts) == 1 and parts[0].part.ndim == 3:
             return parts[0].part

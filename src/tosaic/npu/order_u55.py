@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -71,19 +72,43 @@ class OrderU55:
     def _arrange_core(
         self, stream: npt.NDArray[np.int16], outputs: int, block: int, offset: int
     ) -> npt.NDArray[np.float32]:
+        if block < 1 or len(stream) != self._count_stream(outputs, block):
+            raise Malformed("a weight stream does not fit its convolution", offset=offset, why=f"{len(stream)} weights")
         volume = np.zeros((self.taps_y, self.taps_x, self.inputs + 32, outputs + self.group), np.float32)
-        at = 0
+        at, fits = 0, True
+        for place in self._places(outputs, block):
+            sizes = place.sizes(self)
+            end = at + math.prod(sizes)
+            fits = place.put(self, stream[at:end].reshape(sizes), volume) and fits
+            at = end
+        if not fits or volume[:, :, self.inputs :].any() or volume[..., outputs:].any():
+            raise Malformed("the padding of a weight stream is not zero", offset=offset)
+        return volume[:, :, : self.inputs, :outputs]
+
+    def _count_stream(self, outputs: int, block: int) -> int:
+        """How many weights a core's stream holds, padding included."""
+        whole, rest = divmod(outputs, block)
+        groups = whole * -(-block // self.group) + -(-rest // self.group)
+        inputs = sum(groups for _, groups in self._input_blocks()) * self.deep
+        elements = sum(self.pad(rows * columns) for _, _, rows, columns in self._kernel_parts())
+        return groups * self.group * inputs * elements
+
+    @property
+    def deep(self) -> int:
+        """Input channels in a group."""
+        return 1 if self.depthwise else _IFM_GROUP
+
+    def pad(self, elements: int) -> int:
+        """Kernel elements with those that fill up the last round."""
+        step = 4 if self.depthwise else (2 if self.wide else 4) if self.part_kernel else 1
+        return -(-elements // step) * step
+
+    def _places(self, outputs: int, block: int) -> Iterator[_Place]:
         for first_out in range(0, outputs, block):
             groups = -(-min(block, outputs - first_out) // self.group)
             for first_in, in_groups in self._input_blocks():
                 for y, x, rows, columns in self._kernel_parts():
-                    at = self._place(
-                        stream, at, volume, (first_out, groups, first_in, in_groups), (y, x, rows, columns)
-                    )
-        padded = volume[:, :, self.inputs :].any() or volume[..., outputs:].any()
-        if at != len(stream) or padded:
-            raise Malformed("a weight stream does not fit its convolution", offset=offset, why=f"{len(stream)} weights")
-        return volume[:, :, : self.inputs, :outputs]
+                    yield _Place(first_out, groups, first_in, in_groups, y, x, rows, columns)
 
     def _input_blocks(self) -> Iterator[tuple[int, int]]:
         """First input channel and number of input groups of each block; depth first always fills its blocks."""
@@ -100,34 +125,35 @@ class OrderU55:
             for x in range(0, self.taps_x, self.part_x):
                 yield y, x, min(self.part_y, self.taps_y - y), min(self.part_x, self.taps_x - x)
 
-    def _place(
-        self,
-        stream: npt.NDArray[np.int16],
-        at: int,
-        volume: npt.NDArray[np.float32],
-        channels: tuple[int, int, int, int],
-        kernel: tuple[int, int, int, int],
-    ) -> int:
-        """Put the next weights of the stream into their block of the volume; the place after them."""
-        first_out, groups, first_in, in_groups = channels
-        y, x, rows, columns = kernel
-        step = 4 if self.depthwise else (2 if self.wide else 4) if self.part_kernel else 1
-        elements = -(-rows * columns // step) * step
-        deep = 1 if self.depthwise else _IFM_GROUP
-        outer, inner = (in_groups, 1) if self.part_kernel else (1, in_groups)
-        sizes = (outer, groups, elements, inner, self.group, deep)
-        end = at + int(np.prod(sizes))
-        if end > len(stream):
-            return len(stream) + 1
-        part = stream[at:end].reshape(sizes)
-        if part[:, :, rows * columns :].any():
-            return len(stream) + 1
-        part = part[:, :, : rows * columns].reshape(outer, groups, rows, columns, inner, self.group, deep)
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A part of the kernel for one block of output and input channels."""
+
+    first_out: int
+    groups: int
+    first_in: int
+    in_groups: int
+    y: int
+    x: int
+    rows: int
+    columns: int
+
+    def sizes(self, order: OrderU55) -> tuple[int, int, int, int, int, int]:
+        """The weights in the order of the stream: input groups stand outside or inside the kernel."""
+        outer, inner = (self.in_groups, 1) if order.part_kernel else (1, self.in_groups)
+        return outer, self.groups, order.pad(self.rows * self.columns), inner, order.group, order.deep
+
+    def put(self, order: OrderU55, part: npt.NDArray[np.int16], volume: npt.NDArray[np.float32]) -> bool:
+        """Put a part of the stream into the volume; False if its padding is not zero."""
+        outer, groups, _, inner, group, deep = part.shape
+        count = self.rows * self.columns
         target = volume[
-            y : y + rows,
-            x : x + columns,
-            first_in : first_in + in_groups * deep,
-            first_out : first_out + groups * self.group,
-        ].reshape(rows, columns, outer, inner, deep, groups, self.group)
-        target[...] = part.transpose(2, 3, 0, 4, 6, 1, 5)
-        return end
+            self.y : self.y + self.rows,
+            self.x : self.x + self.columns,
+            self.first_in : self.first_in + self.in_groups * deep,
+            self.first_out : self.first_out + groups * group,
+        ].reshape(self.rows, self.columns, outer, inner, deep, groups, group)
+        elements = part[:, :, :count].reshape(outer, groups, self.rows, self.columns, inner, group, deep)
+        target[...] = elements.transpose(2, 3, 0, 4, 6, 1, 5)
+        return not part[:, :, count:].any()

@@ -109,8 +109,7 @@ class OrderU85:
 
     def arrange(self, numbers: Sequence[npt.NDArray[np.int16]], offset: int) -> npt.NDArray[np.float32]:
         """The numbers of the streams as [kernel rows, kernel columns, inputs, outputs]."""
-        places = list(self._places())
-        total = sum(place.size(self) for place in places)
+        total = self._count_share()
         cores = self._deal_out(numbers[0], total, offset) if self.fast else list(numbers)
         inputs = 1 if self.depthwise else self.inputs + self.input_block
         volume = np.zeros((self.taps_y, self.taps_x, inputs, self.outputs + self.block + self.group), np.float32)
@@ -122,7 +121,7 @@ class OrderU85:
                     why=f"it has {len(stream)} weights where {total} are needed",
                 )
             at = 0
-            for place in places:
+            for place in self._places():
                 end = at + place.size(self)
                 if not place.put(self, stream[at:end], volume, core):
                     raise Malformed("the padding of a weight stream is not zero", offset=offset)
@@ -130,6 +129,18 @@ class OrderU85:
         if volume[:, :, self.inputs :].any() or volume[..., self.outputs :].any():
             raise Malformed("the padding of a weight stream is not zero", offset=offset)
         return np.ascontiguousarray(volume[:, :, : self.inputs, : self.outputs])
+
+    def _count_share(self) -> int:
+        """How many weights each core has, padding included."""
+        whole, rest = divmod(self.outputs, self.block)
+        groups = whole * -(-self.block // self.group) + -(-rest // self.group)
+        in_groups = sum(-(-used // self.input_group) for _, used in self._input_blocks())
+        elements = sum(self.pad(rows * columns) for _, _, rows, columns in self._kernel_parts())
+        return groups * in_groups * elements * self.input_group * self.group // self.cores
+
+    def pad(self, elements: int) -> int:
+        """Kernel elements with those that fill up the last round; a depthwise stream has some more in every round."""
+        return -(-elements // self.rounding) * (self.rounding + self.padding)
 
     def _deal_out(self, numbers: npt.NDArray[np.int16], total: int, offset: int) -> list[npt.NDArray[np.int16]]:
         """Fast streams hold the shares of all cores in turn; the stream's end is filled up to 16 bytes."""
@@ -141,16 +152,25 @@ class OrderU85:
 
     def _places(self) -> Iterator[_Place]:
         """The parts of the stream in order; each core has its share of every one."""
-        starts = [0] if self.depthwise else list(range(0, self.inputs, self.input_block))
+        blocks, parts = list(self._input_blocks()), list(self._kernel_parts())
         for index, first_out in enumerate(range(0, self.outputs, self.block)):
             groups = -(-min(self.block, self.outputs - first_out) // self.group)
-            for first_in in starts if index % 2 == 0 else reversed(starts):
-                used = 1 if self.depthwise else min(self.input_block, self.inputs - first_in)
-                in_groups = -(-used // self.input_group)
-                for x in range(0, self.taps_x, self.part_x):
-                    for y in range(0, self.taps_y, self.part_y):
-                        rows, columns = min(self.part_y, self.taps_y - y), min(self.part_x, self.taps_x - x)
-                        yield _Place(first_out, groups, first_in, in_groups, y, x, rows, columns)
+            for first_in, used in blocks if index % 2 == 0 else reversed(blocks):
+                for y, x, rows, columns in parts:
+                    yield _Place(first_out, groups, first_in, -(-used // self.input_group), y, x, rows, columns)
+
+    def _input_blocks(self) -> Iterator[tuple[int, int]]:
+        """First channel and number of channels of each block of inputs."""
+        if self.depthwise:
+            yield 0, 1
+            return
+        for first in range(0, self.inputs, self.input_block):
+            yield first, min(self.input_block, self.inputs - first)
+
+    def _kernel_parts(self) -> Iterator[tuple[int, int, int, int]]:
+        for x in range(0, self.taps_x, self.part_x):
+            for y in range(0, self.taps_y, self.part_y):
+                yield y, x, min(self.part_y, self.taps_y - y), min(self.part_x, self.taps_x - x)
 
     def walk(self, rows: int, columns: int) -> tuple[list[int], list[int]]:
         """The kernel elements of a part: phases of the stride, in each its rows, every other one backwards."""
@@ -178,15 +198,10 @@ class _Place:
     rows: int
     columns: int
 
-    def _elements(self, order: OrderU85) -> int:
-        """Kernel elements with their padding; a depthwise stream has some more after every ten."""
-        rounds = -(-self.rows * self.columns // order.rounding)
-        return rounds * (order.rounding + order.padding)
-
     def size(self, order: OrderU85) -> int:
         """Weights in one core's share."""
         per_element = order.input_group * order.group // order.cores
-        return self.in_groups * self.groups * self._elements(order) * per_element
+        return self.in_groups * self.groups * order.pad(self.rows * self.columns) * per_element
 
     def put(self, order: OrderU85, share: npt.NDArray[np.int16], volume: npt.NDArray[np.float32], core: int) -> bool:
         """Put a core's share into the volume; False if its padding is not zero."""

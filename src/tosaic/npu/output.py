@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tosaic.npu.errors import Fault, UnknownField
+from tosaic.npu.errors import Fault, TooMuch, UnknownField
 from tosaic.npu.lut import Table, find_table
 from tosaic.npu.memory import Memory, Numbers
 from tosaic.npu.record import FeatureMap, Kind, Op, Shape, Storage, read_map, read_ofm_shape
@@ -15,6 +15,8 @@ from tosaic.npu.registers import Family
 
 #: An output this large is computed in pieces, each of about this many elements: what stays in the caches is fast.
 PIECE = 1 << 18
+#: A larger piece would take too much memory.
+_MAX_PIECE = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Output:
         # A transposed or chained output is written as a whole.
         whole = self.permutation != (0, 1, 2) or self.flipped is not None or self.target.storage is not Storage.TILES
         rows = self.shape.height if whole else min(rows, self.shape.height)
+        if rows * self.shape.width * self.shape.depth > _MAX_PIECE:
+            raise TooMuch(f"an output of {list(self.shape)} elements", offset=self.op.offset)
         return [(row, min(rows, self.shape.height - row)) for row in range(0, self.shape.height, rows)]
 
     def finish(self, memory: Memory, values: Numbers, first_row: int = 0) -> None:

@@ -81,8 +81,14 @@ def _search(op: Op, given: Input, padded: Numbers, rows: int, ofm: Shape) -> Num
         raise op.unknown("KERNEL_HEIGHT_M1", why="a search for a maximum goes along one axis")
     if window.top or window.bottom or window.left or window.right:
         raise op.unknown("IFM_PAD_TOP", why="of a search for a maximum")
-    taps = np.stack([inputs for _, _, inputs in given.taps(padded, rows, ofm.width)])
-    return (taps.argmax(axis=0).astype(np.int64) << 16) | (taps.max(axis=0) & 0xFFFF)
+    place = np.zeros((rows, ofm.width, ofm.depth), np.int64)
+    best: Numbers | None = None
+    for index, (_, _, inputs) in enumerate(given.taps(padded, rows, ofm.width)):
+        better = np.ones_like(place, np.bool_) if best is None else inputs > best
+        place[better] = index
+        best = inputs if best is None else np.maximum(best, inputs)
+    assert best is not None
+    return (place << 16) | (best & 0xFFFF)
 
 
 def _divides(op: Op, given: Input) -> bool:

@@ -22,7 +22,7 @@ from tosaic.tools.worker import Worker
 
 _RECORD_BYTES = 10
 #: More weights than this do not come from one stream of a real network.
-_MAX_WEIGHTS = 1 << 26
+_MAX_WEIGHTS = 1 << 24
 _DECODE_SECONDS = 20.0
 _CACHE_BYTES = 128 << 20
 

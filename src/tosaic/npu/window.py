@@ -7,8 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tosaic.npu.errors import TooMuch
 from tosaic.npu.memory import Memory, Numbers
 from tosaic.npu.record import FeatureMap, Op, Shape, Window, input_extent
+
+#: More input than this is never needed at once.
+_MAX_ELEMENTS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class Input:
         window = self.window
         top = first_row * window.stride_y - window.top
         count = (rows - 1) * window.stride_y + window.height
+        if count * self.columns * self.depth > _MAX_ELEMENTS:
+            raise TooMuch("a window reaches over too large an input", offset=self.source.offset)
         low, high = max(top, 0), min(top + count, self.height)
         padded = np.empty((count, self.columns, self.depth), np.dtype(dtype))
         inner = padded[low - top : high - top, window.left : window.left + self.width]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from tosaic.npu.errors import TooMuch
+from tosaic.npu.output import PIECE
 from tosaic.npu.record import Kind, Op, read_ofm_shape, read_window
 
 #: An operation of its own, whatever its size.
 _FIXED = 100_000
 #: Nanoseconds per output element.
 _ELEMENT = 40
-#: An operation whose output has more elements than this cannot be one that fits an NPU's memory.
-_MAX_ELEMENTS = 1 << 26
+#: Nanoseconds per kernel element and piece of the output.
+_STEP = 10_000
 
 
 def estimate_work(op: Op) -> int:
@@ -20,15 +20,15 @@ def estimate_work(op: Op) -> int:
     if not op.kind.is_kernel:
         return 0
     shape = read_ofm_shape(op)
-    if shape.size > _MAX_ELEMENTS:
-        raise TooMuch(f"an output of {shape.size} elements", offset=op.offset)
     cost = _FIXED + _ELEMENT * shape.size
     if op.kind in (Kind.CONV, Kind.DEPTHWISE, Kind.POOL) and not (op.kind is Kind.POOL and op.mode == "NONE"):
         window = read_window(op)
         taps = window.taps_y * window.taps_x
         depth = op.get("IFM_DEPTH_M1") + 1
+        pixels = shape.height * shape.width
+        cost += taps * (_STEP + _STEP * shape.size // PIECE)
         if op.kind is Kind.CONV:
-            cost += shape.size * taps * depth // 8 + shape.height * shape.width * taps * depth * 2
+            cost += shape.size * taps * depth // 8 + 2 * pixels * taps * depth
         else:
-            cost += 4 * shape.size * taps + 4 * shape.height * shape.width * depth
+            cost += 4 * shape.size * taps + 4 * pixels * depth
     return cost

@@ -33,6 +33,7 @@ FAMILIES = (
     "shape",
     "arrange",
     "pad",
+    "index",
     "norm",
     "attention",
 )

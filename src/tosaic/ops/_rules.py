@@ -10,6 +10,7 @@ import numpy as np
 from tosaic.errors import Unsupported
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Tensor, of_array, with_value
+from tosaic.tosa import ops as tosa
 from tosaic.tosa.build import Builder
 from tosaic.tosa.encode import decode, encode
 from tosaic.tosa.ir import NUMPY, DType, Value
@@ -67,3 +68,18 @@ def keep_dims(lo: Lowering, reduced: Tensor, dims: Sequence[int], keepdim: bool)
     if keepdim:
         return reduced
     return lo.reshape(reduced, [d for i, d in enumerate(reduced.shape) if i not in set(dims)])
+
+
+def integers(lo: Lowering, value: Value, shape: Sequence[int], times: int = 1) -> Value:
+    """int32 numbers in another shape, its first dimension repeated.
+
+    A float profile cannot move integers: there they go through float32, which is exact up to 2**24.
+    """
+    if value.shape == tuple(shape) and times == 1:
+        return value
+    moved = value if "INT" in lo.spec.profiles else tosa.cast(lo.b, value, DType.F32)
+    if moved.shape != tuple(shape):
+        moved = tosa.reshape(lo.b, moved, shape)
+    if times > 1:
+        moved = tosa.tile(lo.b, moved, (times, *(1 for _ in shape[1:])))
+    return moved if moved.dtype is DType.I32 else tosa.cast(lo.b, moved, DType.I32)

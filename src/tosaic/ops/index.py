@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -15,7 +14,8 @@ from tosaic.lower import arith
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Tensor, inverse, of_array, of_value
 from tosaic.ops._registry import Limit, op
-from tosaic.ops._samples import NOT_U55, Sample, call, f32, i32, module, nn, torch
+from tosaic.ops._rules import integers
+from tosaic.ops._samples import NOT_U55, F, Sample, call, f32, i32, module, nn, torch
 from tosaic.ops.shape import cut, joined, movable, tiled
 from tosaic.quantizer.qparams import QParams
 from tosaic.tosa import ops as tosa
@@ -23,8 +23,6 @@ from tosaic.tosa.ir import Array, DType, Value
 
 #: from so many pieces on, a look-up is one operator instead of a slice for each piece
 MOST_PIECES = 16
-#: the meaning of numbers that torch holds in int64 and the target in int32: it cannot leave a delegate
-INDEX = QParams((1.0,), (0,), DType.I32, 0, 2**31 - 1)
 
 
 def _runs(indices: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -109,15 +107,20 @@ def _gathered(lo: Lowering, x: Tensor, dim: int, indices: Tensor) -> Tensor:
     """GATHER along a dimension; the indices' own dimensions take its place."""
     before, size, after = prod(x.shape[:dim]), x.shape[dim], prod(x.shape[dim + 1 :])
     values = lo.emit(lo.reshape(x, (before, size, after)))
-    row = lo.emit(lo.reshape(indices, (1, indices.size)))
-    every = row if before == 1 else tosa.tile(lo.b, row, (before, 1))
-    out = of_value(tosa.gather(lo.b, values, every), x.q)
+    out = of_value(tosa.gather(lo.b, values, _rows(lo, indices, before)), x.q)
     return lo.reshape(out, (*x.shape[:dim], *indices.shape, *x.shape[dim + 1 :]))
 
 
-def as_index(t: Tensor) -> Tensor:
-    """A tensor of indices as plain int32."""
-    t = replace(t, q=None) if t.q == INDEX else t
+def _rows(lo: Lowering, indices: Tensor, count: int) -> Value:
+    """The indices as [count, W], the same in each row."""
+    if indices.is_const:
+        assert indices.array is not None
+        return lo.constant(np.tile(indices.array.reshape(1, -1), (count, 1)), DType.I32)
+    return integers(lo, lo.emit(indices), (1, indices.size), count)
+
+
+def checked(t: Tensor) -> Tensor:
+    """A tensor of plain int32 numbers."""
     if t.q is not None or t.dtype is not DType.I32:
         raise Unsupported(f"its indices are {t.dtype.value}", "use int32 indices")
     return t
@@ -150,15 +153,14 @@ def _limit(name: str) -> Limit:
 
 
 def _to_int32(name: str) -> Any:
-    """Before calibration: indices in int64, which no target has a type for, are cast on the CPU."""
+    """Before calibration: indices in int64, which no target has a type for, are cast to int32 where they are made."""
 
     def expand(aten: Any, **arguments: Any) -> Any:
         given = arguments[name]
-        several = isinstance(given, (list, tuple))
-        narrow = [_narrow(aten, node) for node in (given if several else [given])]
-        if narrow == (list(given) if several else [given]):
+        narrow = [_narrow(aten, i) for i in given] if isinstance(given, (list, tuple)) else _narrow(aten, given)
+        if narrow == given:
             return None
-        return aten(aten.name, **{**arguments, name: narrow if several else narrow[0]})
+        return aten(str(aten.node.target).removeprefix("aten."), *({**arguments, name: narrow}.values()))
 
     return expand
 
@@ -166,12 +168,7 @@ def _to_int32(name: str) -> Any:
 def _narrow(aten: Any, node: Any) -> Any:
     if node is None or node.op == "get_attr" or node.meta["val"].dtype is not torch.int64:
         return node
-    return node if is_argmax(node) else aten("to.dtype", node, torch.int32)
-
-
-def is_argmax(node: Any) -> bool:
-    """Whether a node of the graph is an int64 that the target itself makes."""
-    return str(node.target) == "aten.argmax.default"
+    return aten("to.dtype", node, torch.int32)
 
 
 def _samples_index() -> list[Sample]:
@@ -182,7 +179,9 @@ def _samples_index() -> list[Sample]:
         call(lambda x: (x + 1.0)[:, [0, 1, 2], [2, 1, 0]], f32(3, 3, 4, 2)),
         call(lambda x: (x + 1.0)[[0, 1], :, [2, 0]], f32(2, 3, 64)),
         call(lambda x: (x + 1.0)[:, list(range(0, 40, 2))], f32(1, 40, 3)),
-        call(lambda x, i: (x + 1.0)[:, i], f32(3, 5, 2), i32(4, low=-5, high=5), flavours=("FP", "INT"), targets=NOT_U55),
+        call(
+            lambda x, i: (x + 1.0)[:, i], f32(3, 5, 2), i32(4, low=-5, high=5), flavours=("FP", "INT"), targets=NOT_U55
+        ),
         call(lambda x, i: (x + 1)[i], i32(5, 3), i32(2, 2, low=0, high=5), targets=NOT_U55),
     ]
 
@@ -204,7 +203,7 @@ def index(lo: Lowering, self: Tensor, indices: Sequence[Tensor | None]) -> Tenso
     if any(i.dtype is DType.BOOL for i in found.values()):
         raise Unsupported("it selects by a mask, so its shape is not known", "select by numbers")
     if len(dims) == 1 and not found[dims[0]].is_const:
-        return _gathered(lo, x, dims[0], _wrapped(lo, as_index(found[dims[0]]), x.shape[dims[0]]))
+        return _gathered(lo, x, dims[0], _wrapped(lo, checked(found[dims[0]]), x.shape[dims[0]]))
     arrays = [i.array for i in found.values() if i.array is not None]
     if len(arrays) != len(found):
         raise Unsupported("it has several indices that are computed at run time", "use one index")
@@ -246,7 +245,7 @@ def index_select(lo: Lowering, self: Tensor, dim: int, index: Tensor) -> Tensor:
     x, d = movable(lo, self), dim % max(self.rank, 1)
     if index.array is not None:
         return taken(lo, x, d, [int(i) for i in index.array.reshape(-1)])
-    return _gathered(lo, x, d, lo.reshape(as_index(index), (index.size,)))
+    return _gathered(lo, x, d, checked(index))
 
 
 def _same_everywhere(array: Array, dim: int) -> list[int] | None:
@@ -281,7 +280,7 @@ def _stairs(*shape: int) -> Any:
     samples=lambda: [
         call(lambda x: (x + 1.0).gather(1, torch.tensor([[1, 0, 1]]).expand(3, 3)), f32(3, 17)),
         call(lambda x: (x + 1.0).gather(-1, _stairs(1, 3, 5)), f32(1, 3, 4), targets=NOT_U55),
-        call(lambda x: (x + 1.0).gather(0, _stairs(3, 2), sparse_grad=True), f32(3, 64), targets=NOT_U55),
+        call(lambda x: (x + 1.0).gather(0, _stairs(3, 5), sparse_grad=True), f32(3, 64), targets=NOT_U55),
     ],
 )
 def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
@@ -293,7 +292,7 @@ def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: boo
     if rows is not None:
         return taken(lo, x, d, rows)
     order = [*(i for i in range(x.rank) if i != d), d]
-    lines, wanted = lo.permute(x, order), lo.permute(as_index(index), order)
+    lines, wanted = lo.permute(x, order), lo.permute(checked(index), order)
     count = prod(lines.shape[:-1])
     values = lo.emit(lo.reshape(lines, (count, lines.shape[-1], 1)))
     out = of_value(tosa.gather(lo.b, values, lo.emit(lo.reshape(wanted, (count, wanted.shape[-1])))), x.q)
@@ -308,9 +307,14 @@ def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: boo
     moves=True,
     limits=[_limit("indices")],
     samples=lambda: [
-        module(lambda: nn.Embedding(10, 4), i32(3, low=0, high=10), flavours=("FP", "INT"), targets=NOT_U55),
         module(
-            lambda: nn.Embedding(33, 17, padding_idx=1),
+            lambda: nn.Sequential(nn.Embedding(10, 4), nn.ReLU()),
+            i32(3, low=0, high=10),
+            flavours=("FP", "INT"),
+            targets=NOT_U55,
+        ),
+        module(
+            lambda: nn.Sequential(nn.Embedding(33, 17, padding_idx=1), nn.Tanh()),
             i32(3, 5, low=0, high=33),
             flavours=("FP", "INT"),
             targets=NOT_U55,
@@ -321,7 +325,7 @@ def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: boo
             flavours=("FP", "INT"),
             targets=NOT_U55,
         ),
-        call(lambda x: x + nn.Embedding(4, 3)(torch.tensor([1, 3, 0])), f32(3, 3)),
+        call(lambda x: x + F.embedding(torch.tensor([1, 3, 0]), torch.linspace(0.0, 1.0, 12).view(4, 3)), f32(3, 3)),
     ],
 )
 def embedding(lo: Lowering, weight: Tensor, indices: Tensor, **_: Any) -> Tensor:
@@ -329,4 +333,4 @@ def embedding(lo: Lowering, weight: Tensor, indices: Tensor, **_: Any) -> Tensor
     if indices.array is not None:
         rows = taken(lo, table, 0, [int(i) for i in indices.array.reshape(-1)])
         return lo.reshape(rows, (*indices.shape, *table.shape[1:]))
-    return _gathered(lo, table, 0, as_index(indices))
+    return _gathered(lo, table, 0, checked(indices))

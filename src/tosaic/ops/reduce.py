@@ -1,7 +1,9 @@
-"""Reductions: mean, sum, amax, amin."""
+"""Reductions: mean, sum, amax, amin, argmax."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -9,10 +11,10 @@ import numpy as np
 from tosaic.errors import Unsupported
 from tosaic.lower import arith
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.tensor import Tensor
-from tosaic.ops._registry import op
-from tosaic.ops._rules import dim_list, keep_dims
-from tosaic.ops._samples import Sample, call, f32, torch
+from tosaic.lower.tensor import Tensor, of_value
+from tosaic.ops._registry import Limit, op
+from tosaic.ops._rules import dim_list, integers, keep_dims
+from tosaic.ops._samples import NOT_U55, Sample, call, f32, torch
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.build import Builder
 from tosaic.tosa.ir import Value
@@ -88,3 +90,46 @@ def amax(lo: Lowering, self: Tensor, dim: Any = (), keepdim: bool = False) -> Te
 @op("amin", "aten.amin.default", quant="share", samples=lambda: _samples_reduce("amin"))
 def amin(lo: Lowering, self: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
     return _extreme(lo, self, dim, keepdim, False)
+
+
+def _over_channels(lo: Lowering, a: Mapping[str, Any]) -> bool:
+    x, dim = a["self"], a.get("dim")
+    size = x.size if dim is None else x.shape[dim % max(x.rank, 1)]
+    return size <= 127 and x.size // size <= 1 << 16
+
+
+@op(
+    "argmax",
+    "aten.argmax.default",
+    limits=[
+        Limit(
+            "Ethos-U55 and Ethos-U65 find the largest of at most 127 numbers, in at most 65536 places",
+            _over_channels,
+            ("u55", "u65"),
+            "use an Ethos-U85, or argmax on the CPU",
+        )
+    ],
+    samples=lambda: [
+        call(lambda x: x.argmax(-1).to(torch.int32), f32(3, 17)),
+        call(lambda x: x.argmax(1).to(torch.int32), f32(1, 64, 3, 4)),
+        call(lambda x: x.argmax(1, keepdim=True).to(torch.int32), f32(3, 5, 4)),
+        call(lambda x: x.argmax().to(torch.int32), f32(2, 3)),
+        call(lambda x: (x + 1.0).argmax(-1).to(torch.int32), f32(1, 200), targets=NOT_U55),
+        call(lambda x: x.argmax(1).to(torch.int32), f32(1, 3, 5, 5, low=-30.0, high=0.1)),
+    ],
+)
+def argmax(lo: Lowering, self: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """The result is int32; the partitioner lets it out of a delegate only where torch has cast it to that."""
+    x = self if self.q is None else lo.codes(self)
+    if dim is None:
+        x = lo.reshape(x, (x.size,))
+    d = 0 if dim is None else dim % max(x.rank, 1)
+    rest = [n for i, n in enumerate(x.shape) if i != d]
+    kept = [1] * self.rank if dim is None else [1 if i == d else n for i, n in enumerate(x.shape)]
+    if lo.target.is_npu:
+        # The dimension goes last and all others into one: Ethos-U55 has no other form.
+        last = lo.permute(x, [*(i for i in range(x.rank) if i != d), d])
+        found = tosa.argmax(lo.b, lo.emit(lo.reshape(last, (1, 1, prod(rest), x.shape[d]))), 3)
+    else:
+        found = tosa.argmax(lo.b, lo.emit(x), d)
+    return of_value(integers(lo, found, kept if keepdim else rest))

@@ -9,13 +9,7 @@ from typing import Any
 import torch
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.fx import GraphModule, Node
-from torchao.quantization.pt2e.quantizer import (
-    DerivedQuantizationSpec,
-    QuantizationAnnotation,
-    QuantizationSpec,
-    Quantizer,
-    SharedQuantizationSpec,
-)
+from torchao.quantization.pt2e import quantizer as pt2e
 
 from tosaic.common.arm_compile_spec import coerce
 from tosaic.errors import Invalid
@@ -33,7 +27,7 @@ KEY = "quantization_annotation"
 _PER_CHANNEL = (torch.per_channel_symmetric, torch.per_channel_affine)
 
 
-class TosaQuantizer(Quantizer):
+class TosaQuantizer(pt2e.Quantizer):
     """Quantises what has a configuration: by module name first, then by module type, then globally."""
 
     def __init__(self) -> None:
@@ -200,9 +194,13 @@ def _annotate_weight(node: Node, config: Any) -> None:
     _set(node, inputs, config)
 
 
-def _weight_spec(spec: QuantizationSpec | None, arguments: dict[str, Any]) -> QuantizationSpec | None:
+def _weight_spec(spec: pt2e.QuantizationSpec | None, arguments: dict[str, Any]) -> pt2e.QuantizationSpec | None:
     """A transposed convolution has its output channels in dimension 1, or in both where they are grouped."""
-    if spec is None or spec.qscheme not in _PER_CHANNEL or not arguments.get("transposed", "output_padding" in arguments):
+    if (
+        spec is None
+        or spec.qscheme not in _PER_CHANNEL
+        or not arguments.get("transposed", "output_padding" in arguments)
+    ):
         return spec
     groups = arguments["groups"]
     if groups == 1:
@@ -211,7 +209,7 @@ def _weight_spec(spec: QuantizationSpec | None, arguments: dict[str, Any]) -> Qu
     return spec if depthwise else _per_tensor(spec)
 
 
-def _derived_bias(x: Node, weight: Node, node: Node, spec: QuantizationSpec) -> DerivedQuantizationSpec:
+def _derived_bias(x: Node, weight: Node, node: Node, spec: pt2e.QuantizationSpec) -> pt2e.DerivedQuantizationSpec:
     """An int32 bias on the grid of the accumulator: input scale times weight scale."""
 
     def derive(observers: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -220,7 +218,7 @@ def _derived_bias(x: Node, weight: Node, node: Node, spec: QuantizationSpec) -> 
         return scale, torch.zeros_like(scale, dtype=torch.int32)
 
     per_channel = spec.qscheme in _PER_CHANNEL
-    return DerivedQuantizationSpec(
+    return pt2e.DerivedQuantizationSpec(
         derived_from=[(x, node), (weight, node)],
         derive_qparams_fn=derive,
         dtype=torch.int32,
@@ -236,7 +234,7 @@ def _annotate_share(node: Node, config: Any) -> None:
     if not floats or config.input_activation is None:
         return
     first, *others = floats
-    shared = SharedQuantizationSpec((first, node))
+    shared = pt2e.SharedQuantizationSpec((first, node))
     inputs = {first: config.input_activation, **dict.fromkeys(others, shared)}
     _set(node, inputs, config, output=shared)
 
@@ -278,30 +276,30 @@ def _set(node: Node, inputs: dict[Node, Any], config: Any, output: Any = None) -
     if isinstance(node.meta.get("val"), (tuple, list)):
         for result in results:
             if _is_float(result):
-                result.meta[KEY] = QuantizationAnnotation({}, spec, _annotated=True)
+                result.meta[KEY] = pt2e.QuantizationAnnotation({}, spec, _annotated=True)
         spec = None
     elif not _is_float(node):
         spec = None
     kept = {n: s for n, s in inputs.items() if s is not None}
-    node.meta[KEY] = QuantizationAnnotation(kept, spec, _annotated=True)
+    node.meta[KEY] = pt2e.QuantizationAnnotation(kept, spec, _annotated=True)
 
 
 def _annotate_io(model: GraphModule, config: Any) -> None:
     for node in model.graph.nodes:
         if node.op == "placeholder" and _is_float(node):
-            node.meta[KEY] = QuantizationAnnotation(
+            node.meta[KEY] = pt2e.QuantizationAnnotation(
                 {}, config.output_activation or config.input_activation, _annotated=True
             )
         elif node.op == "output":
             floats = {n: config.input_activation for n in node.all_input_nodes if _is_float(n)}
-            node.meta[KEY] = QuantizationAnnotation(floats, None, _annotated=True)
+            node.meta[KEY] = pt2e.QuantizationAnnotation(floats, None, _annotated=True)
 
 
 def overload_or_empty(node: Node) -> str:
     return overload(node) if node.op == "call_function" else ""
 
 
-def _per_tensor(spec: QuantizationSpec) -> QuantizationSpec:
+def _per_tensor(spec: pt2e.QuantizationSpec) -> pt2e.QuantizationSpec:
     """A weight that is not a layer's own has no channel axis to speak of."""
     if spec.qscheme not in _PER_CHANNEL:
         return spec

@@ -6,15 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torchao.quantization.pt2e import (
-    FakeQuantize,
-    FusedMovingAvgObsFakeQuantize,
-    HistogramObserver,
-    MinMaxObserver,
-    MovingAverageMinMaxObserver,
-    MovingAveragePerChannelMinMaxObserver,
-    PerChannelMinMaxObserver,
-)
+from torchao.quantization import pt2e
 from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 
@@ -32,9 +24,9 @@ def _activation(
     dtype: torch.dtype, qmin: int, qmax: int, scheme: torch.qscheme, is_qat: bool, eps: float
 ) -> QuantizationSpec:
     observer: Any = (
-        FusedMovingAvgObsFakeQuantize.with_args(observer=MovingAverageMinMaxObserver, eps=eps)
+        pt2e.FusedMovingAvgObsFakeQuantize.with_args(observer=pt2e.MovingAverageMinMaxObserver, eps=eps)
         if is_qat
-        else HistogramObserver.with_args(eps=eps)
+        else pt2e.HistogramObserver.with_args(eps=eps)
     )
     return QuantizationSpec(dtype, observer, qmin, qmax, scheme, is_dynamic=False)
 
@@ -42,10 +34,10 @@ def _activation(
 def _weight(qmin: int, qmax: int, per_channel: bool, is_qat: bool) -> QuantizationSpec:
     scheme = torch.per_channel_symmetric if per_channel else torch.per_tensor_symmetric
     if is_qat:
-        inner: Any = MovingAveragePerChannelMinMaxObserver if per_channel else MovingAverageMinMaxObserver
-        observer: Any = FakeQuantize.with_args(observer=inner)
+        inner: Any = pt2e.MovingAveragePerChannelMinMaxObserver if per_channel else pt2e.MovingAverageMinMaxObserver
+        observer: Any = pt2e.FakeQuantize.with_args(observer=inner)
     else:
-        observer = PerChannelMinMaxObserver if per_channel else MinMaxObserver
+        observer = pt2e.PerChannelMinMaxObserver if per_channel else pt2e.MinMaxObserver
     return QuantizationSpec(torch.int8, observer, qmin, qmax, scheme, 0 if per_channel else None, False)
 
 
