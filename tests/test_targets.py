@@ -12,7 +12,7 @@ NAMES = tuple(
 
 
 def test_there_are_eleven_accelerators() -> None:
-    assert list(ACCELERATORS) == NAMES
+    assert tuple(ACCELERATORS) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)

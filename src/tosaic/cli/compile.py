@@ -53,6 +53,7 @@ NoSidecar = Annotated[bool, typer.Option("--no-sidecar", help="Write no .tosaic 
 Header = Annotated[
     Path | None, typer.Option(help="Write a C header with type, shape, scale and zero point of every input and output.")
 ]
+Verify = Annotated[bool, typer.Option("--verify", help="Run the result here and compare it with TOSA, bit for bit.")]
 
 
 @guarded
@@ -70,6 +71,7 @@ def compile_model(
     intermediates: Intermediates = None,
     no_sidecar: NoSidecar = False,
     header: Header = None,
+    verify: Verify = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -78,9 +80,12 @@ def compile_model(
     MODEL is the name of a built-in model (`add`, `mobilenet_v2`, ...), a .pt2 file made by torch.export.save, or a .py
     file that defines `model` (an nn.Module in eval mode) and `inputs` (a tuple of tensors).
     A .py file is code, and it is run: compile only files that you trust.
+    With --verify the exit code is 1 if the NPU does not compute what TOSA says.
     """
     wanted = find(target)
     path = _choose_path(model, wanted, output)
+    if verify and wanted.family in ("tosa", "vgf"):
+        raise Invalid(f"`--verify` runs the simulated NPU, but `{wanted.name}` is none", fix="compile for an Ethos-U")
     model_file.check(model)
     progress = Progress()
     try:
@@ -110,6 +115,11 @@ def compile_model(
 
         files[header] = write_header(path.stem, wanted.name, program.inputs, program.outputs).encode()
     _finish(program.report(), model, files, as_json)
+    if verify:
+        verdict = program.verify()
+        typer.echo(str(verdict), err=as_json)
+        if not verdict.ok:
+            raise typer.Exit(1)
 
 
 class Progress:

@@ -19,10 +19,10 @@ from tosaic.npu.errors import (
     UnknownField,
 )
 from tosaic.npu.hazard import Hazards
+from tosaic.npu.lut import count_ram
 from tosaic.npu.machine import DEFAULT_LIMITS, Limits, Trace, execute
 from tosaic.npu.memory import INTERNAL, Memory, Numbers, Region, make_region
 from tosaic.npu.record import Op, decode
-from tosaic.npu.registers import Family
 from tosaic.npu.stream import Stream, disassemble, parse
 from tosaic.npu.weights import WeightCache
 
@@ -48,9 +48,6 @@ __all__ = [
 WEIGHT_REGION, SCRATCH_REGION, FAST_REGION = 0, 1, 2
 #: More memory than this a microcontroller system does not have.
 _MAX_MEMORY = 256 << 20
-#: Where the tables begin in the internal RAM of each accelerator; a U85 has a RAM for tables alone.
-_TABLE_STARTS = {(Family.U55, 32): 14336, (Family.U55, 64): 14336, (Family.U55, 128): 22528}
-_OTHER_TABLE_START = 47104
 
 
 class IO(Protocol):
@@ -151,8 +148,8 @@ def _make_memory(stream: Stream, weight_data: bytes, sizes: dict[int, int], trac
         number: make_region(f"region {number}", size, track=track) for number, size in sizes.items()
     }
     regions[WEIGHT_REGION] = make_region("the weights (region 0)", 0, data=weight_data)
-    start = 0 if stream.family is Family.U85 else _TABLE_STARTS.get((stream.family, stream.macs), _OTHER_TABLE_START)
-    regions[INTERNAL] = make_region("the internal RAM", start + 2048, track=track)
+    size = count_ram(stream.family, stream.macs)
+    regions[INTERNAL] = make_region("the internal RAM", size, track=track)
     return Memory(regions)
 
 

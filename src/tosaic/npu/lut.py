@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tosaic.npu.errors import UnknownField
+from tosaic.npu.errors import Fault, UnknownField
 from tosaic.npu.memory import INTERNAL, Memory, Numbers
 from tosaic.npu.record import FeatureMap, Op
 from tosaic.npu.registers import Family
 
-#: Bytes of internal RAM that hold the tables.
+#: Bytes of internal RAM that hold the tables: the last ones on U55 and U65, all there is on U85.
 LUT_BYTES = 2048
+_RAM_BYTES = {32: 16 << 10, 64: 16 << 10, 128: 24 << 10, 256: 48 << 10, 512: 48 << 10}
+#: The smallest accelerators have no room for tables of their own: other data overwrites them.
+_SHARED = (32, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +25,34 @@ class Table:
     `widened` keeps the seven fraction bits in the result.
     """
 
+    offset: int
     entries: Numbers
     first: int
     slopes: Numbers | None = None
     widened: bool = False
 
     def look_up(self, values: Numbers) -> Numbers:
+        index = (values if self.slopes is None else values >> 7) - self.first
+        if index.min() < 0 or index.max() >= len(self.entries):
+            raise Fault("a number is too large for its look-up table", offset=self.offset)
         if self.slopes is None:
-            return self.entries[values - self.first]
-        index = (values >> 7) - self.first
+            return self.entries[index]
         base, slope = self.entries[index], self.slopes[index]
         rise = slope * (values & 127)
         return (base << 7) + rise if self.widened else base + ((rise + 64) >> 7)
+
+
+def count_ram(family: Family, macs: int) -> int:
+    """Bytes of the internal RAM of one core."""
+    return LUT_BYTES if family is Family.U85 else _RAM_BYTES[macs]
+
+
+def forget_tables(op: Op, memory: Memory) -> None:
+    """After an operation without a table, where the RAM for tables also holds accumulators."""
+    written = memory.regions[INTERNAL].written
+    shares = op.family is Family.U55 and op.macs in _SHARED
+    if written is not None and shares and op.name("ACTIVATION", "activation_function") == "RELU":
+        written[...] = False
 
 
 def find_table(op: Op, memory: Memory, target: FeatureMap) -> Table | None:
@@ -48,7 +67,7 @@ def _find_u55(op: Op, memory: Memory, function: str, target: FeatureMap) -> Tabl
     if not function.startswith("TABLE_"):
         raise op.unknown("ACTIVATION", "activation_function", f"{function} is not known")
     slot = int(function.removeprefix("TABLE_"))
-    start = table_start(memory) + slot * 256
+    start = count_ram(op.family, op.macs) - LUT_BYTES + slot * 256
     if target.bits == 16:
         return _read_slopes(op, memory, start)
     return _read_plain(op, memory, start, "<i4" if target.bits == 32 else target.dtype, signed=target.signed)
@@ -67,17 +86,12 @@ def _find_u85(op: Op, memory: Memory, function: str) -> Table:
             raise UnknownField("ACTIVATION.activation_function", function, offset=op.offset)
 
 
-def table_start(memory: Memory) -> int:
-    """Where the tables of a U55 lie: at the end of its internal RAM."""
-    return len(memory.regions[INTERNAL].data) - LUT_BYTES
-
-
 def _read_plain(op: Op, memory: Memory, start: int, dtype: str, *, signed: bool) -> Table:
     size = np.dtype(dtype).itemsize
     entries = memory.view(INTERNAL, start, (256,), (size,), dtype, op.offset, write=False)
-    return Table(entries.astype(np.int64), -128 if signed else 0)
+    return Table(op.offset, entries.astype(np.int64), -128 if signed else 0)
 
 
 def _read_slopes(op: Op, memory: Memory, start: int, *, widened: bool = False) -> Table:
     pairs = memory.view(INTERNAL, start, (512, 2), (4, 2), "<i2", op.offset, write=False).astype(np.int64)
-    return Table(pairs[:, 0], -256, pairs[:, 1], widened)
+    return Table(op.offset, pairs[:, 0], -256, pairs[:, 1], widened)

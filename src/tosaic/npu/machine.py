@@ -11,6 +11,7 @@ from tosaic.npu.dma import run_dma
 from tosaic.npu.elementwise import run_elementwise
 from tosaic.npu.errors import TooMuch, UnknownField
 from tosaic.npu.hazard import Hazards
+from tosaic.npu.lut import forget_tables
 from tosaic.npu.memory import Memory
 from tosaic.npu.pool import run_pool
 from tosaic.npu.record import Kind, Op, State, read_map, read_ofm_shape
@@ -67,6 +68,7 @@ def execute(
             hazards.take(op, memory.accesses or [])
         if op.kind.is_kernel:
             last_kernel = op
+            forget_tables(op, memory)
         if trace is not None and (op.kind.is_kernel or op.kind is Kind.DMA):
             trace(op.offset, op, memory)
     raise TooMuch("the stream does not end", why=f"{limits.commands} commands were executed")

@@ -132,4 +132,7 @@ def argmax(lo: Lowering, self: Tensor, dim: int | None = None, keepdim: bool = F
         found = tosa.argmax(lo.b, lo.emit(lo.reshape(last, (1, 1, prod(rest), x.shape[d]))), 3)
     else:
         found = tosa.argmax(lo.b, lo.emit(x), d)
-    return of_value(integers(lo, found, kept if keepdim else rest))
+    shape = kept if keepdim else rest
+    if "INT" in lo.spec.profiles:
+        return lo.reshape(of_value(found), shape)
+    return of_value(integers(lo, found, shape))

@@ -43,6 +43,10 @@ _NPY_TYPES: Mapping[DType, str] = MappingProxyType(
 _MAX_LOG = 1 << 16
 
 
+class Undefined(ToolFailed):
+    """TOSA does not say what comes out: an overflow, an index out of range."""
+
+
 @functools.cache
 def version() -> str:
     """The version of the installed tosa-tools."""
@@ -55,8 +59,8 @@ def version() -> str:
 def run(tosa: bytes, inputs: Sequence[Array], *, timeout: float | None = None, precise: bool = False) -> list[Array]:
     """The outputs of a .tosa file, kept as `tosaic.tosa.ir.NUMPY` says; with `precise`, floats come as float64.
 
-    Invalid if the file or an input is wrong, ToolFailed if the result is not defined by TOSA (an overflow, an index
-    out of range), or if the model crashes or takes longer than `timeout` seconds.
+    Invalid if the file or an input is wrong, Undefined if TOSA does not define the result, ToolFailed if the model
+    crashes or takes longer than `timeout` seconds.
     """
     graph = read(tosa)
     input_names, output_names = _read_names(tosa)
@@ -149,15 +153,13 @@ def _execute(folder: Path, precise: bool, limit: float) -> None:
             log=text,
             fix=f"give it more with `timeout=` or the environment variable `{TIMEOUT_VARIABLE}` (seconds)",
         )
-    if done.returncode:
-        end = _describe(done.returncode, text)
+    if done.returncode < 0:
+        end = f"crashed with {signal_name(-done.returncode)}"
         raise ToolFailed(f"the TOSA reference model {end}", log=text, why=_find_reason(text))
-
-
-def _describe(code: int, log: str) -> str:
-    if code < 0:
-        return f"crashed with {signal_name(-code)}"
-    return "found the result to be undefined" if "Graph result: UNPREDICTABLE" in log else "refused the graph"
+    if "Graph result: UNPREDICTABLE" in text and done.returncode:
+        raise Undefined("the TOSA reference model found the result to be undefined", log=text, why=_find_reason(text))
+    if done.returncode:
+        raise ToolFailed("the TOSA reference model refused the graph", log=text, why=_find_reason(text))
 
 
 def _find_reason(log: str) -> str:

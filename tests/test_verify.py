@@ -1,0 +1,218 @@
+"""`verify`: equal where all is well; where something is wrong, the first operator, its command and its line."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import tosaic
+from tosaic.cli import app
+from tosaic.errors import Invalid
+from tosaic.ethosu import blob
+from tosaic.program import Program
+from tosaic.runtime import pte, sidecar
+from tosaic.tosa.flatbuffer import read, serialize
+from tosaic.verify import verify
+
+NPUS = ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256")
+
+
+class Net(torch.nn.Module):
+    """Two convolutions, a table and a matrix product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.second = torch.nn.Conv2d(8, 8, 3, stride=2)
+        self.last = torch.nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.first(x))
+        z = torch.tanh(self.second(y))
+        return self.last(z.mean((2, 3)))
+
+
+SECOND_LINE = next(i for i, line in enumerate(Path(__file__).read_text().splitlines(), 1) if "self.second(y)" in line)
+
+
+@pytest.fixture(scope="module")
+def programs() -> Callable[[str], Program]:
+    made: dict[str, Program] = {}
+
+    def make(target: str) -> Program:
+        if target not in made:
+            torch.manual_seed(0)
+            made[target] = tosaic.compile(Net().eval(), (torch.randn(1, 3, 16, 16),), target=target)
+        return made[target]
+
+    return make
+
+
+def change_tosa(program: Program, kind: str, index: int) -> tuple[bytes, bytes]:
+    """The .pte, and its sidecar with one multiplier of the n-th operator of a kind (a RESCALE) doubled."""
+    beside = sidecar.read(program.sidecar())
+    graph = read(beside.delegates[0].tosa)
+    op = [op for op in graph.ops if op.kind == kind][index]
+    scale = op.inputs[1].op
+    assert scale is not None
+    data = np.array(scale.attrs["data"])
+    data.reshape(-1)[0] //= 2
+    scale.attrs = {**scale.attrs, "data": data}
+    delegate = dataclasses.replace(beside.delegates[0], tosa=serialize(graph))
+    return program.pte, sidecar.write(dataclasses.replace(beside, delegates=(delegate,)))
+
+
+def change_weights(program: Program, at: int) -> tuple[bytes, bytes]:
+    """The program with another byte among its scales, and a sidecar that belongs to it."""
+    plan = pte.read(program.pte).find("forward")
+    data = plan.delegates[0].blob
+    weights = blob.unpack(data).weight_data
+    changed = bytearray(weights)
+    changed[at] ^= 1
+    file = program.pte.replace(data, data.replace(weights, bytes(changed)))
+    assert file != program.pte
+    beside = sidecar.read(program.sidecar())
+    return file, sidecar.write(dataclasses.replace(beside, pte_sha256=hashlib.sha256(file).hexdigest()))
+
+
+@pytest.mark.parametrize("target", NPUS)
+def test_equal(programs: Callable[[str], Program], target: str) -> None:
+    verdict = programs(target).verify()
+    assert verdict.ok, str(verdict)
+    assert verdict.compared == 3
+    assert verdict.skipped == ()
+    assert verdict.sqnr[0] > 20
+    assert str(verdict).endswith("\nequal")
+    json.dumps(verdict.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("target", NPUS)
+def test_wrong_scale_is_found_and_named(programs: Callable[[str], Program], target: str) -> None:
+    file, beside = change_tosa(programs(target), "RESCALE", -3)
+    read_back = sidecar.read(beside)
+    verdict = verify(file, read_back, rounds=1)
+    assert not verdict.ok
+    found = verdict.differences[0]
+    assert (found.delegate, found.output) == (0, 0)
+    assert 0 < found.count <= found.size
+    graph = read(read_back.delegates[0].tosa)
+    conv = [f"t{i}:{op.kind}" for i, op in enumerate(graph.ops) if op.kind == "CONV2D"][-2]
+    assert found.first["op"] == conv
+    assert found.first["through"].endswith(":TABLE")
+    assert found.first["node"].startswith("conv2d")
+    assert found.first["where"] == f"{__file__}:{SECOND_LINE}"
+    assert int(found.first["command"], 16) % 4 == 0
+    assert f"first at op {conv}, through" in str(verdict)
+    assert str(verdict).endswith("NOT equal")
+
+
+def test_wrong_weights_are_found(programs: Callable[[str], Program]) -> None:
+    # The records of the first convolution stand at the beginning: 10 bytes per channel, the bias first.
+    file, beside = change_weights(programs("ethos-u55-128"), 1)
+    verdict = verify(file, sidecar.read(beside), rounds=1)
+    assert not verdict.ok
+    assert all(found.first["op"] and found.first["command"] and found.first["where"] for found in verdict.differences)
+
+
+def test_another_sidecar_is_refused(programs: Callable[[str], Program]) -> None:
+    first, second = programs(NPUS[0]), programs(NPUS[2])
+    with pytest.raises(Invalid, match="does not belong to this"):
+        verify(first.pte, sidecar.read(second.sidecar()))
+
+
+def test_without_a_sidecar(programs: Callable[[str], Program]) -> None:
+    with pytest.raises(Invalid, match=r"no \.tosaic file"):
+        verify(programs(NPUS[0]).pte, None)
+
+
+def test_nothing_on_the_npu() -> None:
+    program = tosaic.compile(torch.nn.ReLU().eval(), (torch.randn(2, 3),), target=NPUS[0], delegate=False)
+    verdict = program.verify()
+    assert verdict.ok
+    assert verdict.compared == 0
+    assert verdict.skipped == ("the NPU: nothing of the program runs on it",)
+
+
+def test_undefined_inputs_are_told() -> None:
+    """Random numbers are no legal indices of an embedding: TOSA does not define what comes out."""
+    model = torch.nn.Embedding(7, 4).eval()
+    program = tosaic.compile(model, (torch.tensor([[1, 2, 3]], dtype=torch.int32),), target="ethos-u85-256")
+    if not program.delegates:
+        pytest.skip("the embedding is not on the NPU")
+    verdict = program.verify()
+    assert verdict.ok, str(verdict)
+    assert len(verdict.skipped) >= 1
+
+
+class TestCommand:
+    """Exit codes and words of `tosaic verify` and `tosaic compile --verify`."""
+
+    @staticmethod
+    def run(*arguments: object) -> Any:
+        return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+
+    def test_equal(self, programs: Callable[[str], Program], tmp_path: Path) -> None:
+        path = programs(NPUS[0]).save(tmp_path / "net.pte")
+        done = self.run("verify", path, "--rounds", 1, "--json")
+        assert done.exit_code == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert (found["schema"], found["ok"], found["differences"]) == ("tosaic-verify/1", True, [])
+
+    def test_different(self, programs: Callable[[str], Program], tmp_path: Path) -> None:
+        file, beside = change_tosa(programs(NPUS[0]), "RESCALE", 0)
+        (tmp_path / "net.pte").write_bytes(file)
+        (tmp_path / "net.tosaic").write_bytes(beside)
+        done = self.run("verify", tmp_path / "net.pte")
+        assert done.exit_code == 1
+        assert "DIFFERENT: delegate 0, output 0" in done.stdout
+        assert f"where {__file__}:" in done.stdout
+
+    def test_no_sidecar(self, programs: Callable[[str], Program], tmp_path: Path) -> None:
+        path = programs(NPUS[0]).save(tmp_path / "net.pte", with_sidecar=False)
+        done = self.run("verify", path)
+        assert done.exit_code == 2
+        assert "there is no .tosaic file" in done.stderr
+        assert "--no-sidecar" in done.stderr
+
+    def test_sidecar_of_another(self, programs: Callable[[str], Program], tmp_path: Path) -> None:
+        path = programs(NPUS[0]).save(tmp_path / "net.pte")
+        (tmp_path / "net.tosaic").write_bytes(programs(NPUS[1]).sidecar())
+        done = self.run("verify", path)
+        assert done.exit_code == 2
+        assert "does not belong to this .pte" in done.stderr
+
+    def test_compile(self, tmp_path: Path) -> None:
+        done = self.run("compile", "add", "-o", tmp_path / "add.pte", "--verify")
+        assert done.exit_code == 0, done.stderr
+        assert done.stdout.rstrip().endswith("equal")
+        assert "delegate runs compared with the TOSA reference model" in done.stdout
+
+    def test_compile_that_went_wrong(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        other = dataclasses.replace(tosaic.compile(torch.nn.ReLU().eval(), (torch.randn(2, 3),)))
+        file, beside = change_tosa(other, "RESCALE", 0) if "RESCALE" in str(other.tosa()) else (b"", b"")
+        del file, beside
+        monkeypatch.setattr(Program, "verify", lambda self: dataclasses.replace(_wrong()))
+        done = self.run("compile", "add", "-o", tmp_path / "add.pte", "--verify", "--json")
+        assert done.exit_code == 1
+        json.loads(done.stdout)
+        assert "NOT equal" in done.stderr
+
+    def test_compile_for_another_target(self, tmp_path: Path) -> None:
+        done = self.run("compile", "add", "-t", "TOSA-1.0+INT", "-o", tmp_path / "add.tosa", "--verify")
+        assert done.exit_code == 2
+        assert "simulated NPU" in done.stderr
+
+
+def _wrong() -> Any:
+    from tosaic.verify import Difference, Verdict
+
+    return Verdict(1, (Difference(0, "random 0", 0, 1, 2, 3.0),), (), ())
