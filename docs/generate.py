@@ -7,12 +7,12 @@ python docs/generate.py --measure    also the table in memory-modes.md: compiles
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tosaic.errors import Invalid
-from tosaic.ops._registry import FAMILIES, Limit, Record, registry
+from tosaic.ops._registry import FAMILIES, Record, registry
 from tosaic.targets import find
 
 if TYPE_CHECKING:
@@ -23,22 +23,10 @@ OPERATORS = DOCS / "operators.md"
 MEMORY = DOCS / "memory-modes.md"
 BEGIN, END = "<!-- measured by docs/generate.py -->\n", "<!-- end -->\n"
 
-_ABOUT = {
-    "cast": "Quantisation, and what changes a type or nothing at all",
-    "elementwise": "Arithmetic on elements",
-    "activation": "Activations",
-    "conv": "Convolutions",
-    "linear": "Matrix products",
-    "pool": "Pooling",
-    "reduce": "Reductions",
-    "shape": "Moving data",
-    "norm": "Normalisation",
-    "attention": "Attention",
-}
 _INTRODUCTION = """# Operators
 
-Made by `docs/generate.py` from the operator records: do not edit. `tosaic ops` prints the same, and `--json` gives it as
-data.
+Made by `docs/generate.py` from the operator records: do not edit. `tosaic ops` prints the same, `tosaic ops --json`
+gives it as data.
 
 The list says what Tosaic can lower. Whether a call of an operator runs on the NPU also depends on its arguments and on
 the target; the partitioner tries each one and gives a reason if it does not ([partitioner.md](partitioner.md)). An
@@ -80,13 +68,17 @@ def write_operators() -> str:
     for family in FAMILIES:
         rows = "\n".join(_write_row(record) for record in records if record.family == family)
         head = "| operator | quantised | | spellings |\n|---|---|---|---|"
-        sections.append(f"## {_ABOUT.get(family, family)}\n\n{head}\n{rows}\n")
-    limits = [(record, limit) for record in records for limit in record.limits]
+        sections.append(f"## {family}\n\n{_describe_family(family)}\n\n{head}\n{rows}\n")
+    limits = "\n".join(_write_limits(records))
     if limits:
-        head = "| operator | limit | targets | fix |\n|---|---|---|---|"
-        rows = "\n".join(_write_limit(record, limit) for record, limit in limits)
-        sections.append(f"## Limits\n\n{head}\n{rows}\n")
+        head = "| limit | holds for | targets | fix |\n|---|---|---|---|"
+        sections.append(f"## Limits\n\n{head}\n{limits}\n")
     return "\n".join(sections)
+
+
+def _describe_family(family: str) -> str:
+    """What the file of a family says about itself."""
+    return (sys.modules[f"tosaic.ops.{family}"].__doc__ or "").partition("\n\n")[0].replace("\n", " ").strip()
 
 
 def _write_row(record: Record) -> str:
@@ -96,8 +88,14 @@ def _write_row(record: Record) -> str:
     return f"| {record.name} | {quant} | {kinds} | {spellings} |"
 
 
-def _write_limit(record: Record, limit: Limit) -> str:
-    return f"| {record.name} | {limit.sentence} | {', '.join(limit.families)} | {limit.fix} |"
+def _write_limits(records: Iterable[Record]) -> Iterator[str]:
+    """One row per sentence, with all operators that it holds for."""
+    owners: dict[tuple[str, tuple[str, ...], str], list[str]] = {}
+    for record in records:
+        for limit in record.limits:
+            owners.setdefault((limit.sentence, limit.families, limit.fix), []).append(record.name)
+    for (sentence, families, fix), names in owners.items():
+        yield f"| {sentence} | {', '.join(names)} | {', '.join(families)} | {fix} |"
 
 
 def write_memory() -> str:

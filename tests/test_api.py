@@ -116,7 +116,8 @@ def test_report_and_sidecar(plain: tosaic.Program, tmp_path: Path) -> None:
 def test_no_calibration_is_said() -> None:
     program = tosaic.compile(nn.Linear(4, 2).eval(), (draw(1, 4),), "ethos-u55-128")
     assert any("no calibration data" in w for w in program.warnings)
-    assert tosaic.compile(nn.Linear(4, 2).eval(), (draw(1, 4),), "ethos-u55-128", calibration=[draw(1, 4)]).warnings == ()
+    model = nn.Linear(4, 2).eval()
+    assert tosaic.compile(model, (draw(1, 4),), "ethos-u55-128", calibration=[draw(1, 4)]).warnings == ()
 
 
 @pytest.mark.parametrize(

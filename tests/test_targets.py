@@ -5,10 +5,8 @@ import pytest
 from tosaic.errors import Invalid
 from tosaic.targets import ACCELERATORS, find
 
-NAMES = tuple(
-    "ethos-u55-32 ethos-u55-64 ethos-u55-128 ethos-u55-256 ethos-u65-256 ethos-u65-512 "
-    "ethos-u85-128 ethos-u85-256 ethos-u85-512 ethos-u85-1024 ethos-u85-2048".split()
-)
+SIZES = {"u55": (32, 64, 128, 256), "u65": (256, 512), "u85": (128, 256, 512, 1024, 2048)}
+NAMES = tuple(f"ethos-{family}-{macs}" for family, sizes in SIZES.items() for macs in sizes)
 
 
 def test_there_are_eleven_accelerators() -> None:

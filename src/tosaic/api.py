@@ -24,6 +24,7 @@ from tosaic.lower.delegate import Built, build, dump
 from tosaic.lower.pack import pack, sign
 from tosaic.lower.partition import Plan, explain
 from tosaic.lower.source import QDQ, Source, overload
+from tosaic.ops._registry import registry
 from tosaic.program import Program, describe
 from tosaic.quantizer.prepare import is_private, mutates
 from tosaic.quantizer.quantizer import TosaQuantizer
@@ -230,7 +231,7 @@ def _check_signature(program: ExportedProgram, inputs: Sequence[torch.Tensor]) -
 def _source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tensor, ...]) -> Source:
     """The graph in functional form: an in-place op that others can see is functionalised first."""
     source = Source.of_program(module) if isinstance(module, ExportedProgram) else Source.of_module(module)
-    if not any(mutates(n) for n in source.calls()):
+    if not any(mutates(n) and not (is_private(n) and registry().find(overload(n))) for n in source.calls()):
         return source
     program = module if isinstance(module, ExportedProgram) else torch.export.export(module, inputs)
     return Source.of_program(program.run_decompositions({}))

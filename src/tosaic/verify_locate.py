@@ -212,9 +212,9 @@ class _Search:
             raise _Found(offset, wrong)
 
     def _guess(self, op: Op, candidates: Sequence[_Write]) -> list[Access]:
-        """All of a tensor that only one command writes."""
+        """All of a tensor that only one command writes, or of which it writes the first rows."""
         writers = Counter(t for write in (*self.plan.writes.values(), *self.plan.moves) for t in write.tensors)
-        alone = [t for write in candidates for t in write.tensors if writers[t] == 1]
+        alone = [t for write in candidates for t in write.tensors if writers[t] == 1 or t.rolls]
         region = op.get("OFM_REGION") if op.kind.is_kernel else op.get("DMA0_DST_REGION", "region")
         return [Access(region, t.start, (t.end - t.start,), (1,), writes=True) for t in alone]
 

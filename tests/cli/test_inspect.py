@@ -157,3 +157,22 @@ def test_no_torch_is_needed(codes: tuple[Path, Any]) -> None:
     command = [sys.executable, "-c", code, "inspect", str(codes[0])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_commands_of_every_delegate(tosaic: Any, codes: tuple[Path, Any], blob: Path) -> None:
+    done = tosaic("inspect", codes[0], "--commands")
+    assert done.code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    titles = [line for line in lines if line.startswith("# ")]
+    assert [title.partition(",")[0] for title in titles] == ["# delegate 0 of `forward`", "# delegate 1 of `forward`"]
+    assert all("ethos-u55-128" in title for title in titles)
+    assert sum("NPU_OP_STOP" in line for line in lines) == 2
+    assert sum("NPU_OP_CONV " in line for line in lines) >= 1
+    first = tosaic("inspect", blob, "--commands").stdout.splitlines()
+    assert first[1:] == lines[1 : lines.index(titles[1])]
+
+
+def test_commands_where_there_are_none(tosaic: Any, codes: tuple[Path, Any]) -> None:
+    done = tosaic("inspect", codes[0].with_suffix(".tosaic"), "--commands")
+    assert (done.code, done.stdout) == (2, "")
+    assert "no Ethos-U command stream" in done.stderr

@@ -3,7 +3,7 @@
     python tests/docs/pages.py docs/first-hour.md    writes the real output into a page
 
 ```python    runs; all such blocks of a page share one namespace, and a first line `# name.py` also makes it that file
-```bash      runs, with `tosaic` and `python` of this environment
+```bash      runs, with `tosaic` and `python` of this environment; ```bash slow only in the slow tests
 ```text      right after one of these: what it prints; a line `...` stands for any lines
 ```console   commands for setting up, which no test can run
 
@@ -45,10 +45,15 @@ class Block:
     lines: tuple[str, ...]
     start: int
     after: Block | None = None
+    flags: str = ""
 
     @property
     def text(self) -> str:
         return "\n".join(self.lines)
+
+    @property
+    def is_slow(self) -> bool:
+        return self.flags == "slow"
 
     @property
     def is_output(self) -> bool:
@@ -78,14 +83,15 @@ def read_blocks(text: str) -> list[Block]:
     """All fenced blocks of a page; `after` is the block that runs right before one, with only blank lines between."""
     blocks: list[Block] = []
     language: str | None = None
+    flags = ""
     lines: list[str] = []
     before: Block | None = None
     for number, line in enumerate(text.splitlines()):
         fence = _FENCE.match(line)
         if language is None and fence:
-            language, lines = fence[1], []
+            (language, _, flags), lines = fence[1].partition(" "), []
         elif language is not None and line == "```":
-            block = Block(language, tuple(lines), number - len(lines), before)
+            block = Block(language, tuple(lines), number - len(lines), before, flags)
             blocks.append(block)
             before = block if language in RUN else None
             language = None
@@ -103,10 +109,11 @@ def read_conditions(text: str) -> dict[str, str]:
     return {m[1]: m[2].strip() for m in re.finditer(r"^<!-- test: (\w+)(.*?)-->$", text, re.MULTILINE)}
 
 
-def run_page(page: Path, folder: Path) -> Iterator[Result]:
+def run_page(page: Path, folder: Path, *, slow: bool = True) -> Iterator[Result]:
     """Run the blocks of a page one after the other in a folder."""
     blocks = read_blocks(page.read_text(encoding="utf-8"))
     shown = {block.after: block for block in blocks if block.is_output}
+    blocks = [block for block in blocks if slow or not block.is_slow]
     module = types.ModuleType(f"page_{re.sub(r'[^a-zA-Z0-9]', '_', page.stem)}")
     sys.modules[module.__name__] = module
     try:

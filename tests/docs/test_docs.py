@@ -18,25 +18,27 @@ TEXTS = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "ROADMAP.md", "THIRD_
 
 
 def list_runs() -> list[object]:
-    """One case for every page with code; a page may say that it is slow, or which package it needs."""
+    """The pages with code, and once more those with slow blocks. A page may say that it needs a package."""
     cases = []
     for name, page in PAGES.items():
         text = page.read_text(encoding="utf-8")
         conditions = pages.read_conditions(text)
         needed = conditions.get("needs", "")
-        marks = [pytest.mark.slow] if "slow" in conditions else []
-        if needed and importlib.util.find_spec(needed) is None:
-            marks.append(pytest.mark.skip(reason=f"`{name}` needs the package `{needed}`"))
-        if any(block.language in pages.RUN for block in pages.read_blocks(text)):
-            cases.append(pytest.param(page, id=name, marks=marks))
+        missing = needed and importlib.util.find_spec(needed) is None
+        marks = [pytest.mark.skip(reason=f"`{name}` needs the package `{needed}`")] if missing else []
+        blocks = [block for block in pages.read_blocks(text) if block.language in pages.RUN]
+        if blocks and "slow" not in conditions:
+            cases.append(pytest.param(page, False, id=name, marks=marks))
+        if "slow" in conditions or any(block.is_slow for block in blocks):
+            cases.append(pytest.param(page, True, id=f"{name}-slow", marks=[*marks, pytest.mark.slow]))
     return cases
 
 
-@pytest.mark.parametrize("page", list_runs())
-def test_code_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "slow"), list_runs())
+def test_code_runs_and_prints_what_the_page_shows(page: Path, slow: bool, tmp_path: Path) -> None:
     problems = []
     with torch.random.fork_rng():
-        for result in pages.run_page(page, tmp_path):
+        for result in pages.run_page(page, tmp_path, slow=slow):
             if result.shown is not None:
                 problem = pages.compare(result.shown.text, result.output)
                 problems += [f"{page.name}:{result.shown.start + 1}: {problem}"] if problem else []
@@ -50,6 +52,7 @@ def test_nothing_escapes_the_tests(name: str) -> None:
     """Every block says what it is, and only commands for setting up are not run."""
     for block in pages.read_blocks(PAGES[name].read_text(encoding="utf-8")):
         assert block.language in (*pages.RUN, *pages.SHOWN), f"```{block.language} at line {block.start}"
+        assert block.flags == "" or (block.is_slow and block.language in pages.RUN), block.flags
         if block.language == "console":
             assert all(line.startswith(pages.SETUP) for line in block.lines), block.text
 

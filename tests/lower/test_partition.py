@@ -13,6 +13,7 @@ from executorch.exir.backend.operator_support import DontPartition, DontPartitio
 from torch import nn
 
 import tosaic
+from tosaic import zoo
 from tosaic.api import export, quantize
 from tosaic.errors import Invalid
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
@@ -235,7 +236,7 @@ def test_source_lines(quantised_zoo: Any) -> None:
 
     from tosaic.lower.source import QDQ, overload, source_line
 
-    for name in ("resnet8", "encoder_layer", "mobilenet_v2"):
+    for name in zoo.names():
         _, _, program = quantised_zoo(name)
         stored = io.BytesIO()
         torch.export.save(program, stored)

@@ -24,7 +24,7 @@ from tosaic.vgf.compile_spec import VgfCompileSpec
 SPECS = {"float16": None, "bfloat16": "TOSA-1.0+FP+INT+int16+int4+bf16"}
 FRACTION_BITS = {"float16": 10, "bfloat16": 7}
 #: how many samples of each type run, and how many of those on Vulkan in `make test`
-SPREAD, QUICK = 40, 2
+SPREAD, QUICK = 30, 2
 
 
 def cases() -> Iterator[Any]:

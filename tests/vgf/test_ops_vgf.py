@@ -17,7 +17,7 @@ from tosaic.program import Program
 from tosaic.runtime import vulkan
 
 #: one in so many samples runs in `make test`, the others behind the mark `slow`
-SHARE = 12
+SHARE = 20
 COMPOSITE = frozenset(n for n, r in registry().records.items() if r.expand is not None)
 
 

@@ -84,7 +84,7 @@ def compile_model(
     """
     wanted = find(target)
     path = _choose_path(model, wanted, output)
-    if verify and wanted.family in ("tosa", "vgf"):
+    if verify and not wanted.is_npu:
         raise Invalid(f"`--verify` runs the simulated NPU, but `{wanted.name}` is none", fix="compile for an Ethos-U")
     model_file.check(model)
     progress = Progress()

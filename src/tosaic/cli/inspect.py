@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 def show_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
     text: Annotated[bool, typer.Option("--text", help="Print the TOSA graphs as text, one line per operator.")] = False,
+    commands: Annotated[
+        bool, typer.Option("--commands", help="Print the command stream of every Ethos-U delegate, as Vela lists it.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -30,6 +33,9 @@ def show_file(
     from tosaic.report import contents
 
     data = file.read_bytes()
+    if commands:
+        _print_commands(data, contents.detect(data))
+        return
     beside = file.with_suffix(".tosaic")
     is_pte = contents.detect(data) == "pte"
     try:
@@ -58,3 +64,27 @@ def _print_text(found: Contents) -> None:
         )
     for graph in graphs:
         typer.echo(graph.text, nl=False)
+
+
+def _print_commands(data: bytes, kind: str) -> None:
+    from tosaic import npu
+    from tosaic.ethosu import blob
+    from tosaic.npu.stream import parse
+    from tosaic.runtime import pte
+    from tosaic.runtime.host import BACKEND
+
+    streams: list[tuple[str, bytes]] = []
+    if kind == "blob":
+        streams.append(("", blob.unpack(data).cmd_data))
+    elif kind == "pte":
+        program = pte.read(data)
+        for plan in program.plans:
+            for index, delegate in enumerate(plan.delegates):
+                if delegate.id == BACKEND:
+                    parts = blob.unpack(delegate.blob, named=program.named_data)
+                    streams.append((f"delegate {index} of `{plan.name}`, ", parts.cmd_data))
+    if not streams:
+        raise Invalid("there is no Ethos-U command stream in this file", fix="give a .pte compiled for an Ethos-U")
+    for label, stream in streams:
+        typer.echo(f"# {label}{parse(stream).accelerator}, {len(stream):,} bytes")
+        typer.echo(npu.disassemble(stream), nl=False)

@@ -143,6 +143,24 @@ def convolve(
     return Tensor((n, c, h, w), value.dtype, value, perm=NHWC, q=q)
 
 
+def weigh(
+    lo: Lowering,
+    x: Tensor,
+    weight: Array,
+    divisor: int = 1,
+    *,
+    stride: tuple[int, int] = (1, 1),
+    depthwise: bool = False,
+) -> Tensor:
+    """A convolution of codes with whole int8 numbers, divided and rounded once; the result is on the input's grid."""
+    q = lo.codes(x).q
+    assert q is not None
+    unit = QParams((1.0 / divisor,), (0,), DType.I8, -127, 127)
+    weight = np.ascontiguousarray(weight)
+    out = convolve(lo, x, weight, unit, None, pad=(0, 0, 0, 0), stride=stride, dilation=(1, 1), depthwise=depthwise)
+    return replace(lo.quantize(out, q), q=q)
+
+
 def _exact(
     lo: Lowering,
     x: Tensor,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -108,19 +108,24 @@ def run(
     return [_read_output(memory, io, np.dtype(dtype)) for io, dtype in zip(output_io, dtypes, strict=True)]
 
 
+class _BlobOptions(TypedDict, total=False):
+    """The keyword arguments that `run_blob` hands on."""
+
+    fast_scratch_size: int
+    trace: Trace | None
+    check_uninitialised: bool
+    check_waits: bool
+    cache: WeightCache | None
+    limits: Limits
+
+
 def run_blob(
     blob: bytes,
     inputs: Sequence[npt.NDArray[np.generic]],
     output_dtypes: Sequence[npt.DTypeLike] | None = None,
-    *,
-    fast_scratch_size: int = 0,
-    trace: Trace | None = None,
-    check_uninitialised: bool = False,
-    check_waits: bool = False,
-    cache: WeightCache | None = None,
-    limits: Limits = DEFAULT_LIMITS,
+    **options: Unpack[_BlobOptions],
 ) -> list[Numbers]:
-    """As `run`, for the blob of an Ethos-U delegate."""
+    """As `run`, for the blob of an Ethos-U delegate; it does not say how much fast scratch it needs."""
     from tosaic.ethosu.blob import unpack
 
     parts = unpack(blob)
@@ -132,12 +137,7 @@ def run_blob(
         parts.inputs,
         parts.outputs,
         output_dtypes=output_dtypes,
-        fast_scratch_size=fast_scratch_size,
-        trace=trace,
-        check_uninitialised=check_uninitialised,
-        check_waits=check_waits,
-        cache=cache,
-        limits=limits,
+        **options,
     )
 
 

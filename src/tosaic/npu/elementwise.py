@@ -14,6 +14,8 @@ from tosaic.npu.record import FeatureMap, Op, Shape, read_map
 from tosaic.npu.registers import Family
 
 _UNARY = frozenset({"ABS", "CLZ", "NOT"})
+#: These need more than their two operands.
+_SPECIAL = frozenset({"ADD", "SUB", "SHR", "SHL", "LSR", "DIV"})
 #: U55 shifts the operand that it does not scale left by this much, by element size in bits.
 _LEFT_SHIFTS = {8: 19, 16: 14}
 
@@ -21,7 +23,7 @@ _LEFT_SHIFTS = {8: 19, 16: 14}
 def run_elementwise(op: Op, memory: Memory) -> None:
     """Execute ELEMENTWISE."""
     mode = op.mode
-    if mode not in _UNARY and mode not in _BINARY and mode not in ("ADD", "SUB", "SHR"):
+    if mode not in _UNARY and mode not in _BINARY and mode not in _SPECIAL:
         raise UnknownField("elementwise_mode", mode, offset=op.offset, why="it has not been seen in a stream")
     output = read_output(op, memory, None)
     for first, rows in output.pieces():
@@ -91,18 +93,19 @@ def _count_leading_zeros(a: Numbers) -> Numbers:
 def _apply_binary(op: Op, a: Numbers, b: Numbers, mode: str) -> Numbers:
     if op.family is Family.U85:
         a, b = _scale_input(op, a, "IFM"), _scale_input(op, b, "IFM2")
-    elif mode in ("ADD", "SUB"):
-        a, b = _scale_pair(op, a, b)
-    # Scales belong to the registers, operands to the operation: swap after scaling.
-    if op.family is not Family.U85 and op.name("IFM2_BROADCAST", "operand_order") == "ORDER_A":
-        a, b = b, a
+    else:
+        if op.name("IFM2_BROADCAST", "operand_order") == "ORDER_A":
+            a, b = b, a
+        if mode in ("ADD", "SUB"):
+            # Scales belong to the operands, not to the registers.
+            a, b = _scale_pair(op, a, b)
     match mode:
         case "ADD":
             return a + b
         case "SUB":
             return a - b
-        case "SHR":
-            return _shift_right(op, a, b)
+        case "SHR" | "SHL" | "LSR":
+            return _shift(op, a, b, mode)
         case "DIV":
             if not np.all(b):
                 raise Fault("a number is divided by zero", offset=op.offset)
@@ -144,17 +147,15 @@ def _scale_pair(op: Op, a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
     return (scaled, other) if mode == "OPA_32" else (other, scaled)
 
 
-def _shift_right(op: Op, a: Numbers, b: Numbers) -> Numbers:
-    """Arithmetic shift; the output's rounding decides about the bits that are lost."""
-    _check_shift(op, b)
-    if read_rounding(op) == "floor":
-        return a >> b
-    return (a + (1 << b >> 1)) >> b
-
-
-def _check_shift(op: Op, b: Numbers) -> None:
+def _shift(op: Op, a: Numbers, b: Numbers, mode: str) -> Numbers:
+    """Shifts by 0 to 31; for an arithmetic one the output's rounding decides about the bits that are lost."""
     if b.size and (b.min() < 0 or b.max() > 31):
         raise Fault("a number is shifted by less than 0 or more than 31", offset=op.offset)
+    if mode == "SHL":
+        return _wrap(a << b)
+    if mode == "LSR":
+        return _wrap((a & 0xFFFF_FFFF) >> b)
+    return a >> b if read_rounding(op) == "floor" else (a + (1 << b >> 1)) >> b
 
 
 def _divide(a: Numbers, b: Numbers) -> Numbers:
@@ -172,9 +173,6 @@ _BINARY: Mapping[str, Callable[[Numbers, Numbers], Numbers]] = MappingProxyType(
         "MUL": lambda a, b: a * b,
         "MIN": np.minimum,
         "MAX": np.maximum,
-        "SHL": lambda a, b: _wrap(a << (b & 31)),
-        "LSR": lambda a, b: _wrap((a & 0xFFFF_FFFF) >> (b & 31)),
-        "DIV": _divide,
         "CMP_EQ": lambda a, b: -(a == b).astype(np.int64),
         "CMP_NE": lambda a, b: -(a != b).astype(np.int64),
         "CMP_GE": lambda a, b: -(a >= b).astype(np.int64),

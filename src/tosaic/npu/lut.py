@@ -51,14 +51,20 @@ def forget_tables(op: Op, memory: Memory) -> None:
     """After an operation without a table, where the RAM for tables also holds accumulators."""
     written = memory.regions[INTERNAL].written
     shares = op.family is Family.U55 and op.macs in _SHARED
-    if written is not None and shares and op.name("ACTIVATION", "activation_function") == "RELU":
+    if written is not None and shares and not find_function(op):
         written[...] = False
+
+
+def find_function(op: Op) -> str:
+    """The name of the table function that an operation uses; empty for a plain clamp."""
+    function = op.name("ACTIVATION", "activation_function")
+    return "" if function in ("RELU", "LUT_NONE") else function
 
 
 def find_table(op: Op, memory: Memory, target: FeatureMap) -> Table | None:
     """The table that an operation's activation names, None for a plain clamp."""
-    function = op.name("ACTIVATION", "activation_function")
-    if function in ("RELU", "LUT_NONE"):
+    function = find_function(op)
+    if not function:
         return None
     return _find_u85(op, memory, function) if op.family is Family.U85 else _find_u55(op, memory, function, target)
 

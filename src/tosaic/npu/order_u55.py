@@ -10,11 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from tosaic.npu.errors import Malformed
+from tosaic.npu.order import PART, Place
 from tosaic.npu.record import Kind, Op, Shape, Window
 from tosaic.npu.registers import Family
 
 _IFM_GROUP = 8
-_PART = 8
+
+
+def count_cores(op: Op) -> int:
+    """The cores of a U55 or U65, between which the output channels of a convolution are dealt out."""
+    cores = 2 if op.family is Family.U65 and op.macs == 512 else 1
+    if op.family is Family.U65 and op.get("PARALLEL_MODE") != cores - 1:
+        raise op.unknown("PARALLEL_MODE", why=f"the accelerator has {cores} cores")
+    return cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +53,15 @@ class OrderU55:
             inputs=depth,
             taps_y=window.taps_y,
             taps_x=window.taps_x,
-            part_y=_PART // window.dilation_y,
-            part_x=_PART // window.dilation_x,
+            part_y=PART // window.dilation_y,
+            part_x=PART // window.dilation_x,
             depthwise=depthwise,
             part_kernel=not depthwise and op.get("KERNEL_STRIDE", "weight_order") == 1,
             wide=op.name("IFM_PRECISION", "activation_precision") == "B16",
             block=op.get("OFM_BLK_DEPTH_M1") + 1,
             group=4 if op.macs == 32 else 8,
             # A core without output channels has no stream.
-            streams=min(ofm.depth, 2 if op.family is Family.U65 and op.macs == 512 else 1),
+            streams=min(ofm.depth, count_cores(op)),
         )
 
     @property
@@ -77,9 +85,9 @@ class OrderU55:
         volume = np.zeros((self.taps_y, self.taps_x, self.inputs + 32, outputs + self.group), np.float32)
         at, fits = 0, True
         for place in self._places(outputs, block):
-            sizes = place.sizes(self)
+            sizes = self._sizes(place)
             end = at + math.prod(sizes)
-            fits = place.put(self, stream[at:end].reshape(sizes), volume) and fits
+            fits = self._put(place, stream[at:end].reshape(sizes), volume) and fits
             at = end
         if not fits or volume[:, :, self.inputs :].any() or volume[..., outputs:].any():
             raise Malformed("the padding of a weight stream is not zero", offset=offset)
@@ -89,26 +97,26 @@ class OrderU55:
         """How many weights a core's stream holds, padding included."""
         whole, rest = divmod(outputs, block)
         groups = whole * -(-block // self.group) + -(-rest // self.group)
-        inputs = sum(groups for _, groups in self._input_blocks()) * self.deep
-        elements = sum(self.pad(rows * columns) for _, _, rows, columns in self._kernel_parts())
+        inputs = sum(groups for _, groups in self._input_blocks()) * self._deep
+        elements = sum(self._pad(rows * columns) for _, _, rows, columns in self._kernel_parts())
         return groups * self.group * inputs * elements
 
     @property
-    def deep(self) -> int:
+    def _deep(self) -> int:
         """Input channels in a group."""
         return 1 if self.depthwise else _IFM_GROUP
 
-    def pad(self, elements: int) -> int:
+    def _pad(self, elements: int) -> int:
         """Kernel elements with those that fill up the last round."""
         step = 4 if self.depthwise else (2 if self.wide else 4) if self.part_kernel else 1
         return -(-elements // step) * step
 
-    def _places(self, outputs: int, block: int) -> Iterator[_Place]:
+    def _places(self, outputs: int, block: int) -> Iterator[Place]:
         for first_out in range(0, outputs, block):
             groups = -(-min(block, outputs - first_out) // self.group)
             for first_in, in_groups in self._input_blocks():
                 for y, x, rows, columns in self._kernel_parts():
-                    yield _Place(first_out, groups, first_in, in_groups, y, x, rows, columns)
+                    yield Place(first_out, groups, first_in, in_groups, y, x, rows, columns)
 
     def _input_blocks(self) -> Iterator[tuple[int, int]]:
         """First input channel and number of input groups of each block; depth first always fills its blocks."""
@@ -125,35 +133,16 @@ class OrderU55:
             for x in range(0, self.taps_x, self.part_x):
                 yield y, x, min(self.part_y, self.taps_y - y), min(self.part_x, self.taps_x - x)
 
+    def _sizes(self, place: Place) -> tuple[int, int, int, int, int, int]:
+        """The weights of a part in the order of the stream: input groups stand outside or inside the kernel."""
+        outer, inner = (place.in_groups, 1) if self.part_kernel else (1, place.in_groups)
+        return outer, place.groups, self._pad(place.rows * place.columns), inner, self.group, self._deep
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A part of the kernel for one block of output and input channels."""
-
-    first_out: int
-    groups: int
-    first_in: int
-    in_groups: int
-    y: int
-    x: int
-    rows: int
-    columns: int
-
-    def sizes(self, order: OrderU55) -> tuple[int, int, int, int, int, int]:
-        """The weights in the order of the stream: input groups stand outside or inside the kernel."""
-        outer, inner = (self.in_groups, 1) if order.part_kernel else (1, self.in_groups)
-        return outer, self.groups, order.pad(self.rows * self.columns), inner, order.group, order.deep
-
-    def put(self, order: OrderU55, part: npt.NDArray[np.int16], volume: npt.NDArray[np.float32]) -> bool:
+    def _put(self, place: Place, part: npt.NDArray[np.int16], volume: npt.NDArray[np.float32]) -> bool:
         """Put a part of the stream into the volume; False if its padding is not zero."""
         outer, groups, _, inner, group, deep = part.shape
-        count = self.rows * self.columns
-        target = volume[
-            self.y : self.y + self.rows,
-            self.x : self.x + self.columns,
-            self.first_in : self.first_in + self.in_groups * deep,
-            self.first_out : self.first_out + groups * group,
-        ].reshape(self.rows, self.columns, outer, inner, deep, groups, group)
-        elements = part[:, :, :count].reshape(outer, groups, self.rows, self.columns, inner, group, deep)
+        rows, columns, count = place.rows, place.columns, place.rows * place.columns
+        target = place.cut(volume, deep, group).reshape(rows, columns, outer, inner, deep, groups, group)
+        elements = part[:, :, :count].reshape(outer, groups, rows, columns, inner, group, deep)
         target[...] = elements.transpose(2, 3, 0, 4, 6, 1, 5)
         return not part[:, :, count:].any()

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tosaic.npu.errors import Malformed, UnknownField
+from tosaic.npu.order import PART, Place
 from tosaic.npu.record import Kind, Op, Shape, Window
 
-_PART = 8
 #: Output channels that one core takes in a row.
 _INTERLEAVE = 4
 _CORES = {128: 1, 256: 1, 512: 2, 1024: 4, 2048: 4}
@@ -67,8 +67,8 @@ class OrderU85:
             inputs=depth,
             taps_y=window.taps_y,
             taps_x=window.taps_x,
-            part_y=_PART // window.dilation_y,
-            part_x=_PART // window.dilation_x,
+            part_y=PART // window.dilation_y,
+            part_x=PART // window.dilation_x,
             # Only part kernel first and depthwise walk the kernel in the phases of its stride.
             stride_y=window.stride_y if part_kernel or depthwise else 1,
             stride_x=window.stride_x if part_kernel or depthwise else 1,
@@ -122,8 +122,8 @@ class OrderU85:
                 )
             at = 0
             for place in self._places():
-                end = at + place.size(self)
-                if not place.put(self, stream[at:end], volume, core):
+                end = at + self._size(place)
+                if not self._put(place, stream[at:end], volume, core):
                     raise Malformed("the padding of a weight stream is not zero", offset=offset)
                 at = end
         if volume[:, :, self.inputs :].any() or volume[..., self.outputs :].any():
@@ -135,10 +135,10 @@ class OrderU85:
         whole, rest = divmod(self.outputs, self.block)
         groups = whole * -(-self.block // self.group) + -(-rest // self.group)
         in_groups = sum(-(-used // self.input_group) for _, used in self._input_blocks())
-        elements = sum(self.pad(rows * columns) for _, _, rows, columns in self._kernel_parts())
+        elements = sum(self._pad(rows * columns) for _, _, rows, columns in self._kernel_parts())
         return groups * in_groups * elements * self.input_group * self.group // self.cores
 
-    def pad(self, elements: int) -> int:
+    def _pad(self, elements: int) -> int:
         """Kernel elements with those that fill up the last round; a depthwise stream has some more in every round."""
         return -(-elements // self.rounding) * (self.rounding + self.padding)
 
@@ -150,14 +150,14 @@ class OrderU85:
         dealt = numbers[: total * self.cores].reshape(-1, self.cores, share)
         return [dealt[:, core].reshape(-1) for core in range(self.cores)]
 
-    def _places(self) -> Iterator[_Place]:
+    def _places(self) -> Iterator[Place]:
         """The parts of the stream in order; each core has its share of every one."""
         blocks, parts = list(self._input_blocks()), list(self._kernel_parts())
         for index, first_out in enumerate(range(0, self.outputs, self.block)):
             groups = -(-min(self.block, self.outputs - first_out) // self.group)
             for first_in, used in blocks if index % 2 == 0 else reversed(blocks):
                 for y, x, rows, columns in parts:
-                    yield _Place(first_out, groups, first_in, -(-used // self.input_group), y, x, rows, columns)
+                    yield Place(first_out, groups, first_in, -(-used // self.input_group), y, x, rows, columns)
 
     def _input_blocks(self) -> Iterator[tuple[int, int]]:
         """First channel and number of channels of each block of inputs."""
@@ -172,7 +172,7 @@ class OrderU85:
             for y in range(0, self.taps_y, self.part_y):
                 yield y, x, min(self.part_y, self.taps_y - y), min(self.part_x, self.taps_x - x)
 
-    def walk(self, rows: int, columns: int) -> tuple[list[int], list[int]]:
+    def _walk(self, rows: int, columns: int) -> tuple[list[int], list[int]]:
         """The kernel elements of a part: phases of the stride, in each its rows, every other one backwards."""
         ys: list[int] = []
         xs: list[int] = []
@@ -184,55 +184,25 @@ class OrderU85:
                     ys += [y] * len(line)
         return ys, xs
 
+    def _size(self, place: Place) -> int:
+        """Weights of a part in one core's share."""
+        per_element = self.input_group * self.group // self.cores
+        return place.in_groups * place.groups * self._pad(place.rows * place.columns) * per_element
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A part of the kernel for one block of output and input channels."""
-
-    first_out: int
-    groups: int
-    first_in: int
-    in_groups: int
-    y: int
-    x: int
-    rows: int
-    columns: int
-
-    def size(self, order: OrderU85) -> int:
-        """Weights in one core's share."""
-        per_element = order.input_group * order.group // order.cores
-        return self.in_groups * self.groups * order.pad(self.rows * self.columns) * per_element
-
-    def put(self, order: OrderU85, share: npt.NDArray[np.int16], volume: npt.NDArray[np.float32], core: int) -> bool:
-        """Put a core's share into the volume; False if its padding is not zero."""
-        lanes = order.group // _INTERLEAVE // order.cores
-        steps = order.input_group // order.step
-        slots, count = order.rounding + order.padding, self.rows * self.columns
-        part = share.reshape(self.in_groups, self.groups, -1, slots, steps, lanes, _INTERLEAVE, order.step)
-        if order.padding and part[:, :, :, order.rounding :].any():
+    def _put(self, place: Place, share: npt.NDArray[np.int16], volume: npt.NDArray[np.float32], core: int) -> bool:
+        """Put a core's share of a part into the volume; False if its padding is not zero."""
+        lanes, steps = self.group // _INTERLEAVE // self.cores, self.input_group // self.step
+        slots, count = self.rounding + self.padding, place.rows * place.columns
+        in_groups, groups = place.in_groups, place.groups
+        part = share.reshape(in_groups, groups, -1, slots, steps, lanes, _INTERLEAVE, self.step)
+        if self.padding and part[:, :, :, self.rounding :].any():
             return False
-        part = part[:, :, :, : order.rounding].reshape(self.in_groups, self.groups, -1, *part.shape[4:])
-        if part[:, :, count:].any():
-            return False
-        ys, xs = order.walk(self.rows, self.columns)
-        target = volume[
-            self.y : self.y + self.rows,
-            self.x : self.x + self.columns,
-            self.first_in : self.first_in + self.in_groups * order.input_group,
-            self.first_out : self.first_out + self.groups * order.group,
-        ].reshape(
-            self.rows,
-            self.columns,
-            self.in_groups,
-            steps,
-            order.step,
-            self.groups,
-            lanes,
-            order.cores,
-            _INTERLEAVE,
-        )
+        part = part[:, :, :, : self.rounding].reshape(in_groups, groups, -1, *part.shape[4:])
+        ys, xs = self._walk(place.rows, place.columns)
+        channels = (in_groups, steps, self.step, groups, lanes, self.cores, _INTERLEAVE)
+        target = place.cut(volume, self.input_group, self.group).reshape(place.rows, place.columns, *channels)
         target[ys, xs, :, :, :, :, :, core] = part[:, :, :count].transpose(2, 0, 3, 6, 1, 4, 5)
-        return True
+        return not part[:, :, count:].any()
 
 
 def _find_input_block(macs: int, group: int, part_kernel: bool, sparse: bool, precision: str) -> int:

@@ -67,7 +67,7 @@ class Output:
             memory.chains[self.target.region] = result
             return
         if self.target.storage is Storage.NONE:
-            return
+            raise self.op.unknown("OFM_PRECISION", "activation_storage", "a result that goes nowhere is not known")
         result = result.transpose(self.permutation)
         if self.flipped is not None:
             result = np.flip(result, self.flipped)
@@ -153,8 +153,6 @@ def _read_scale(op: Op, records: Scale | None) -> Scale | None:
         if records is None and op.mode not in _UNSCALED:
             raise op.unknown("OFM_PRECISION", "scale_mode", f"{op.mode} has no scales per channel")
         return records
-    if op.get_or(0, "OFM_SCALE", "dbl_rnd"):
-        raise op.unknown("OFM_SCALE", "dbl_rnd")
     factor, shift = op.get("OFM_SCALE", "scale"), op.get("OFM_SCALE", "shift")
     return Scale(np.array(factor), np.array(shift), np.array(0), read_rounding(op))
 
@@ -162,6 +160,8 @@ def _read_scale(op: Op, records: Scale | None) -> Scale | None:
 def read_rounding(op: Op) -> str:
     """The rounding of the output stage."""
     if op.family is Family.U85:
+        if op.get("OFM_SCALE", "dbl_rnd"):
+            raise op.unknown("OFM_SCALE", "dbl_rnd")
         name = op.name("OFM_SCALE", "round_mode")
         modes = {"DOUBLE_SYMMETRIC": "double", "NATURAL": "natural", "TRUNCATE_TO_LOWER": "floor"}
         field = "OFM_SCALE.round_mode"

@@ -66,11 +66,6 @@ class Op:
         found = next(f for f in command.fields if not field or f.name == field)
         return found.get(self._raw(register))
 
-    def get_or(self, default: int, register: str, field: str = "") -> int:
-        """As `get`, but for a register that may not have been set or that this family does not have."""
-        known = register in _COMMANDS_BY_NAME[self.family] and f"SET_{register}" in self.registers
-        return self.get(register, field) if known else default
-
     def name(self, register: str, field: str = "") -> str:
         """The name of a field's value, without the field's own name before it."""
         command = self._find(register)

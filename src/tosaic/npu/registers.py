@@ -282,8 +282,8 @@ _U85_ONLY = """
 0x4093 SET_WEIGHT2_LENGTH length:16+32
 0x4094 SET_WEIGHT3_BASE addr
 0x4095 SET_WEIGHT3_LENGTH length:16+32
-0x4096 SET_RESIZE_X one_step_int:0+4 blk_step_int:4+11 one_step_mod:16+11 blk_step_mod:32+11
-0x4097 SET_RESIZE_Y one_step_int:0+4 blk_step_int:4+11 one_step_mod:16+11 blk_step_mod:32+11
+0x4096 SET_RESIZE_X_STEP one_step_int:0+4 blk_step_int:4+11 one_step_mod:16+11 blk_step_mod:32+11
+0x4097 SET_RESIZE_Y_STEP one_step_int:0+4 blk_step_int:4+11 one_step_mod:16+11 blk_step_mod:32+11
 0x4100 OP_BRANCH branch_cond:0+1=branch_cond branch_target:16+32
 """
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tosaic.errors import ToolFailed
 from tosaic.npu.errors import Malformed, TooMuch
 from tosaic.npu.memory import Memory
-from tosaic.npu.order_u55 import OrderU55
+from tosaic.npu.order_u55 import OrderU55, count_cores
 from tosaic.npu.order_u85 import OrderU85
 from tosaic.npu.output import Scale, read_rounding
 from tosaic.npu.record import Op, Shape, Window
@@ -105,7 +105,7 @@ def decode_streams(streams: Sequence[bytes], offset: int) -> list[npt.NDArray[np
 def load_scales(op: Op, memory: Memory, depth: int) -> Scale:
     """Bias, factor and shift of every output channel."""
     region = op.get("SCALE_REGION")
-    cores = 2 if op.family is Family.U65 and op.macs == 512 else 1
+    cores = 1 if op.family is Family.U85 else count_cores(op)
     parts = np.zeros((depth, _RECORD_BYTES), np.uint8)
     for core in range(cores):
         rows = parts[core::cores]

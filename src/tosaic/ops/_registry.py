@@ -34,6 +34,8 @@ FAMILIES = (
     "arrange",
     "pad",
     "index",
+    "compare",
+    "resize",
     "norm",
     "attention",
 )

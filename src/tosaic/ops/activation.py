@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -290,14 +290,52 @@ def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
     return arith.total(lo, bounded(lo, self, 0.0, math.inf), below)
 
 
-def softmax_of(aten: Any, x: Any, dim: int, mask: Any = None) -> Any:
-    """exp(x - max) over its sum; `mask` (ones and zeros) leaves elements out."""
-    shifted = aten("sub.Tensor", x, aten("amax.default", x, [dim], True))
-    powers = aten("exp.default", shifted)
-    if mask is not None:
-        powers = aten("mul.Tensor", powers, mask)
+#: what is so low before a softmax is left out of it
+_HIDDEN = -1e4
+
+
+def softmax_of(aten: Any, x: Any, dim: int, keep: Any = None) -> Any:
+    """exp(x - max) over its sum. `keep` (booleans, or ones and zeros) leaves elements out, a mask before it too."""
+    x, hide = unmasked(aten, x)
+    powers = aten("exp.default", aten("sub.Tensor", x, aten("amax.default", x, [dim], True)))
+    if keep is not None and aten.is_bool(keep):
+        powers = aten("where.ScalarOther", keep, powers, 0.0)
+    elif keep is not None:
+        powers = aten("mul.Tensor", powers, keep)
+    if hide is not None:
+        powers = hide(powers)
     total = aten("sum.dim_IntList", powers, [dim], True)
     return aten("mul.Tensor", powers, aten("reciprocal.default", total))
+
+
+def unmasked(aten: Any, x: Any) -> tuple[Any, Callable[[Any], Any] | None]:
+    """Scores without the mask that sets some of them to minus infinity, and what hides these after the exponential.
+
+    Codes have no infinity: it would become the lowest score that was seen, which is not nothing.
+    """
+    args: list[Any] = list(getattr(x, "args", []))
+    name = str(getattr(x, "target", ""))
+    if name == "aten.masked_fill.Scalar" and args[2] <= _HIDDEN:
+        return args[0], lambda powers: aten("masked_fill.Scalar", powers, args[1], 0.0)
+    if name == "aten.where.ScalarOther" and args[2] <= _HIDDEN:
+        return args[1], lambda powers: aten("where.ScalarOther", args[0], powers, 0.0)
+    if name in ("aten.add.Tensor", "aten.where.self", "aten.masked_fill.Tensor") and not x.kwargs:
+        data = aten.data(args[-1]) if hasattr(args[-1], "op") else None
+        if data is not None and bool((data <= _HIDDEN).any()):
+            return _without(aten, name, args, data)
+    return x, None
+
+
+def _without(aten: Any, name: str, args: Sequence[Any], data: Any) -> tuple[Any, Callable[[Any], Any] | None]:
+    if name == "aten.add.Tensor":
+        seen = data > _HIDDEN
+        rest = np.where(seen, data, 0.0).astype(np.float32)
+        scores = aten("add.Tensor", args[0], aten.constant(rest)) if rest.any() else args[0]
+        return scores, lambda powers: aten("mul.Tensor", powers, aten.constant(seen.astype(np.float32)))
+    condition, scores = (args[0], args[1]) if name == "aten.where.self" else (args[1], args[0])
+    if name == "aten.where.self":
+        return scores, lambda powers: aten("where.ScalarOther", condition, powers, 0.0)
+    return scores, lambda powers: aten("masked_fill.Scalar", powers, condition, 0.0)
 
 
 def _expand_softmax(aten: Any, self: Any, dim: int, **_: Any) -> Any:
@@ -318,8 +356,18 @@ composite(
         call(lambda x: F.softmax(x, dim=-2), f32(2, 4, 6)),
         call(lambda x: F.softmax(x, dim=-1, dtype=torch.float32), f32(2, 6)),
         call(lambda x: torch.softmax(x, -1), f32(2, 8, low=-20.0, high=20.0)),
+        call(lambda x: torch.softmax(x.masked_fill(_causal(5), -math.inf), -1), f32(2, 5, 5)),
+        call(lambda x: torch.softmax(torch.where(_causal(5), -1e9, x), -1), f32(1, 3, 5, 5)),
+        call(lambda x: torch.softmax(torch.where(~_causal(5), x, -1e9), -1), f32(5, 5)),
+        call(lambda x: torch.softmax(x + torch.zeros(4, 4).masked_fill(_causal(4), -math.inf), -1), f32(3, 4, 4)),
+        call(lambda x: torch.softmax(x.masked_fill(x > 1.0, -math.inf), -1), f32(3, 17)),
     ],
 )
+
+
+def _causal(size: int) -> Any:
+    """Used by samples: a constant mask of what lies ahead."""
+    return torch.ones(size, size, dtype=torch.bool).triu(1)
 
 
 def _expand_log_softmax(aten: Any, self: Any, dim: int, **_: Any) -> Any:

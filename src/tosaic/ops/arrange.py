@@ -94,14 +94,10 @@ def _moves_by_conv(lo: Lowering, x: Tensor, channels: int) -> bool:
     return lo.target.is_npu and x.q is not None and x.dtype is DType.I8 and channels <= MOST_CHANNELS
 
 
-def _picked(lo: Lowering, image: Value, q: QParams, weight: Array, stride: tuple[int, int] = (1, 1)) -> Value:
+def _picked(lo: Lowering, image: Value, q: QParams, weight: Array) -> Value:
     """A convolution with one 1 per output channel: codes come through it unchanged."""
     n, h, w, c = image.shape
-    x = Tensor((n, c, h, w), image.dtype, image, perm=NHWC, q=q)
-    unit = QParams((1.0,), (0,), DType.I8, -127, 127)
-    how = {"pad": (0, 0, 0, 0), "stride": stride, "dilation": (1, 1), "depthwise": False}
-    out = lo.quantize(arith.convolve(lo, x, np.ascontiguousarray(weight), unit, None, **how), q)
-    return lo.arrange(out, NHWC)
+    return lo.arrange(arith.weigh(lo, Tensor((n, c, h, w), image.dtype, image, perm=NHWC, q=q), weight), NHWC)
 
 
 def _image(lo: Lowering, value: Value, shape: Sequence[int], like: Tensor) -> Tensor:

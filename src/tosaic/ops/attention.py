@@ -1,4 +1,4 @@
-"""Attention: scaled_dot_product_attention as matmul, softmax, matmul."""
+"""Attention: scaled_dot_product_attention as matmul, softmax, matmul. nn.MultiheadAttention is made of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from tosaic.errors import Unsupported
 from tosaic.ops._registry import composite
-from tosaic.ops._samples import F, call, f32, torch
+from tosaic.ops._samples import F, call, f32, module, nn, torch
 from tosaic.ops.activation import softmax_of
 
 
@@ -39,7 +39,7 @@ def _expand_attention(
         if data is not None and data.dtype == np.bool_:
             keep = aten.constant(data.astype(np.float32))
         elif data is None and aten.is_bool(attn_mask):
-            raise Unsupported("a boolean attention mask is computed at run time", "make the mask a buffer, or additive")
+            keep = attn_mask
         else:
             scores = aten("add.Tensor", scores, attn_mask)
     return aten("matmul.default", softmax_of(aten, scores, -1, keep), value)
@@ -62,5 +62,37 @@ composite(
             lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=torch.eye(4, dtype=torch.bool)),
             *[f32(1, 2, 4, 8)] * 3,
         ),
+        call(
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=_ahead(5)),
+            *[f32(3, 1, 5, 64)] * 3,
+        ),
+        call(
+            lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m > 0.0),
+            *[f32(1, 2, 4, 8)] * 3,
+            f32(4, 4),
+        ),
+        module(lambda: _self_attention(16, 4), f32(2, 5, 16)),
+        module(lambda: _self_attention(16, 4, need_weights=False), f32(1, 5, 16)),
+        module(lambda: _self_attention(16, 2, attn_mask=_ahead(5)), f32(3, 5, 16)),
+        module(lambda: _self_attention(16, 2, need_weights=False, attn_mask=_ahead(5)), f32(3, 5, 16)),
     ],
 )
+
+
+def _ahead(size: int) -> Any:
+    """Used by samples: the usual float mask of what lies ahead."""
+    return torch.full((size, size), -math.inf).triu(1)
+
+
+def _self_attention(width: int, heads: int, **how: Any) -> Any:
+    """Used by samples: nn.MultiheadAttention of a tensor with itself."""
+
+    class SelfAttention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
+
+        def forward(self, x: Any) -> Any:
+            return self.attention(x, x, x, **how)[0]
+
+    return SelfAttention()

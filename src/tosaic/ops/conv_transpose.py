@@ -85,7 +85,7 @@ def _transposed(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None, up
         wide = _spread(kernel, up.dilation)
         # An Ethos-U multiplies by all the zeros between the pixels of a TRANSPOSE_CONV2D: 3 to 5 times the cycles.
         if lo.target.is_npu and lo.next_q is not None:
-            return by_phases(lo, x, wide, q, bias, up, groups)
+            return by_phases(lo, x, wide, q, bias, up, groups, lo.next_q)
         if groups == 1 and not lo.target.is_npu:
             return _scattered(lo, x, wide, q, bias, up)
     return _by_zeros(lo, x, kernel, q, bias, up, groups)
@@ -109,7 +109,14 @@ def _scattered(lo: Lowering, x: Tensor, kernel: Array, q: QParams | None, bias: 
 
 
 def by_phases(
-    lo: Lowering, x: Tensor, kernel: Array, q: QParams | None, bias: Tensor | None, up: Upward, groups: int
+    lo: Lowering,
+    x: Tensor,
+    kernel: Array,
+    q: QParams | None,
+    bias: Tensor | None,
+    up: Upward,
+    groups: int,
+    out_q: QParams,
 ) -> Tensor:
     """Plain convolutions for the pixels of a stride x stride block; the kernel is [O, KH, KW, I/groups].
 
@@ -127,7 +134,7 @@ def by_phases(
         first, last = p // s, -(-end // s) - 1
         pads += [k - 1 - first, last - (n - 1)]
     image, pad = _trim(lo, x, pads, taps)
-    rows = [_row(lo, image, block, q, bias, pad, groups) for block in blocks]
+    rows = [_row(lo, image, block, q, bias, pad, groups, out_q) for block in blocks]
     n, h, w, _ = rows[0].shape
     wide = rows[0] if sh == 1 else tosa.concat(lo.b, rows, 2)
     fine = lo.emit(lo.reshape(of_value(wide), (n, h * sh, w * sw, o)))
@@ -135,7 +142,7 @@ def by_phases(
     size = [end - p for p, end in zip(up.padding, up.end, strict=True)]
     if (*start, *size) != (0, 0, *fine.shape[1:3]):
         fine = tosa.slice(lo.b, fine, (0, *start, 0), (n, *size, o))
-    return Tensor((n, o, *size), fine.dtype, fine, perm=NHWC, q=lo.next_q if x.q is not None else None)
+    return Tensor((n, o, *size), fine.dtype, fine, perm=NHWC, q=out_q)
 
 
 def _row(
@@ -146,9 +153,10 @@ def _row(
     bias: Tensor | None,
     pad: tuple[int, int, int, int],
     groups: int,
+    out_q: QParams,
 ) -> Value:
     """The pixels of one row of a block, one after the other along the channels: [N, H, W, columns * O]."""
-    columns, out_q = block.shape[0], lo.next_q
+    columns = block.shape[0]
     if groups > 1:
         kernels = [of_array(np.ascontiguousarray(b.transpose(0, 3, 1, 2)), _dtype(x, q), q) for b in block]
         parts = [convolution(lo, x, k, bias, (1, 1), pad, (1, 1), groups) for k in kernels]
@@ -158,9 +166,7 @@ def _row(
         offset = None if bias is None else of_array(np.tile(bias.real().reshape(-1), columns), DType.F32)
         how: dict[str, Any] = {"pad": pad, "stride": (1, 1), "dilation": (1, 1), "depthwise": False}
         parts = [arith.convolve(lo, x, kernel, many, offset, **how)]
-    if x.q is not None and out_q is not None:
-        parts = [lo.quantize(p, out_q) if p.is_accumulator else p for p in parts]
-    values = [lo.arrange(p, NHWC) for p in parts]
+    values = [lo.arrange(lo.quantize(p, out_q) if p.is_accumulator else p, NHWC) for p in parts]
     return values[0] if len(values) == 1 else tosa.concat(lo.b, values, 3)
 
 

@@ -17,7 +17,6 @@ from tosaic.ops._registry import Limit, op
 from tosaic.ops._rules import integers
 from tosaic.ops._samples import NOT_U55, F, Sample, call, f32, i32, module, nn, torch
 from tosaic.ops.shape import cut, joined, movable, tiled
-from tosaic.quantizer.qparams import QParams
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.ir import Array, DType, Value
 
@@ -87,19 +86,14 @@ def mixed(lo: Lowering, x: Tensor, dim: int, rows: Array, divisor: int) -> Tenso
 
     It is a 1x1 convolution with that dimension as channels.
     """
-    assert x.q is not None
     if x.has_reshape:
         x = lo.settle(x)
     others = sorted((d for d in range(x.rank) if d != dim), key=lambda d: x.perm[d])
     order = (*others, dim)
     last = lo.permute(x, order)
-    count = prod(last.shape[:-1])
-    image = lo.permute(lo.reshape(last, (1, 1, count, last.shape[-1])), (0, 3, 1, 2))
-    unit = QParams((1.0 / divisor,), (0,), DType.I8, -127, 127)
-    weight = np.ascontiguousarray(rows).reshape(rows.shape[0], 1, 1, rows.shape[1])
-    how: dict[str, Any] = {"pad": (0, 0, 0, 0), "stride": (1, 1), "dilation": (1, 1), "depthwise": False}
-    out = lo.quantize(arith.convolve(lo, image, weight, unit, None, **how), x.q)
-    flat = lo.reshape(lo.permute(replace(out, q=x.q), (0, 2, 3, 1)), (*last.shape[:-1], rows.shape[0]))
+    image = lo.permute(lo.reshape(last, (1, 1, prod(last.shape[:-1]), last.shape[-1])), (0, 3, 1, 2))
+    out = arith.weigh(lo, image, rows.reshape(rows.shape[0], 1, 1, rows.shape[1]), divisor)
+    flat = lo.reshape(lo.permute(out, (0, 2, 3, 1)), (*last.shape[:-1], rows.shape[0]))
     return lo.permute(flat, inverse(order))
 
 

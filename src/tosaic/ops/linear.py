@@ -1,4 +1,4 @@
-"""Matrix products: linear, addmm, mm, bmm, matmul."""
+"""Matrix products: linear, addmm, baddbmm, mm, bmm, matmul."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tosaic.errors import Unsupported
 from tosaic.lower import arith
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Tensor, broadcast, of_value
-from tosaic.ops._registry import op
+from tosaic.ops._registry import composite, op
 from tosaic.ops._samples import Sample, call, f32, module, nn, torch
 from tosaic.quantizer.qparams import accumulator
 from tosaic.tosa import ops as tosa
@@ -124,6 +124,23 @@ def addmm(lo: Lowering, self: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 
         product = arith.product(lo, product, lo.scalar(alpha, product))
     addend = self if beta == 1 else arith.product(lo, self, lo.scalar(beta, self))
     return arith.total(lo, product, addend)
+
+
+def _expand_baddbmm(aten: Any, self: Any, batch1: Any, batch2: Any, beta: float = 1, alpha: float = 1) -> Any:
+    product = aten("bmm.default", batch1, batch2)
+    addend = self if beta == 1 else aten("mul.Tensor", self, beta)
+    return aten("add.Tensor", product if alpha == 1 else aten("mul.Tensor", product, alpha), addend)
+
+
+composite(
+    "baddbmm",
+    "aten.baddbmm.default",
+    expand=_expand_baddbmm,
+    samples=lambda: [
+        call(lambda b, x, y: torch.baddbmm(b, x, y), f32(1, 3), f32(2, 4, 17), f32(2, 17, 3)),
+        call(lambda b, x, y: torch.baddbmm(b, x, y, beta=0.5, alpha=2.0), f32(1, 2, 3), f32(1, 2, 4), f32(1, 4, 3)),
+    ],
+)
 
 
 @op(

@@ -93,10 +93,7 @@ class Emitter:
     def data(self, node: Node) -> Array | None:
         if node.op != "get_attr":
             return None
-        value: Any = self.module
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
-        return value.detach().numpy()
+        return attribute(self.module, node).detach().numpy()
 
     @staticmethod
     def is_bool(node: Node) -> bool:
@@ -116,18 +113,43 @@ def buffer(module: GraphModule, tensor: torch.Tensor, before: Node) -> Node:
     return node
 
 
-def fold_factories(module: GraphModule) -> None:
-    """Make `torch.eye(4)` and the like buffers: their numbers are needed before any dialect changes them."""
+def fold_constants(module: GraphModule) -> None:
+    """Make what follows from no input and no parameter a buffer: `torch.eye(4)`, a mask made of it.
+
+    Its numbers are needed before any dialect changes them, and it is not quantised step by step.
+    """
+    fixed: set[Node] = set()
     for node in list(module.graph.nodes):
+        if node.op == "get_attr" and _is_fixed(module, node):
+            fixed.add(node)
         value = node.meta.get("val")
-        if node.op != "call_function" or node.all_input_nodes or not isinstance(value, torch.Tensor):
+        if node.op != "call_function" or not isinstance(value, torch.Tensor) or mutates(node):
+            continue
+        if not fixed.issuperset(node.all_input_nodes) or any(isinstance(d, torch.SymInt) for d in value.shape):
             continue
         if torch.Tag.nondeterministic_seeded in getattr(torch_op(node), "tags", ()):
             continue
-        with module.graph.inserting_before(node):
-            made = buffer(module, torch_op(node)(*node.args, **node.kwargs), node)
+        args, kwargs = (map_arg(a, lambda n: attribute(module, n)) for a in (node.args, node.kwargs))
+        with module.graph.inserting_before(node), torch.no_grad():
+            made = buffer(module, torch_op(node)(*args, **kwargs).clone(), node)
         node.replace_all_uses_with(made)
         module.graph.erase_node(node)
+        fixed.add(made)
+
+
+def attribute(module: GraphModule, node: Node) -> Any:
+    """What a get_attr node reads."""
+    value: Any = module
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _is_fixed(module: GraphModule, node: Node) -> bool:
+    """Whether a get_attr node reads a buffer that nobody writes to; parameters may still be trained."""
+    value = attribute(module, node)
+    written = any(mutates(user) for user in node.users if user.op == "call_function")
+    return isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter) and not written
 
 
 def expand_composites(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
@@ -149,6 +171,8 @@ def expand_composites(module: GraphModule, wanted: Callable[[Node], bool]) -> No
             node.replace_all_uses_with(new)
             module.graph.erase_node(node)
             changed = True
+    # A mask that an expansion has seen through would still be observed, with its infinities.
+    module.graph.eliminate_dead_code()
 
 
 def _is_float(node: Node) -> bool:

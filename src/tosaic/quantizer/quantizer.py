@@ -61,7 +61,7 @@ class TosaQuantizer(pt2e.Quantizer):
         """Bring the graph into the form that is annotated; parameters stay parameters."""
         prepare.strip_guards(model)
         prepare.make_functional(model)
-        prepare.fold_factories(model)
+        prepare.fold_constants(model)
         prepare.expand_composites(model, lambda n: self._config(n) is not None)
         prepare.lift_numbers(model)
         model.graph.lint()

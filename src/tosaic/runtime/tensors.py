@@ -102,7 +102,10 @@ def arrange(flat: torch.Tensor, spec: Tensor, shape: Sequence[int]) -> torch.Ten
     """Bytes as a tensor whose dimensions lie in memory as its dim order says."""
     import torch
 
-    ordered = flat.view(getattr(torch, spec.dtype)).reshape([shape[dim] for dim in spec.dim_order])
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    # Nothing has no stride that a view would take.
+    typed = flat.view(dtype) if flat.numel() else flat.to(dtype)
+    ordered = typed.reshape([shape[dim] for dim in spec.dim_order])
     return ordered.permute([spec.dim_order.index(dim) for dim in range(len(shape))])
 
 

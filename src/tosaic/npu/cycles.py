@@ -1,0 +1,232 @@
+"""Cycles of one kernel operation: in the MACs, in the output stage, and what its blocks are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tosaic.npu.lut import find_function
+from tosaic.npu.record import Kind, Op, Shape, Storage, Window, input_extent, read_map, read_ofm_shape, read_window
+from tosaic.npu.registers import Family
+
+_PART = 8
+#: Rows, columns and channels of output that the MACs make at once; on U85 the operation says it.
+_MICROBLOCKS = {32: Shape(1, 1, 4), 64: Shape(1, 1, 8), 128: Shape(1, 2, 8)}
+_LARGE_MICROBLOCK = Shape(2, 2, 8)
+_U85_MICROBLOCKS = {"U1X1": (1, 1), "U1X2": (1, 2), "U1X4": (1, 4), "U2X2": (2, 2), "U2X4": (2, 4), "U4X4": (4, 4)}
+_U85_CORES = {128: 1, 256: 1, 512: 2, 1024: 4, 2048: 4}
+# Cycles per output element, U55 and U65 by MACs: 32-bit unary, 32-bit binary, product of 32 bits, other product or
+# wide accumulator, plain sum, scaled sum, maximum, all else.
+_OUTPUT_U55 = {
+    32: (2.0, 3.0, 3.0, 3.0, 4.0, 6.0, 1.0, 2.0),
+    64: (1.0, 1.5, 1.5, 1.5, 2.0, 3.0, 0.5, 1.0),
+    128: (0.75, 1.25, 0.75, 0.75, 1.0, 1.5, 0.25, 0.5),
+    256: (0.625, 1.125, 0.5, 0.375, 0.5, 0.75, 0.125, 0.25),
+    512: (0.3125, 0.5625, 0.25, 0.1875, 0.25, 0.375, 0.0625, 0.125),
+}
+# Cycles per output element of a U85: 8, 16 and 32 bits, then 32-bit input to fewer bits and to 32 bits.
+_OUTPUT_U85 = {
+    128: (0.5, 0.5, 0.5, 1.0, 1.0),
+    256: (0.25, 0.25, 0.25, 0.5, 0.5),
+    512: (0.125, 0.125, 0.25, 0.25, 0.25),
+    1024: (0.0625, 0.125, 0.25, 0.125, 0.25),
+    2048: (0.03125, 0.0625, 0.125, 0.0625, 0.125),
+}
+_DIVISION = 33.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an operation computes, in elements and blocks; `ifm` is the input that its output needs.
+
+    Blocks are cut to the feature maps; `block_size` counts the elements of an uncut block of output.
+    """
+
+    op: Op
+    ofm: Shape
+    ifm: Shape
+    window: Window | None
+    ofm_block: Shape
+    ifm_block: Shape
+    microblock: Shape
+    ifm_bits: int
+    ofm_bits: int
+    block_size: int
+
+    @property
+    def blocks(self) -> float:
+        """Output blocks, counted by microblocks: a block at the edge is smaller."""
+        inside = _count(self.ofm_block, self.microblock)
+        return _count(self.ofm, self.microblock) / inside
+
+    @property
+    def taps(self) -> int:
+        return 1 if self.window is None else self.window.taps_y * self.window.taps_x
+
+    @property
+    def sums_inputs(self) -> bool:
+        """Whether every output element needs all input channels."""
+        return self.op.kind is Kind.CONV or (self.op.kind is Kind.POOL and self.op.mode == "REDUCE_SUM")
+
+    @property
+    def macs(self) -> int:
+        if self.op.kind not in (Kind.CONV, Kind.DEPTHWISE):
+            return 0
+        return self.ofm.size * self.taps * (self.ifm.depth if self.sums_inputs else 1)
+
+
+def _count(shape: Shape, part: Shape) -> int:
+    return math.prod(-(-size // step) for size, step in zip(shape, part, strict=True))
+
+
+def _smaller(one: Shape, other: Shape) -> Shape:
+    return Shape(*(min(pair) for pair in zip(one, other, strict=True)))
+
+
+def read_work(op: Op) -> Work:
+    """The work of a kernel operation."""
+    ofm = read_ofm_shape(op)
+    uncut = Shape(*(op.get(f"OFM_BLK_{axis}_M1") + 1 for axis in ("HEIGHT", "WIDTH", "DEPTH")))
+    block = _smaller(ofm, uncut)
+    ofm_bits = 8 << op.get("OFM_PRECISION", "activation_precision")
+    ifm_bits = 8 << op.get("IFM_PRECISION", "activation_precision")
+    computes = op.kind is not Kind.ELEMENTWISE and op.kind is not Kind.RESIZE and not _is_copy(op)
+    if not computes:
+        ifm = _read_plain_input(op, ofm)
+        cut, micro = _smaller(ifm, block), _find_microblock(op, ofm)
+        return Work(op, ofm, ifm, None, block, cut, micro, ifm_bits, ofm_bits, uncut.size)
+    window, depth = read_window(op), op.get("IFM_DEPTH_M1") + 1
+    height, width = input_extent(op, window, ofm)
+    ifm = Shape(height, width, depth)
+    sums = op.kind is Kind.CONV or op.mode == "REDUCE_SUM" if op.kind is not Kind.DEPTHWISE else False
+    rows = (block.height - 1) * window.stride_y + min(window.height, _PART)
+    columns = (block.width - 1) * window.stride_x + min(window.width, _PART)
+    deep = _find_input_depth(op, ifm_bits) if sums else block.depth
+    ifm_block = _smaller(ifm, Shape(rows, columns, deep))
+    micro = _find_microblock(op, ofm)
+    return Work(op, ofm, ifm, window, block, ifm_block, micro, ifm_bits, ofm_bits, uncut.size)
+
+
+def _is_copy(op: Op) -> bool:
+    return op.kind is Kind.POOL and op.mode == "NONE"
+
+
+def _read_plain_input(op: Op, ofm: Shape) -> Shape:
+    if op.kind is Kind.RESIZE:
+        return Shape(op.get("KERNEL_HEIGHT_M1") + 1, op.get("KERNEL_WIDTH_M1") + 1, ofm.depth)
+    return ofm
+
+
+def _find_microblock(op: Op, ofm: Shape) -> Shape:
+    if op.family is Family.U85:
+        height, width = _U85_MICROBLOCKS[op.name("ACC_FORMAT", "microblock")]
+        return Shape(height, width, max(1, op.macs // 8 // (height * width)))
+    block = _MICROBLOCKS.get(op.macs, _LARGE_MICROBLOCK)
+    # One row of output uses both rows of MACs for columns.
+    flat = block.height == 2 and op.kind is Kind.CONV and ofm.height == 1 and ofm.width % 2 == 0
+    return Shape(1, 4, block.depth) if flat and op.get("KERNEL_HEIGHT_M1") == 0 else block
+
+
+def _find_input_depth(op: Op, bits: int) -> int:
+    part_kernel = op.kind is Kind.CONV and op.get("KERNEL_STRIDE", "weight_order") == 1
+    if op.family is Family.U85:
+        return 16 if part_kernel else 32 if bits == 32 else 64
+    return 16 if part_kernel or bits == 16 else 32
+
+
+def count_mac_cycles(work: Work) -> float:
+    """Cycles of the MACs for one block of output."""
+    op, window = work.op, work.window
+    if window is None:
+        return 0.0
+    groups = Shape(*(-(-size // step) for size, step in zip(work.ofm_block, work.microblock, strict=True)))
+    total = 0.0
+    for x in range(0, window.taps_x, _PART):
+        for y in range(0, window.taps_y, _PART):
+            elements = min(window.taps_y - y, _PART) * min(window.taps_x - x, _PART)
+            total += _count_part(work, groups, elements)
+    if work.sums_inputs:
+        total *= -(-work.ifm.depth // work.ifm_block.depth)
+    return total / (2 if op.family is Family.U65 and op.macs == 512 else 1)
+
+
+def _count_part(work: Work, groups: Shape, elements: int) -> float:
+    """Cycles for one part of the kernel, with the wait between dependent sums where there is nothing else to do."""
+    op, bits = work.op, work.ifm_bits
+    pixels = groups.height * groups.width
+    u85 = op.family is Family.U85
+    decode = 4 * work.microblock.depth // (_U85_CORES[op.macs] if u85 else 1)
+    input_groups = -(-work.ifm_block.depth // 8)
+    steps, repeats = elements, 1
+    if op.kind is Kind.POOL and not work.sums_inputs:
+        steps = 1
+        cycles = max(4, elements) * pixels * groups.depth * (bits // 2 if u85 or op.macs != 32 else 1)
+    elif op.kind is Kind.DEPTHWISE:
+        steps = -(-elements // 4)
+        cycles = max(decode, 4 * pixels * (bits // 8)) * steps * groups.depth
+    elif op.kind is Kind.CONV and op.get("KERNEL_STRIDE", "weight_order") == 1:
+        steps, repeats = -(-elements // (2 if bits == 16 else 4)), input_groups
+        cycles = max(decode, 4 * pixels) * steps * groups.depth * repeats / _sparsity(op)
+    else:
+        busy = max(1, work.ifm_block.depth // 8) * pixels if u85 else 4 * pixels
+        cycles = max(decode, busy) * steps * groups.depth * (bits // 8 if u85 else 1) / _sparsity(op)
+    return cycles + _count_delay(work, groups, steps) * repeats
+
+
+def _sparsity(op: Op) -> int:
+    sparse = op.family is Family.U85 and op.kind is Kind.CONV
+    return 2 if sparse and op.name("WEIGHT_FORMAT", "weight_sparsity") != "NONE" else 1
+
+
+def _count_delay(work: Work, groups: Shape, steps: int) -> int:
+    op = work.op
+    wide = op.name("ACC_FORMAT", "acc_format") != "I32"
+    small = op.family is Family.U55 and op.macs == 32
+    delay = (7 if wide else 3) if small else 3 if wide and op.macs <= 128 else 2
+    total = 0
+    if groups.height * groups.width == 1:
+        total = delay * steps if groups.depth == 1 else delay * (steps - 1) * groups.depth
+    if small and wide and groups.depth > 1 and 1 in (groups.width, groups.height):
+        total += delay * groups.depth
+    return total
+
+
+def count_output_cycles(work: Work) -> float:
+    """Cycles of the output stage per element."""
+    op = work.op
+    return _output_u85(work) if op.family is Family.U85 else _output_u55(work)
+
+
+def _output_u55(work: Work) -> float:
+    op, table = work.op, _OUTPUT_U55[work.op.macs]
+    elementwise = op.kind is Kind.ELEMENTWISE
+    if elementwise and work.ifm_bits == 32:
+        index = 0 if op.mode in ("ABS", "CLZ", "LRELU") else 1
+    elif elementwise and op.mode == "MUL":
+        index = 2 if work.ofm_bits == 32 else 3
+    elif not elementwise and op.name("ACC_FORMAT", "acc_format") == "I40":
+        index = 3
+    elif elementwise and op.mode in ("ADD", "SUB"):
+        index = 4 if op.name("IFM_PRECISION", "scale_mode") == "OPA_OPB_16" else 5
+    else:
+        index = 6 if op.kind is Kind.POOL and op.mode == "MAX" else 7
+    looked_up = 0.5 if op.macs == 512 else 1.0
+    return max(table[index], looked_up) if find_function(op) else table[index]
+
+
+def _output_u85(work: Work) -> float:
+    op, table = work.op, _OUTPUT_U85[work.op.macs]
+    binary = op.kind is Kind.ELEMENTWISE and op.mode not in ("ABS", "CLZ", "NOT", "LRELU")
+    if op.kind is Kind.ELEMENTWISE and op.mode == "DIV":
+        return _DIVISION
+    if op.kind is Kind.RESIZE:
+        return table[0] * (1 if work.ifm_bits == 8 else 2)
+    chained = read_map(op, "OFM").storage is Storage.CHAINED and 32 in (work.ofm_bits, work.ifm_bits)
+    if chained or (binary and work.ifm_bits == 32):
+        cycles = table[4] if work.ofm_bits == 32 and not chained else table[3]
+    else:
+        cycles = table[{8: 0, 16: 1, 32: 2}[work.ofm_bits]]
+    # Rows cannot be turned into columns, nor columns be reversed, at full speed.
+    slow = op.name("OFM_PRECISION", "activation_transpose") in ("WHC", "WCH", "CWH")
+    slow = slow or op.name("OFM_PRECISION", "activation_reverse") == "W"
+    return max(cycles, 2 * table[0]) if slow else cycles

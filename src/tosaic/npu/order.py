@@ -1,0 +1,34 @@
+"""What the orders of weights have in common: parts of a kernel for blocks of channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+#: Kernels are cut into parts of at most this many rows and columns, less where they are dilated.
+PART = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A part of the kernel for one block of output and input channels, which are counted in groups."""
+
+    first_out: int
+    groups: int
+    first_in: int
+    in_groups: int
+    y: int
+    x: int
+    rows: int
+    columns: int
+
+    def cut(self, volume: npt.NDArray[np.float32], inputs: int, outputs: int) -> npt.NDArray[np.float32]:
+        """This part of [kernel rows, kernel columns, inputs, outputs], as a view; the last two are group sizes."""
+        return volume[
+            self.y : self.y + self.rows,
+            self.x : self.x + self.columns,
+            self.first_in : self.first_in + self.in_groups * inputs,
+            self.first_out : self.first_out + self.groups * outputs,
+        ]

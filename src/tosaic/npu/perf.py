@@ -1,0 +1,344 @@
+"""An estimate of cycles and memory traffic from a command stream and the system's configuration alone.
+
+Two streams for the same accelerator are measured by one rule, whoever made them. It is an estimate: memories are taken
+to be free for the NPU, commands in the order of their offsets (a loop counts once), and nothing here was compared with
+silicon.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tosaic.npu.cycles import Work, count_mac_cycles, count_output_cycles, read_work
+from tosaic.npu.dma import read_transfer
+from tosaic.npu.memory import INTERNAL
+from tosaic.npu.record import FeatureMap, Kind, Op, Shape, Storage, decode, read_map
+from tosaic.npu.registers import Family
+from tosaic.npu.system import MemoryPort, System, read_system
+from tosaic.tools.vela_options import VelaOptions
+
+#: Words of 16 bytes that each channel of a U85 may have under way: DMA, elementwise input, weights, fast weights,
+#: input, scales.
+_CHANNELS = {
+    128: (64, 64, 128, 128, 104, 16),
+    256: (104, 104, 128, 128, 128, 16),
+    512: (128, 128, 256, 256, 128, 16),
+    1024: (256, 256, 416, 208, 256, 16),
+    2048: (256, 256, 512, 256, 256, 16),
+}
+_DMA, _STREAM, _WEIGHTS, _FAST_WEIGHTS, _INPUT, _SCALES, _WRITES = range(7)
+_BURST_BITS = 512
+#: The part of a memory's reach that traffic from several channels leaves.
+_USABLE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that an operation moves to or from a memory, fetched again as often as its blocks need them."""
+
+    read: int = 0
+    written: int = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.read + other.read, self.written + other.written)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One operation. `bottleneck` is `mac`, `output`, `command`, `dma`, or the name of a memory."""
+
+    offset: int
+    kind: str
+    mode: str
+    cycles: int
+    mac_cycles: int
+    output_cycles: int
+    memory_cycles: Mapping[str, int]
+    bottleneck: str
+    macs: int
+    utilisation: float
+    traffic: Mapping[str, Traffic]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The whole stream. `cycles` lets DMAs run beside kernel operations as its wait commands allow."""
+
+    accelerator: str
+    clock: float
+    rows: tuple[Row, ...]
+    cycles: int
+    macs: int
+    utilisation: float
+    traffic: Mapping[str, Traffic]
+
+    @property
+    def seconds(self) -> float:
+        return self.cycles / self.clock
+
+
+def estimate(cmd_data: bytes, options: VelaOptions | System) -> Estimate:
+    """Cycles per operation and in total, with what limits each."""
+    system = read_system(options) if isinstance(options, VelaOptions) else options
+    ops = decode(cmd_data)
+    timeline = _Timeline()
+    rows: list[Row] = []
+    for op, after in zip(ops, (*ops[1:], None), strict=True):
+        if op.kind.is_kernel:
+            rows.append(_measure_kernel(op, system, overlaps=_overlaps(after)))
+            timeline.start_kernel(rows[-1].cycles)
+        elif op.kind is Kind.DMA:
+            rows.append(_measure_dma(op, system))
+            timeline.start_transfer(rows[-1].cycles, op.family)
+        elif op.kind is Kind.KERNEL_WAIT:
+            timeline.wait(timeline.kernels, op.argument("n"))
+        elif op.kind is Kind.DMA_WAIT:
+            timeline.wait(timeline.transfers, op.argument("k"))
+    traffic: dict[str, Traffic] = {}
+    for row in rows:
+        for name, moved in row.traffic.items():
+            traffic[name] = traffic.get(name, Traffic()) + moved
+    first, macs, cycles = ops[0], sum(row.macs for row in rows), timeline.end()
+    utilisation = macs / (cycles * first.macs) if cycles else 0.0
+    name = f"ethos-{first.family.name.lower()}-{first.macs}"
+    return Estimate(name, system.clock, tuple(rows), cycles, macs, utilisation, MappingProxyType(traffic))
+
+
+def _overlaps(op: Op | None) -> bool:
+    """Whether a kernel operation may begin before the one before it has ended."""
+    return op is not None and op.kind.is_kernel and op.get("BLOCKDEP") > 0
+
+
+class _Timeline:
+    """When kernel operations and DMAs end, if each begins as soon as the commands before it allow."""
+
+    def __init__(self) -> None:
+        self._now = 0
+        self.kernels: deque[int] = deque([0], maxlen=4)
+        self.transfers: deque[int] = deque([0], maxlen=8)
+
+    def start_kernel(self, cycles: int) -> None:
+        self.kernels.append(max(self._now, self.kernels[-1]) + cycles)
+        # Two may be under way: the third is not taken before the first has ended.
+        self.wait(self.kernels, 2)
+
+    def start_transfer(self, cycles: int, family: Family) -> None:
+        self.transfers.append(max(self._now, self.transfers[-1]) + cycles)
+        self.wait(self.transfers, {Family.U55: 1, Family.U65: 2, Family.U85: 4}[family])
+
+    def wait(self, ends: deque[int], allowed: int) -> None:
+        """Hold the next command back until at most `allowed` of these are still under way."""
+        if len(ends) > allowed:
+            self._now = max(self._now, ends[-1 - allowed])
+
+    def end(self) -> int:
+        return max(self._now, self.kernels[-1], self.transfers[-1])
+
+
+@dataclass(slots=True)
+class _Traffic:
+    """Gathers what one operation moves: bytes by memory, and by memory and channel with the cost of short bursts."""
+
+    family: Family
+    macs: int
+    memories: dict[str, MemoryPort]
+    moved: dict[str, Traffic]
+    channels: dict[str, dict[int, float]]
+
+    def add(self, memory: MemoryPort, channel: int, size: int, burst: int = 0) -> None:
+        """`size` bytes in bursts of `burst` bytes, or of the memory's own length."""
+        self.memories[memory.name] = memory
+        moved = Traffic(0, size) if channel == _WRITES else Traffic(size)
+        self.moved[memory.name] = self.moved.get(memory.name, Traffic()) + moved
+        length = min(memory.burst, burst) if burst else memory.burst
+        by_channel = self.channels.setdefault(memory.name, {})
+        by_channel[channel] = by_channel.get(channel, 0.0) + size * memory.burst / max(1, length)
+
+    def cycles(self) -> dict[str, int]:
+        """Cycles that each memory needs: its bandwidth, and on U85 the reach of its slowest channel."""
+        found: dict[str, int] = {}
+        for name, channels in self.channels.items():
+            memory = self.memories[name]
+            slowest = max(size / self._bandwidth(memory, channel) for channel, size in channels.items())
+            found[name] = int(max(sum(channels.values()) / memory.bandwidth, slowest))
+        return found
+
+    def _bandwidth(self, memory: MemoryPort, channel: int) -> float:
+        if self.family is not Family.U85:
+            return memory.bandwidth
+        outstanding = memory.max_writes if channel == _WRITES else memory.max_reads
+        under_way = outstanding * memory.ports * _USABLE
+        if channel != _WRITES:
+            under_way = min(under_way, _CHANNELS[self.macs][channel] / max(1, memory.burst // 16))
+        latency = memory.write_latency if channel == _WRITES else memory.read_latency
+        return min(memory.bandwidth, memory.burst * under_way / max(1, latency) * _USABLE)
+
+
+def _measure_kernel(op: Op, system: System, *, overlaps: bool) -> Row:
+    """`overlaps` says that the next operation begins while this one writes its last block."""
+    work = read_work(op)
+    traffic = _Traffic(op.family, op.macs, {}, {}, {})
+    _add_feature_maps(work, system, traffic)
+    if op.kind in (Kind.CONV, Kind.DEPTHWISE):
+        _add_weights(work, system, traffic)
+    memory_cycles = traffic.cycles()
+    mac, output, total, limit = _measure_compute(work, system, overlaps)
+    bottleneck, cycles = limit, total
+    for name, needed in memory_cycles.items():
+        if needed > cycles:
+            bottleneck, cycles = name, needed
+    mode = op.mode if op.kind in (Kind.POOL, Kind.ELEMENTWISE, Kind.RESIZE) else ""
+    utilisation = work.macs / (cycles * op.macs) if cycles else 0.0
+    return Row(
+        op.offset,
+        op.kind.name,
+        mode,
+        cycles,
+        mac,
+        output,
+        memory_cycles,
+        bottleneck,
+        work.macs,
+        utilisation,
+        traffic.moved,
+    )
+
+
+def _measure_compute(work: Work, system: System, overlaps: bool) -> tuple[int, int, int, str]:
+    """Cycles of the MACs, of the output stage, of both together with the blocks at begin and end, and the limit."""
+    op = work.op
+    per_element = count_output_cycles(work)
+    first, last = _count_block(work, system, "IFM"), _count_block(work, system, "OFM")
+    if work.window is None:
+        elements = work.ofm.size
+        output = per_element * elements
+        issue = (max(first, last) / work.block_size + per_element) / 4 * elements
+        return 0, int(output), int(max(output, issue)), "command" if issue > output else "output"
+    mac, output = count_mac_cycles(work), per_element * work.ofm_block.size
+    if op.kind in (Kind.CONV, Kind.DEPTHWISE) and "SET_SCALE_REGION" in op.registers:
+        latency = system.find(op.get("SCALE_REGION")).read_latency
+        output = max(output, 10 * work.ofm_block.depth * latency / 256)
+    blocks = work.blocks
+    issue = ((abs(first - last) if blocks > 1 else 0) + mac + output) / 4
+    limit = "mac" if mac > output else "output"
+    if issue > max(mac, output):
+        limit = "command"
+    slower, other = max(mac, output, issue), max(min(mac, output), issue)
+    # The slower stage works all the time; the other adds its first or last block.
+    total = slower * blocks + other + (0 if _overlaps(op) else first) + (0 if overlaps else last)
+    return int(mac * blocks), int(output * blocks), int(total), limit
+
+
+def _count_block(work: Work, system: System, name: str) -> float:
+    """Cycles to load the first block of input, or to write the last block of output."""
+    fm = read_map(work.op, name) if name == "OFM" or _reads(work.op, "IFM") else None
+    if fm is None or fm.storage is not Storage.TILES:
+        return 0.0
+    memory = system.find(fm.region)
+    block = work.ofm_block if name == "OFM" else work.ifm_block
+    shape = work.ofm if name == "OFM" else work.ifm
+    burst = min(memory.burst, _find_burst(work.op, fm, block, shape, name == "OFM"))
+    latency = memory.write_latency if name == "OFM" else memory.read_latency
+    return latency + block.size * (fm.bits / 8) * memory.burst / burst / memory.bandwidth
+
+
+def _reads(op: Op, name: str) -> bool:
+    """Whether an input is read from memory: neither missing, nor a scalar."""
+    if name == "IFM" and op.kind is Kind.POOL and op.mode == "NONE":
+        return False
+    if name == "IFM2" and op.kind is not Kind.ELEMENTWISE:
+        matrix = op.family is Family.U85 and op.kind is Kind.CONV and bool(op.argument("weights_ifm2"))
+        return matrix or (op.family is Family.U85 and op.name("ACC_FORMAT", "acc_input") == "IFM2")
+    if name == "IFM2" and op.mode in ("ABS", "CLZ", "NOT", "LRELU"):
+        return False
+    if op.kind is Kind.ELEMENTWISE and op.family is Family.U85:
+        return op.name(f"{name}_BROADCAST") != "SCALAR"
+    return name == "IFM" or not op.get("IFM2_BROADCAST", "broadcast_constant")
+
+
+def _find_burst(op: Op, fm: FeatureMap, block: Shape, shape: Shape, write: bool) -> int:
+    """Bytes that lie together in memory for a block."""
+    cores = 2 if write and op.family is Family.U65 and op.macs == 512 else 1
+    item = fm.bits // 8
+    if fm.bricks:
+        return max(1, 16 * item * block.width * cores)
+    if shape.depth == block.depth and not (write and block.depth * item > 16):
+        return max(1, item * block.width * block.depth)
+    return max(1, min(_BURST_BITS // 8, 16 * item * cores, block.depth * item) if write else item * block.depth)
+
+
+def _add_feature_maps(work: Work, system: System, traffic: _Traffic) -> None:
+    op = work.op
+    channel = _STREAM if work.window is None else _INPUT
+    for name in ("IFM", "IFM2"):
+        fm = read_map(op, name) if _reads(op, name) else None
+        if fm is not None and fm.storage is Storage.TILES:
+            elements = _count_fetched(work) if name == "IFM" and work.window is not None else _count_input(work, name)
+            burst = _find_burst(op, fm, work.ifm_block, work.ifm, write=False)
+            traffic.add(system.find(fm.region), channel, elements * fm.bits // 8, burst)
+    target = read_map(op, "OFM")
+    if target.storage is Storage.TILES:
+        depth = -(-work.ofm.depth // 16) * 16 if target.bricks else work.ofm.depth
+        size = work.ofm.height * work.ofm.width * depth * target.bits // 8
+        burst = _find_burst(op, target, work.ofm_block, work.ofm, write=True)
+        traffic.add(system.find(target.region), _WRITES, size, burst)
+
+
+def _count_input(work: Work, name: str) -> int:
+    """Elements of an input without a window, less where it is broadcast."""
+    op, shape = work.op, work.ifm
+    if op.kind is Kind.CONV:
+        return work.ofm.depth * work.ifm.depth
+    if op.kind is not Kind.ELEMENTWISE:
+        return shape.size
+    if op.family is Family.U85:
+        mode = op.name(f"{name}_BROADCAST")
+        axes = "" if mode == "NONE" else mode
+    else:
+        fields = {"H": "broadcast_h", "W": "broadcast_w", "C": "broadcast_c"}
+        axes = "" if name == "IFM" else "".join(a for a, f in fields.items() if op.get("IFM2_BROADCAST", f))
+    height, width, depth = (1 if axis in axes else size for axis, size in zip("HWC", shape, strict=True))
+    return height * width * depth
+
+
+def _count_fetched(work: Work) -> int:
+    """Input elements that all blocks of output fetch: neighbouring windows overlap, and each output depth reads all."""
+    assert work.window is not None
+    rows = -(-work.ofm.height // work.ofm_block.height)
+    columns = -(-work.ofm.width // work.ofm_block.width)
+    depths = -(-work.ofm.depth // work.ofm_block.depth) if work.op.kind is Kind.CONV else 1
+    parts = -(-work.window.taps_y // 8) * -(-work.window.taps_x // 8)
+    pixels = work.ifm_block.height * work.ifm_block.width
+    return pixels * work.ifm.depth * rows * columns * depths * parts
+
+
+def _add_weights(work: Work, system: System, traffic: _Traffic) -> None:
+    """Weights are read again for every block of rows and columns; scales with them."""
+    op = work.op
+    if op.family is Family.U85 and op.kind is Kind.CONV and op.argument("weights_ifm2"):
+        return
+    again = -(-work.ofm.height // work.ofm_block.height) * -(-work.ofm.width // work.ofm_block.width)
+    fast = op.family is Family.U85 and op.name("WEIGHT_FORMAT") == "FWD"
+    names = ("WEIGHT", "WEIGHT1", "WEIGHT2", "WEIGHT3")
+    size = sum(op.get(f"{name}_LENGTH") for name in names if f"SET_{name}_LENGTH" in op.registers)
+    traffic.add(system.find(op.get("WEIGHT_REGION")), _FAST_WEIGHTS if fast else _WEIGHTS, size * again)
+    scales = sum(op.get(f"{name}_LENGTH") for name in ("SCALE", "SCALE1") if f"SET_{name}_LENGTH" in op.registers)
+    traffic.add(system.find(op.get("SCALE_REGION")), _SCALES, scales * again)
+
+
+def _measure_dma(op: Op, system: System) -> Row:
+    transfer = read_transfer(op)
+    size = transfer.planes * transfer.rows * transfer.length
+    traffic = _Traffic(op.family, op.macs, {}, {}, {})
+    cycles = 0
+    for region, channel in ((transfer.source, _DMA), (transfer.target, _WRITES)):
+        if region == INTERNAL:
+            continue
+        memory = system.find(region)
+        traffic.add(memory, channel, size)
+        latency = memory.write_latency if channel == _WRITES else memory.read_latency
+        cycles = max(cycles, latency + traffic.cycles()[memory.name])
+    return Row(op.offset, op.kind.name, "", cycles, 0, 0, traffic.cycles(), "dma", 0, 0.0, traffic.moved)

@@ -1,0 +1,95 @@
+"""The system around an NPU, as a Vela configuration file describes it: clock, memories, and what lies where."""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tosaic.errors import Invalid
+from tosaic.npu.registers import Family
+from tosaic.targets import find
+from tosaic.tools.vela_options import VelaOptions, check_options, read_ini
+
+#: Bytes that an AXI port moves per cycle.
+_PORT_BYTES = {Family.U55: 8, Family.U65: 16, Family.U85: 16}
+#: The area of a memory mode that each region of a stream lies in: weights, scratch, fast scratch.
+_AREAS = ("const_mem_area", "arena_mem_area", "cache_mem_area")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPort:
+    """One memory. Bandwidth is in bytes per NPU cycle, latencies in NPU cycles, bursts in bytes."""
+
+    name: str
+    bandwidth: float
+    ports: int
+    burst: int
+    read_latency: int
+    write_latency: int
+    max_reads: int
+    max_writes: int
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """`regions` gives the memory of each region of a command stream; any other region lies with the scratch."""
+
+    clock: float
+    regions: Mapping[int, MemoryPort]
+
+    def find(self, region: int) -> MemoryPort:
+        return self.regions.get(region, self.regions[1])
+
+
+def read_system(options: VelaOptions) -> System:
+    """The system that the options name."""
+    check_options(options)
+    ini = configparser.ConfigParser()
+    ini.read_string(read_ini(options.config_ini).decode("utf-8"))
+    family = Family[find(options.accelerator).family.upper()]
+    system, mode = f"System_Config.{options.system_config}", f"Memory_Mode.{options.memory_mode}"
+    regions: dict[int, MemoryPort] = {}
+    for region, area in enumerate(_AREAS):
+        port = _read(ini, mode, area, "Axi0")
+        regions[region] = _read_memory(ini, system, _read(ini, system, f"{port.lower()}_port", "Sram"), family)
+    return System(_number(_read(ini, system, "core_clock", "1e9")), MappingProxyType(regions))
+
+
+def _read_memory(ini: configparser.ConfigParser, system: str, name: str, family: Family) -> MemoryPort:
+    def get(key: str, default: int) -> int:
+        return int(_number(_read(ini, system, f"{name}_{key}", str(default))))
+
+    scale, ports = _number(_read(ini, system, f"{name}_clock_scale", "1")), get("ports_used", 1)
+    return MemoryPort(
+        name=name,
+        bandwidth=_PORT_BYTES[family] * scale * ports,
+        ports=ports,
+        burst=max(1, get("burst_length", 1)),
+        read_latency=get("read_latency", 0),
+        write_latency=get("write_latency", 0),
+        max_reads=max(1, get("max_reads", 1)),
+        max_writes=max(1, get("max_writes", 1)),
+    )
+
+
+def _read(ini: configparser.ConfigParser, section: str, key: str, default: str) -> str:
+    """An option of a section or of one that it inherits from."""
+    for _ in range(len(ini.sections())):
+        if ini.has_option(section, key):
+            return ini.get(section, key)
+        if not ini.has_option(section, "inherit"):
+            break
+        section = ini.get(section, "inherit")
+    return default
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise Invalid(f"`{text}` in the Vela configuration file is not a number that can be used")
+    return value

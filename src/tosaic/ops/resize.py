@@ -1,0 +1,324 @@
+"""Resizing of images: upsample nearest and bilinear, to any size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.tensor import Tensor
+from tosaic.ops._registry import Limit, op
+from tosaic.ops._samples import NOT_U55, F, Sample, call, f32, torch
+from tosaic.ops.conv_transpose import Upward, by_phases
+from tosaic.ops.index import mixed, taken
+from tosaic.ops.pad import surrounded
+from tosaic.ops.shape import joined
+from tosaic.quantizer.qparams import QParams
+from tosaic.tosa import ops as tosa
+from tosaic.tosa.ir import DType
+
+#: weights of an interpolation in a convolution are int8; finer ones are spread over up to 8 copies of the input
+FINEST = 8 * 127
+#: beyond this size a convolution that sees a whole row costs more than one for every pixel of a block
+LONGEST_ROW = 96
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """How one dimension is resized: `step` input pixels for each output pixel, from corner to corner or by edges."""
+
+    old: int
+    new: int
+    step: Fraction
+    corners: bool = False
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether all output pixels are the first input pixel."""
+        return self.step == 0 or self.old == 1
+
+    @property
+    def factor(self) -> int:
+        """The whole number of times an image is enlarged by its edges, 0 if it is another case."""
+        whole = not self.corners and self.step.numerator == 1 and self.new == self.old * self.step.denominator
+        return self.step.denominator if whole else 0
+
+    def positions(self) -> list[Fraction]:
+        """Where the output pixels lie in the input, for an interpolation."""
+        half = Fraction(0 if self.corners else 1, 2)
+        return [min(max((i + half) * self.step - half, Fraction(0)), Fraction(self.old - 1)) for i in range(self.new)]
+
+    def divisor(self) -> int:
+        """The common denominator of the weights of an interpolation."""
+        return math.lcm(*(p.denominator for p in self.positions()))
+
+    def numbers(self, nearest: bool) -> tuple[int, int, int, int]:
+        """(scale_n, scale_d, offset, border) of RESIZE."""
+        n, d, offset = self.step.denominator, self.step.numerator, 0
+        if nearest:
+            # TOSA rounds to the nearest pixel; half a step less makes that torch's rounding down.
+            n, d, offset = 2 * n, 2 * d, 1 - n
+        elif not self.corners:
+            n, d, offset = 2 * n, 2 * d, d - n
+        common = math.gcd(n, d, offset)
+        n, d, offset = n // common, d // common, offset // common
+        return n, d, offset, d * (self.new - 1) - (self.old - 1) * n + offset
+
+    def fits(self, nearest: bool) -> bool:
+        """Whether RESIZE can do it."""
+        n, d, offset, border = self.numbers(nearest)
+        return 0 < d < 16 * n and n <= 1 << 11 and -n <= offset < 16 * n and -16 * n <= border < n
+
+
+def _axes(
+    shape: Sequence[int], size: Sequence[int] | None, scales: Sequence[float | None], corners: bool
+) -> list[Axis]:
+    axes: list[Axis] = []
+    for i, old in enumerate(shape[2:]):
+        scale = scales[i]
+        new = int(size[i]) if size is not None else int(old * (scale or 1.0))
+        if corners:
+            step = Fraction(old - 1, new - 1) if new > 1 else Fraction(0)
+        elif scale:
+            step = 1 / Fraction(scale).limit_denominator(1 << 10)
+        else:
+            step = Fraction(old, new)
+        axes.append(Axis(old, new, step, corners))
+    return axes
+
+
+def _nearest_indices(axis: Axis, scale: float | None) -> list[int]:
+    """Torch's own rule, which works in float32."""
+    step = np.float32(1.0 / scale) if scale else np.float32(axis.old) / np.float32(axis.new)
+    return [min(int(np.floor(np.float32(i) * step)), axis.old - 1) for i in range(axis.new)]
+
+
+def _resize_indices(axis: Axis) -> list[int]:
+    """What RESIZE picks in nearest mode."""
+    n, d, offset, _ = axis.numbers(True)
+    return [min(max((2 * (i * d + offset) + n) // (2 * n), 0), axis.old - 1) for i in range(axis.new)]
+
+
+def _resized(lo: Lowering, x: Tensor, axes: Sequence[Axis], mode: str) -> Tensor:
+    """RESIZE; the sums of a bilinear one are divided where they are codes."""
+    (ny, dy, oy, by), (nx, dx, ox, bx) = (a.numbers(mode == "NEAREST") for a in axes)
+    image = lo.arrange(x, NHWC)
+    value = tosa.resize(lo.b, image, scale=(ny, dy, nx, dx), offset=(oy, ox), border=(by, bx), mode=mode)
+    if value.dtype is not image.dtype:
+        value = lo.rescale(value, image.dtype, [1.0 / (ny * nx)])
+    n, h, w, c = value.shape
+    return Tensor((n, c, h, w), value.dtype, value, perm=NHWC, q=x.q)
+
+
+def _nearest(lo: Lowering, x: Tensor, axes: Sequence[Axis], scales: Sequence[float | None]) -> Tensor:
+    wanted = [_nearest_indices(a, scale) for a, scale in zip(axes, scales, strict=True)]
+    fits = all(a.fits(True) and _resize_indices(a) == w for a, w in zip(axes, wanted, strict=True))
+    # Ethos-U55 and U65 have RESIZE for powers of two; from 8 on it has no advantage.
+    small = lo.target.family in ("u55", "u65") and any(a.factor not in (2, 4) for a in axes)
+    if fits and not small:
+        return _resized(lo, x, axes, "NEAREST")
+    return taken(lo, taken(lo, x, 3, wanted[1]), 2, wanted[0])
+
+
+def _bilinear(lo: Lowering, x: Tensor, axes: list[Axis]) -> Tensor:
+    for i, axis in enumerate(axes):
+        if axis.is_flat:
+            x = taken(lo, x, 2 + i, [0] * axis.new)
+            axes[i] = Axis(axis.new, axis.new, Fraction(1))
+    whole, fine = all(a.factor for a in axes), all(a.divisor() <= FINEST for a in axes)
+    has_resize = lo.target.family not in ("u55", "u65")
+    # Ethos-U85 is quick with RESIZE by whole factors, and slower than a convolution with it by others.
+    if x.q is None or not lo.target.is_npu or (has_resize and (whole or not fine)):
+        return _resized(lo, x, axes, "BILINEAR")
+    if whole and (not fine or max(a.old for a in axes) > LONGEST_ROW):
+        return _enlarged(lo, x, axes)
+    return _blended(lo, _blended(lo, x, 3, axes[1]), 2, axes[0])
+
+
+def _triangle(factor: int) -> tuple[list[int], int]:
+    """The weights of a pixel in the finer pixels around it, and what they are to be divided by."""
+    if factor % 2:
+        return [min(k, 2 * factor - k) for k in range(1, 2 * factor)], factor
+    return [min(2 * k + 1, 4 * factor - 1 - 2 * k) for k in range(2 * factor)], 2 * factor
+
+
+def _enlarged(lo: Lowering, x: Tensor, axes: Sequence[Axis]) -> Tensor:
+    """A whole number of times larger: a transposed depthwise convolution with a triangle, over a repeated border."""
+    q, channels = lo.codes(x).q, x.shape[1]
+    assert q is not None
+    factors = [a.factor for a in axes]
+    (rows, dy), (columns, dx) = (_triangle(f) for f in factors)
+    weights = np.outer(rows, columns)
+    if weights.max() > 127:
+        still = [Axis(a.old, a.old, Fraction(1)) for a in axes]
+        wide = _enlarged(lo, x, (still[0], axes[1]))
+        return _enlarged(lo, wide, (axes[0], Axis(axes[1].new, axes[1].new, Fraction(1))))
+    border = [0 if f == 1 else 1 for f in factors]
+    framed = surrounded(lo, x, (border[1], border[1], border[0], border[0]), "replicate")
+    kernel = np.broadcast_to(weights.astype(np.int8)[None, :, :, None], (channels, *weights.shape, 1))
+    padding = [0 if f == 1 else f + f // 2 for f in factors]
+    up = Upward(framed.shape[2:], (len(rows), len(columns)), (factors[0], factors[1]), (padding[0], padding[1]))
+    unit = QParams((1.0 / (dy * dx),), (0,), DType.I8, -127, 127)
+    return by_phases(lo, framed, kernel, unit, None, up, channels, q)
+
+
+def _blended(lo: Lowering, x: Tensor, dim: int, axis: Axis) -> Tensor:
+    """Any ratio: every output pixel is a sum of two input pixels, with that dimension as the channels of a 1x1 conv."""
+    if axis.step == 1 and axis.old == axis.new:
+        return x
+    divisor = axis.divisor()
+    rows = np.zeros((axis.new, axis.old), np.int64)
+    for i, place in enumerate(axis.positions()):
+        first = math.floor(place)
+        part = int((place - first) * divisor)
+        rows[i, first] += divisor - part
+        if part:
+            rows[i, first + 1] += part
+    copies = -(-int(rows.max()) // 127)
+    spread = [(rows + k) // copies for k in range(copies)]
+    wide = x if copies == 1 else joined(lo, [x] * copies, dim)
+    return mixed(lo, wide, dim, np.concatenate(spread, 1).astype(np.int8), divisor)
+
+
+def _samples(mode: str) -> list[Sample]:
+    def run(**how: Any) -> Any:
+        corners = how.pop("corners", None)
+        return lambda x: F.interpolate(x + 1.0, mode=mode, align_corners=corners, **how)
+
+    shared = [
+        call(run(scale_factor=2), f32(1, 3, 4, 5)),
+        call(run(scale_factor=(3, 2)), f32(3, 17, 3, 4)),
+        call(run(scale_factor=4), f32(1, 1, 3, 2)),
+        call(run(size=(7, 5)), f32(1, 64, 4, 4)),
+        call(run(scale_factor=1.5), f32(1, 3, 5, 6)),
+        call(run(size=(3, 2)), f32(1, 3, 6, 8)),
+        call(run(size=(6, 8)), f32(1, 3, 6, 1)),
+        call(run(scale_factor=2), f32(1, 3, 4, 4, low=-30.0, high=0.1)),
+    ]
+    if mode == "nearest":
+        return [*shared, call(run(size=(40, 29)), f32(1, 3, 27, 23))]
+    return [
+        *shared,
+        call(run(scale_factor=2, corners=True), f32(1, 3, 4, 5)),
+        call(run(size=(9, 1), corners=True), f32(3, 17, 4, 4)),
+        # Here float32 positions, which torch uses, are worse than the bound for float results.
+        call(run(size=(4, 300), corners=True), f32(1, 2, 3, 150), flavours=("INT",)),
+        call(run(scale_factor=8), f32(1, 3, 3, 4)),
+        call(run(scale_factor=2), f32(1, 3, 2, 97)),
+        call(run(scale_factor=(8, 3)), f32(1, 3, 97, 2)),
+    ]
+
+
+def _arguments(lo: Lowering, a: Mapping[str, Any]) -> tuple[Tensor, list[Axis], list[float | None]]:
+    """The image, its axes and scales; a row of pixels is an image of height one."""
+    x: Tensor = a["input"] if "input" in a else a["self"]
+    scales = list(a.get("scale_factors") or [a.get("scales_h"), a.get("scales_w", a.get("scales"))])
+    size = a.get("output_size")
+    if x.rank == 3:
+        x = lo.reshape(x, (x.shape[0], x.shape[1], 1, x.shape[2]))
+        scales, size = [None, scales[-1]], None if size is None else [1, *size]
+    return x, _axes(x.shape, size, scales, bool(a.get("align_corners"))), scales
+
+
+def _upsample(lo: Lowering, a: Mapping[str, Any], bilinear: bool) -> Tensor:
+    x, axes, scales = _arguments(lo, a)
+    x = x if x.q is None else lo.codes(x)
+    out = _bilinear(lo, x, axes) if bilinear else _nearest(lo, x, axes, scales)
+    given = a["input"] if "input" in a else a["self"]
+    return out if given.rank == 4 else lo.reshape(out, (out.shape[0], out.shape[1], out.shape[3]))
+
+
+def _fits_conv(lo: Lowering, a: Mapping[str, Any]) -> bool:
+    return all(axis.is_flat or axis.factor or axis.divisor() <= FINEST for axis in _arguments(lo, a)[1])
+
+
+def _fits_resize(lo: Lowering, a: Mapping[str, Any]) -> bool:
+    x, axes, _ = _arguments(lo, a)
+    by_conv = lo.target.is_npu and x.q is not None and _fits_conv(lo, a)
+    return by_conv or all(axis.is_flat or axis.fits(False) for axis in axes)
+
+
+_RATIOS = (
+    Limit(
+        "Ethos-U55 and Ethos-U65 interpolate by whole factors, or with weights that are multiples of 1/1016",
+        _fits_conv,
+        ("u55", "u65"),
+        "choose sizes with a simpler ratio",
+    ),
+    Limit(
+        "RESIZE interpolates by ratios of at most 2048 to 1 and at least 1 to 15, in numbers of at most 2048",
+        _fits_resize,
+        ("u85", "vgf", "tosa"),
+        "choose sizes with a simpler ratio",
+    ),
+)
+
+
+@op(
+    "upsample_nearest2d",
+    "aten.upsample_nearest2d.vec",
+    "aten.upsample_nearest2d.default",
+    quant="share",
+    moves=True,
+    samples=lambda: [
+        *_samples("nearest"),
+        call(lambda x: torch.ops.aten.upsample_nearest2d(x + 1.0, [5, 6], 2.5, 2.0), f32(1, 3, 2, 3)),
+    ],
+)
+def upsample_nearest2d(lo: Lowering, **arguments: Any) -> Tensor:
+    return _upsample(lo, arguments, False)
+
+
+@op(
+    "upsample_bilinear2d",
+    "aten.upsample_bilinear2d.vec",
+    "aten.upsample_bilinear2d.default",
+    quant="share",
+    limits=_RATIOS,
+    samples=lambda: [
+        *_samples("bilinear"),
+        call(lambda x: torch.ops.aten.upsample_bilinear2d(x + 1.0, [5, 6], False, 2.5, 2.0), f32(1, 3, 2, 3)),
+        call(lambda x: F.interpolate(x, (2, 1019), mode="bilinear"), f32(1, 1, 2, 23), targets=NOT_U55),
+        call(lambda x: F.interpolate(x, (2, 2053), mode="bilinear"), f32(1, 1, 2, 7), targets=()),
+    ],
+)
+def upsample_bilinear2d(lo: Lowering, **arguments: Any) -> Tensor:
+    return _upsample(lo, arguments, True)
+
+
+@op(
+    "upsample_nearest1d",
+    "aten.upsample_nearest1d.vec",
+    "aten.upsample_nearest1d.default",
+    quant="share",
+    moves=True,
+    samples=lambda: [
+        call(lambda x: F.interpolate(x + 1.0, scale_factor=2), f32(3, 17, 5)),
+        call(lambda x: F.interpolate(x + 1.0, size=7), f32(1, 3, 5)),
+        call(lambda x: torch.ops.aten.upsample_nearest1d(x + 1.0, [5], 2.5), f32(1, 64, 2)),
+    ],
+)
+def upsample_nearest1d(lo: Lowering, **arguments: Any) -> Tensor:
+    return _upsample(lo, arguments, False)
+
+
+@op(
+    "upsample_linear1d",
+    "aten.upsample_linear1d.vec",
+    "aten.upsample_linear1d.default",
+    quant="share",
+    limits=_RATIOS,
+    samples=lambda: [
+        call(lambda x: F.interpolate(x + 1.0, scale_factor=2, mode="linear"), f32(3, 17, 5)),
+        call(lambda x: F.interpolate(x + 1.0, size=7, mode="linear", align_corners=True), f32(1, 3, 5)),
+        call(lambda x: torch.ops.aten.upsample_linear1d(x + 1.0, [5], False, 2.5), f32(1, 64, 2)),
+        call(lambda x: F.interpolate(x, 2053, mode="linear"), f32(1, 1, 7), targets=()),
+    ],
+)
+def upsample_linear1d(lo: Lowering, **arguments: Any) -> Tensor:
+    return _upsample(lo, arguments, True)

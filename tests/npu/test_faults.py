@@ -1,0 +1,184 @@
+"""What a damaged or wrong stream ends in: a typed error that says where."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import graphs
+import pytest
+
+from tosaic import npu
+from tosaic.errors import TosaicError
+from tosaic.npu.stream import parse
+
+U55, U85 = "ethos-u55-128", "ethos-u85-256"
+Patch = Callable[..., bytes]
+
+
+def _run(bench: Any, name: str, target: str, cmd_data: bytes | None = None, **options: Any) -> Any:
+    case = graphs.make(name)
+    compiled = bench.compile(case.tosa, target)
+    return npu.run(
+        cmd_data or compiled.cmd_data,
+        options.pop("weight_data", compiled.weight_data),
+        options.pop("scratch_size", compiled.scratch_size),
+        case.inputs(),
+        compiled.inputs,
+        compiled.outputs,
+        fast_scratch_size=compiled.fast_scratch_size,
+        **options,
+    )
+
+
+def _stream(bench: Any, name: str, target: str) -> bytes:
+    return bench.compile(graphs.make(name).tosa, target).cmd_data
+
+
+def test_addresses_outside_a_region(bench: Any, patched: Patch) -> None:
+    cmd_data = patched(_stream(bench, "conv_1x1", U55), "SET_OFM_BASE0", payload=1 << 20)
+    with pytest.raises(npu.OutOfRange, match="do not lie in region 1") as caught:
+        _run(bench, "conv_1x1", U55, cmd_data)
+    fault = caught.value
+    assert (fault.address, fault.region) == (1 << 20, "region 1")
+    assert fault.size >= 5 * 7 * 24
+    assert fault.offset is not None and f"0x{fault.offset:06x}" in str(fault)
+
+
+def test_strides_that_lead_outside(bench: Any, patched: Patch) -> None:
+    cmd_data = patched(_stream(bench, "conv_1x1", U55), "SET_IFM_STRIDE_Y", param=0xFF, payload=0xFFFF0000)
+    with pytest.raises(npu.OutOfRange):
+        _run(bench, "conv_1x1", U55, cmd_data)
+
+
+def test_weights_are_read_only(bench: Any, patched: Patch) -> None:
+    cmd_data = patched(_stream(bench, "conv_1x1", U55), "SET_OFM_REGION", param=0)
+    cmd_data = patched(cmd_data, "SET_OFM_BASE0", payload=0)
+    with pytest.raises(npu.Fault, match="can only be read"):
+        _run(bench, "conv_1x1", U55, cmd_data)
+
+
+def test_regions_that_do_not_exist(bench: Any, patched: Patch) -> None:
+    cmd_data = patched(_stream(bench, "conv_1x1", U55), "SET_IFM_REGION", param=6)
+    with pytest.raises(npu.Fault, match="no region 6"):
+        _run(bench, "conv_1x1", U55, cmd_data)
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "command", "param", "field"),
+    [
+        ("conv_1x1", U55, "SET_OFM_PRECISION", 0x4001, "OFM_PRECISION.round_mode"),
+        ("conv_1x1", U55, "SET_OFM_PRECISION", 0x0007, "OFM_PRECISION.activation_precision"),
+        ("conv_1x1", U55, "SET_ACTIVATION", 3, "ACTIVATION.activation_function"),
+        ("conv_1x1", U55, "SET_ACTIVATION", 1, "ACTIVATION.activation_function"),
+        ("conv_1x1", U55, "SET_ACTIVATION", 0x2000, "ACTIVATION.activation_clip_range"),
+        ("conv_1x1", U55, "SET_ACC_FORMAT", 2, "ACC_FORMAT.acc_format"),
+        ("conv_1x1", U55, "SET_KERNEL_STRIDE", 0x20, "KERNEL_STRIDE.decomposition"),
+        ("conv_1x1", U55, "SET_IFM_REGION", 0x100, "SET_IFM_REGION reserved bits"),
+        ("add_int32", U55, "OP_ELEMENTWISE", 5, "elementwise_mode"),
+        ("conv_1x1", U85, "SET_IFM_PRECISION", 0x4001, "IFM_PRECISION.activation_storage"),
+        ("conv_1x1", U85, "SET_ACTIVATION", 10, "ACTIVATION.activation_function"),
+        ("conv_1x1", U85, "SET_OFM_SCALE", 0x6000, "OFM_SCALE.round_mode"),
+        ("mul_int8", U85, "SET_OFM_SCALE", 0x2040, "OFM_SCALE.dbl_rnd"),
+        ("resize_bilinear", U85, "OP_RESIZE", 1, "resize_mode"),
+    ],
+)
+def test_unknown_fields(
+    bench: Any, patched: Patch, name: str, target: str, command: str, param: int, field: str
+) -> None:
+    cmd_data = patched(_stream(bench, name, target), command, param=param)
+    with pytest.raises(npu.UnknownField) as caught:
+        _run(bench, name, target, cmd_data)
+    assert field in caught.value.field
+    assert "is not known" in str(caught.value)
+
+
+def test_registers_that_nothing_set(bench: Any) -> None:
+    cmd_data = bytearray(_stream(bench, "conv_1x1", U55))
+    struct.pack_into("<I", cmd_data, 32, 0x00000002)
+    with pytest.raises(npu.UnknownField, match="unset"):
+        _run(bench, "conv_1x1", U55, bytes(cmd_data))
+
+
+def test_reads_of_what_nothing_wrote(bench: Any, patched: Patch) -> None:
+    cmd_data = patched(_stream(bench, "conv_1x1", U55), "SET_IFM_BASE0", payload=0)
+    larger = bench.compile(graphs.make("conv_1x1").tosa, U55).scratch_size + 4096
+    _run(bench, "conv_1x1", U55, cmd_data, scratch_size=larger)
+    with pytest.raises(npu.Uninitialised, match="never written") as caught:
+        _run(bench, "conv_1x1", U55, cmd_data, scratch_size=larger, check_uninitialised=True)
+    assert caught.value.address == 0
+
+
+def _drop(cmd_data: bytes, opcode: int) -> bytes:
+    """The stream with its wait commands turned into ones that only count."""
+    stream = parse(cmd_data)
+    header = len(cmd_data) - 4 * len(stream.words)
+    data = bytearray(cmd_data)
+    for instruction in stream:
+        if instruction.command.opcode == opcode:
+            struct.pack_into("<I", data, header + instruction.offset, 0x13)
+    return bytes(data)
+
+
+def test_missing_dma_wait(bench: Any) -> None:
+    cmd_data = _drop(_stream(bench, "conv_with_table", U55), 0x11)
+    _run(bench, "conv_with_table", U55, cmd_data)
+    with pytest.raises(npu.Hazard, match="DMA_WAIT is missing") as caught:
+        _run(bench, "conv_with_table", U55, cmd_data, check_waits=True)
+    assert caught.value.earlier < (caught.value.offset or 0)
+
+
+def test_missing_kernel_wait(bench: Any) -> None:
+    cmd_data = _drop(_stream(bench, "loop", U85), 0x12)
+    with pytest.raises(npu.Hazard, match="KERNEL_WAIT is missing"):
+        _run(bench, "loop", U85, cmd_data, check_waits=True)
+
+
+def test_damaged_weights(bench: Any) -> None:
+    weights = bench.compile(graphs.make("conv_1x1").tosa, U55).weight_data
+    # Zeros are a stream that never ends: the native decoder ends its process there.
+    for damaged in (bytes(len(weights)), weights[:300] + bytes(len(weights) - 300)):
+        with pytest.raises(npu.Malformed):
+            _run(bench, "conv_1x1", U55, weight_data=damaged)
+    assert len(_run(bench, "conv_1x1", U55)) == 1
+
+
+def test_streams_that_do_not_end(bench: Any, patched: Patch) -> None:
+    stream = _stream(bench, "loop", U85)
+    cmd_data = patched(stream, "OP_BRANCH", param=0, payload=0)
+    with pytest.raises(npu.TooMuch):
+        _run(bench, "loop", U85, cmd_data, limits=npu.Limits(commands=20_000))
+
+
+@pytest.mark.parametrize("target", [U55, U85])
+def test_sizes_are_checked_before_memory_is_taken(bench: Any, patched: Patch, target: str) -> None:
+    cmd_data = _stream(bench, "max_pool", target)
+    for command in ("SET_OFM_HEIGHT_M1", "SET_OFM_WIDTH_M1", "SET_OFM_DEPTH_M1", "SET_KERNEL_HEIGHT_M1"):
+        cmd_data = patched(cmd_data, command, param=0xFFFF)
+    for command in ("SET_IFM_STRIDE_X", "SET_IFM_STRIDE_Y", "SET_OFM_STRIDE_X", "SET_OFM_STRIDE_Y"):
+        cmd_data = patched(cmd_data, command, payload=0)
+    start = time.process_time()
+    with pytest.raises(npu.Fault):
+        _run(bench, "max_pool", target, cmd_data)
+    assert time.process_time() - start < 1.0
+
+
+@pytest.mark.parametrize("target", [U55, "ethos-u65-512", U85])
+def test_mutated_streams_end_in_an_error_or_a_result(bench: Any, target: str) -> None:
+    rng = random.Random(target)
+    for name in ("conv_3x3_padded", "depthwise_strided", "add_quantised", "table_int16"):
+        original = _stream(bench, name, target)
+        for _ in range(25):
+            cmd_data = bytearray(original)
+            for _ in range(rng.choice((1, 2, 4))):
+                at = rng.randrange(len(cmd_data))
+                cmd_data[at] = rng.choice((0, 0xFF, cmd_data[at] ^ 1 << rng.randrange(8)))
+            start = time.process_time()
+            try:
+                _run(bench, name, target, bytes(cmd_data))
+            except TosaicError as error:
+                assert str(error)
+            assert time.process_time() - start < 5.0
