@@ -111,7 +111,7 @@ class Program:
                 delegates=tuple(
                     sidecar.DelegateFiles(
                         tosa=d.tosa,
-                        origins=tuple(dict(o) for o in d.origins),
+                        origins=tuple(_portable(o) for o in d.origins),
                         debug_db=d.compiled.debug_db if d.compiled else "",
                         summary=dict(d.compiled.summary) if d.compiled else {},
                     )
@@ -188,6 +188,16 @@ class Program:
     def _repr_html_(self) -> str:
         cells = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in self._rows())
         return f"<table>{cells}</table>"
+
+
+def _portable(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """An origin without paths of this machine: a file in the working folder or in a package keeps its short path."""
+    path = str(origin["where"])
+    short = path.rpartition("/site-packages/")[2]
+    if short == path:
+        inside = Path(path).is_relative_to(Path.cwd())
+        short = str(Path(path).relative_to(Path.cwd())) if inside else Path(path).name
+    return {k: v for k, v in origin.items() if k != "stack_trace"} | {"where": short}
 
 
 def describe(signature: Signature) -> dict[str, str]:

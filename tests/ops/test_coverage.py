@@ -31,7 +31,7 @@ EXEMPT = {
     "enable_gqa": "a limit forbids it",
 }
 #: arguments that a lowering refuses at any other value
-FORBIDDEN = {"max_pool2d": {"dilation"}, "pad": {"mode"}}
+FORBIDDEN = {"max_pool2d": {"dilation"}}
 
 
 def uses(record: Record) -> dict[str, set[str]]:
@@ -79,6 +79,7 @@ def test_every_record_has_samples() -> None:
         "max_pool2d_with_indices": "max_pool2d through to_edge",
         "batch_norm_legit": "batch_norm through the ExecuTorch door",
         "native_layer_norm": "layer_norm through to_edge",
+        "native_group_norm": "group_norm through to_edge",
         "assertion": "to",
     }
     missing = {n for n, r in registry().records.items() if not r.samples()}

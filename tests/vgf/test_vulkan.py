@@ -31,6 +31,13 @@ def fresh() -> Iterator[None]:
     vulkan.probe.cache_clear()
 
 
+@pytest.fixture
+def automatic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing chosen by whoever runs the tests."""
+    for name in (vulkan_env.MODE_VARIABLE, "VK_ICD_FILENAMES", "VK_DRIVER_FILES"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def replace_blob(change: bytes, old: bytes) -> bytes:
     """The probe's .pte with a part of its .vgf changed in place."""
     data = PROBE.read_bytes()
@@ -51,6 +58,7 @@ def test_hidden_vulkan_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         vulkan.run(PROBE.read_bytes(), [X])
 
 
+@pytest.mark.usefixtures("automatic")
 def test_a_missing_loader_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOSAIC_CACHE", str(tmp_path))
     monkeypatch.setattr(vulkan_env, "_loads", lambda name: False)
@@ -60,6 +68,7 @@ def test_a_missing_loader_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert "setup-vgf" in caught.value.fix
 
 
+@pytest.mark.usefixtures("automatic")
 def test_a_missing_driver_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(vulkan_env, "_loads", lambda name: True)
     monkeypatch.setattr(vulkan_env, "_list_manifests", lambda: [tmp_path / "gone.json"])
@@ -68,10 +77,10 @@ def test_a_missing_driver_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert "no Vulkan driver" in caught.value.why
 
 
+@pytest.mark.usefixtures("automatic")
 def test_a_driver_file_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(vulkan_env, "_loads", lambda name: True)
     monkeypatch.setenv("VK_ICD_FILENAMES", str(tmp_path / "gone.json"))
-    monkeypatch.delenv("VK_DRIVER_FILES", raising=False)
     with pytest.raises(vulkan.NoVulkan) as caught:
         vulkan_env.find()
     assert "VK_ICD_FILENAMES" in caught.value.why
@@ -97,6 +106,7 @@ def test_graph_layer_comes_first_and_paths_are_absolute(tmp_path: Path) -> None:
     assert variables["VK_ICD_FILENAMES"] == str(driver)
 
 
+@pytest.mark.usefixtures("automatic")
 def test_an_unpacked_driver_is_found_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOSAIC_CACHE", str(tmp_path))
     root = tmp_path / "vulkan"

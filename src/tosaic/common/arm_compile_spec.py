@@ -12,9 +12,10 @@ from tosaic.targets import Target, find
 
 
 class Dump(CompileSpec):
-    """A compile spec that travels to `preprocess` with a folder that is never written into the .pte."""
+    """A compile spec that travels to `preprocess` with paths that are never written into the .pte."""
 
     folder: str | None = None
+    config_ini: str = ""
     mode: "ArmCompileSpec.DebugMode | None" = None
 
 
@@ -66,15 +67,19 @@ class ArmCompileSpec:
     def to_list(self) -> list[CompileSpec]:
         """The entries for exir; they hold no path of this machine."""
         specs = self.to_program()
-        if self._folder is not None or self._debug_mode is not None:
+        if self._folder is not None or self._debug_mode is not None or self._config_ini():
             dump = Dump("dump", b"")
-            dump.folder, dump.mode = self._folder, self._debug_mode
+            dump.folder, dump.mode, dump.config_ini = self._folder, self._debug_mode, self._config_ini()
             specs.append(dump)
         return specs
 
     def to_program(self) -> list[CompileSpec]:
         """The entries that belong into a .pte, whichever files are kept beside it."""
         return [CompileSpec(key, value.encode()) for key, value in self._entries().items()]
+
+    def _config_ini(self) -> str:
+        """The path of a configuration file of the user's own, empty if there is none."""
+        return ""
 
     def _entries(self) -> dict[str, str]:
         return {
@@ -93,14 +98,15 @@ class ArmCompileSpec:
                 f"these compile specs are for `{made}`, not for `{cls.get_output_format()}`",
                 fix="pass the compile spec of the partitioner that you use",
             )
-        spec = cls._from_entries(entries)
+        inis = [e.config_ini for e in specs if isinstance(e, Dump)]
+        spec = cls._from_entries(entries, inis[0] if inis else "")
         for entry in specs:
             if isinstance(entry, Dump):
                 spec._folder, spec._debug_mode = entry.folder, entry.mode
         return spec
 
     @classmethod
-    def _from_entries(cls, entries: dict[str, str]) -> Self:
+    def _from_entries(cls, entries: dict[str, str], config_ini: str) -> Self:
         spec = cls.__new__(cls)
         ArmCompileSpec.__init__(spec)
         spec.target = find(entries["target"])

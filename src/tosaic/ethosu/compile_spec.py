@@ -8,6 +8,7 @@ from tosaic.common.arm_compile_spec import ArmCompileSpec
 from tosaic.errors import Invalid
 from tosaic.targets import ACCELERATORS, find
 from tosaic.tools.vela import VelaOptions, check_options, normalize_flags
+from tosaic.tools.vela_options import BUNDLED_INI
 
 
 class EthosUCompileSpec(ArmCompileSpec):
@@ -31,7 +32,7 @@ class EthosUCompileSpec(ArmCompileSpec):
             self.target.name,
             system_config or self.target.system_config,
             memory_mode or self.target.memory_mode,
-            config_ini or "Arm/vela.ini",
+            config_ini or BUNDLED_INI,
             normalize_flags(extra_flags),
         )
         check_options(self.options)
@@ -45,7 +46,11 @@ class EthosUCompileSpec(ArmCompileSpec):
         }
         return super()._entries() | {"compile_flags": json.dumps(flags, sort_keys=True)}
 
+    def _config_ini(self) -> str:
+        return "" if self.options.config_ini == BUNDLED_INI else self.options.config_ini
+
     @classmethod
-    def _from_entries(cls, entries: dict[str, str]) -> Self:
+    def _from_entries(cls, entries: dict[str, str], config_ini: str) -> Self:
         flags = json.loads(entries["compile_flags"])
-        return cls(entries["target"], flags["system_config"], flags["memory_mode"], flags["extra_flags"])
+        ini = config_ini or BUNDLED_INI
+        return cls(entries["target"], flags["system_config"], flags["memory_mode"], flags["extra_flags"], ini)

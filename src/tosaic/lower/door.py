@@ -5,6 +5,7 @@ exir finds a backend by its class name and allows no subclass of one, so the cla
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -54,6 +55,8 @@ class TosaicPartitioner(Partitioner):
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag the nodes of every delegate."""
         ensure_resolves(self.backend)
+        # to_executorch, which comes next, looks for the out variants that this registers.
+        importlib.import_module("executorch.kernels.quantized")
         source = Source.of_program(exported_program, self._real)
         built = self._build(source, exported_program)
         tags: dict[str, DelegationSpec] = {}

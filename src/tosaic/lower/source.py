@@ -181,7 +181,7 @@ def source_line(node: Node) -> str:
             continue
         path, _, rest = line[6:].partition('", line ')
         place = path.replace("\\", "/")
-        owner = "torch" if "/torch/" in place else ("package" if "/site-packages/" in place else "user")
+        owner = "torch" if "/site-packages/torch/" in place else ("package" if "/site-packages/" in place else "user")
         found[owner] = f"{path}:{rest.split(',')[0]}"
     return found["user"] or found["package"] or found["torch"]
 

@@ -16,6 +16,7 @@ from tosaic.lower.tensor import Tensor, with_value
 from tosaic.ops._registry import composite, op
 from tosaic.ops._rules import unary
 from tosaic.ops._samples import F, Sample, call, f32, i32, module, nn, torch
+from tosaic.ops.norm import affine
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.ir import NUMPY, RANGES
 
@@ -246,16 +247,6 @@ def _slope_shape(slopes: Sequence[int], rank: int) -> list[int]:
     return list(slopes) if len(slopes) != 1 or rank < 2 else [slopes[0], *(1,) * (rank - 2)]
 
 
-def _expand_prelu(aten: Any, self: Any, weight: Any) -> Any:
-    """max(x, 0) + slope * min(x, 0). One slope for all is a function of single elements and needs no expansion."""
-    slopes, rank = aten.shape(weight), len(aten.shape(self))
-    if math.prod(slopes) == 1:
-        return None
-    along = aten("view.default", weight, _slope_shape(slopes, rank))
-    below = aten("mul.Tensor", aten("clamp.default", self, None, 0.0), along)
-    return aten("add.Tensor", aten("relu.default", self), below)
-
-
 def _slopes(count: int) -> Any:
     """Used by samples: a PReLU with slopes of both signs, some above one."""
     layer = nn.PReLU(count)
@@ -268,7 +259,6 @@ def _slopes(count: int) -> Any:
     "prelu",
     "aten.prelu.default",
     "aten._prelu_kernel.default",
-    expand=_expand_prelu,
     pointwise=True,
     samples=lambda: [
         module(lambda: nn.PReLU(), f32(1, 3, 4, 4)),
@@ -277,17 +267,28 @@ def _slopes(count: int) -> Any:
         module(lambda: _slopes(3), f32(2, 3, 5, low=-30.0, high=1.0)),
         module(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), _slopes(8)), f32(1, 3, 6, 6)),
         module(lambda: _slopes(1), f32(9)),
+        module(lambda: _slopes(3), f32(1, 3, 2, 2, 2)),
     ],
 )
 def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
-    if self.q is not None:
-        raise Unsupported(
-            "its slopes differ between channels and it is quantised as a whole",
-            "quantise with tosaic's quantizer, which expands it before calibration",
-        )
-    slopes = lo.reshape(weight, _slope_shape(weight.shape, self.rank))
-    below = arith.product(lo, bounded(lo, self, -math.inf, 0.0), slopes)
-    return arith.total(lo, bounded(lo, self, 0.0, math.inf), below)
+    """max(x, 0) + slope * min(x, 0). One slope for all is a table; slopes per channel are a depthwise convolution."""
+    if self.q is None:
+        slopes = lo.reshape(weight, _slope_shape(weight.shape, self.rank))
+        below = arith.product(lo, bounded(lo, self, -math.inf, 0.0), slopes)
+        return arith.total(lo, bounded(lo, self, 0.0, math.inf), below)
+    x = lo.codes(self)
+    if not weight.is_const:
+        raise Unsupported("its slopes are not constants", "use a parameter or buffer as weight")
+    assert x.q is not None and x.value is not None
+    low, high = RANGES[x.dtype]
+    above = with_value(x, tosa.clamp(lo.b, x.value, x.q.zp, high), x.q)
+    below = with_value(x, tosa.clamp(lo.b, x.value, low, x.q.zp), x.q)
+    slopes = weight.real().reshape(-1)
+    # The lowest code and the steepest slope set the grid of this part, so that it cannot saturate.
+    steepest = max(float(np.abs(slopes).max()), 1e-6) * max(x.q.zp - low, 1)
+    q = replace(x.q, scale=(x.q.s * steepest / high,), zero_point=(0,), qmin=low, qmax=high)
+    tail = affine(lo, below, slopes, np.zeros(len(slopes)))
+    return arith.total(lo, above, replace(lo.quantize(tail, q), q=q))
 
 
 #: what is so low before a softmax is left out of it

@@ -17,7 +17,7 @@ from tosaic.quantizer.qparams import QParams
 from tosaic.tosa.ir import DType
 
 
-def _affine(lo: Lowering, x: Tensor, factor: Any, offset: Any) -> Tensor:
+def affine(lo: Lowering, x: Tensor, factor: Any, offset: Any) -> Tensor:
     """x * factor[c] + offset[c] over dimension 1."""
     channels = x.shape[1]
     if x.q is None:
@@ -30,9 +30,7 @@ def _affine(lo: Lowering, x: Tensor, factor: Any, offset: Any) -> Tensor:
     scale = tuple(float(s) for s in np.maximum(np.abs(factor), 1e-12) / 127.0)
     q = QParams(scale, (0,) * channels, DType.I8, -127, 127, 2)
     tail = x.shape[2:]
-    image = lo.reshape(x, (x.shape[0], channels, *((1,) * (2 - len(tail))), *tail)) if len(tail) < 2 else x
-    if image.rank != 4:
-        raise Unsupported(f"batch norm over {x.rank - 2} dimensions is not available", "fold it into a convolution")
+    image = x if x.rank == 4 else lo.reshape(x, (x.shape[0], channels, math.prod(tail[:-1]), math.prod(tail[-1:])))
     out = arith.convolve(
         lo,
         image,
@@ -64,7 +62,7 @@ def _normalised(
     if weight is not None:
         factor = factor * weight.real()
     offset = -mean.real() * factor + (0.0 if bias is None else bias.real())
-    return _affine(lo, x, factor, offset)
+    return affine(lo, x, factor, offset)
 
 
 @op(

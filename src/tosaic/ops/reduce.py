@@ -17,7 +17,7 @@ from tosaic.ops._rules import dim_list, integers, keep_dims
 from tosaic.ops._samples import NOT_U55, Sample, call, f32, torch
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.build import Builder
-from tosaic.tosa.ir import Value
+from tosaic.tosa.ir import DType, Value
 
 
 def _samples_reduce(name: str) -> list[Sample]:
@@ -75,7 +75,13 @@ def sum(lo: Lowering, self: Tensor, dim: Any = None, keepdim: bool = False, dtyp
 
 def _extreme(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, highest: bool) -> Tensor:
     def build(b: Builder, value: Value, axis: int) -> Value:
-        return tosa.reduce_max(b, value, axis) if highest else tosa.reduce_min(b, value, axis)
+        if highest:
+            return tosa.reduce_max(b, value, axis)
+        if lo.target.family in ("u55", "u65") and value.dtype is DType.I8:
+            # Vela 5.2.0 miscompiles REDUCE_MIN before a RESHAPE there: take the maximum of the mirrored codes.
+            mirror = np.arange(127, -129, -1).astype(np.int8)
+            return tosa.table(b, tosa.reduce_max(b, tosa.table(b, value, mirror), axis), mirror)
+        return tosa.reduce_min(b, value, axis)
 
     dims = dim_list(dim, x.rank)
     source = x if x.q is None else lo.codes(x)

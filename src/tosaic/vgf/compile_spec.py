@@ -26,5 +26,5 @@ class VgfCompileSpec(ArmCompileSpec):
         return super()._entries() | {"compile_flags": json.dumps(list(self.compiler_flags))}
 
     @classmethod
-    def _from_entries(cls, entries: dict[str, str]) -> Self:
+    def _from_entries(cls, entries: dict[str, str], config_ini: str) -> Self:
         return cls(entries["tosa_spec"], json.loads(entries["compile_flags"]))
