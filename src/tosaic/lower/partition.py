@@ -127,7 +127,8 @@ def _is_inner(source: Source, node: Node, result: Any) -> bool:
 
 def _is_narrow(source: Source, node: Node, result: Any) -> bool:
     """Whether torch holds a result in a type that the target has no room for: int64 is int32 inside a delegate."""
-    return isinstance(result, Tensor) and result.q is None and source.fake(node).dtype is torch.int64
+    fake = source.fake(node)
+    return isinstance(result, Tensor) and isinstance(fake, torch.Tensor) and fake.dtype is torch.int64
 
 
 def _escape(node: Node, outside: Sequence[Node], narrow: bool) -> Unsupported:

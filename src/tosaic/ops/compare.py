@@ -193,8 +193,7 @@ def _is_known(condition: Tensor) -> bool:
 
 
 def _can_choose(lo: Lowering, a: Mapping[str, Any]) -> bool:
-    branches = [a.get(name) for name in ("self", "other", "value")]
-    coded = lo.next_q is not None or any(isinstance(b, Tensor) and b.q is not None for b in branches)
+    coded = any(isinstance(a.get(b), Tensor) and a[b].q is not None for b in ("self", "other", "value"))
     return coded and _is_known(a["condition"] if "condition" in a else a["mask"])
 
 

@@ -56,12 +56,12 @@ def taken(lo: Lowering, x: Tensor, dim: int, indices: Sequence[int]) -> Tensor:
         return _stretched(lo, x, dim, len(indices) // size)
     runs = _runs(indices)
     if len(runs) > MOST_PIECES:
-        if lo.target.family not in ("u55", "u65"):
-            return _gathered(lo, x, dim, of_array(np.asarray(indices, np.int32), DType.I32))
-        if x.q is not None and x.dtype is DType.I8:
+        if lo.target.is_npu and x.is_code and x.dtype is DType.I8:
             rows = np.zeros((len(indices), size), np.int8)
             rows[np.arange(len(indices)), list(indices)] = 1
             return mixed(lo, x, dim, rows, 1)
+        if lo.target.family not in ("u55", "u65"):
+            return _gathered(lo, x, dim, of_array(np.asarray(indices, np.int32), DType.I32))
     parts = []
     for first, count, step in runs:
         piece = cut(lo, x, dim, first, count if step else 1)
@@ -107,9 +107,8 @@ def _gathered(lo: Lowering, x: Tensor, dim: int, indices: Tensor) -> Tensor:
 
 def _rows(lo: Lowering, indices: Tensor, count: int) -> Value:
     """The indices as [count, W], the same in each row."""
-    if indices.is_const:
-        assert indices.array is not None
-        return lo.constant(np.tile(indices.array.reshape(1, -1), (count, 1)), DType.I32)
+    if indices.array is not None:
+        return integers(lo, lo.constant(indices.array.reshape(1, -1), DType.I32), (1, indices.size), count)
     return integers(lo, lo.emit(indices), (1, indices.size), count)
 
 

@@ -41,9 +41,9 @@ def make_functional(module: GraphModule) -> None:
 
 
 def mutates(node: Node) -> bool:
-    """Whether a call changes one of its arguments."""
+    """Whether a call changes one of its arguments; `detach_` changes only what autograd sees of it."""
     schema = getattr(torch_op(node), "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
+    return schema is not None and bool(schema.is_mutable) and overload(node) != "aten.detach_.default"
 
 
 def is_private(node: Node) -> bool:
@@ -118,23 +118,30 @@ def fold_constants(module: GraphModule) -> None:
 
     Its numbers are needed before any dialect changes them, and it is not quantised step by step.
     """
-    fixed: set[Node] = set()
-    for node in list(module.graph.nodes):
+    known: dict[Node, torch.Tensor] = {}
+    for node in module.graph.nodes:
         if node.op == "get_attr" and _is_fixed(module, node):
-            fixed.add(node)
-        value = node.meta.get("val")
-        if node.op != "call_function" or not isinstance(value, torch.Tensor) or mutates(node):
+            known[node] = attribute(module, node)
+        elif _is_foldable(node) and known.keys() >= set(node.all_input_nodes):
+            args, kwargs = (map_arg(a, lambda n: known[n]) for a in (node.args, node.kwargs))
+            with torch.no_grad():
+                known[node] = torch_op(node)(*args, **kwargs)
+    for node in reversed(known):
+        if node.op != "call_function":
             continue
-        if not fixed.issuperset(node.all_input_nodes) or any(isinstance(d, torch.SymInt) for d in value.shape):
-            continue
-        if torch.Tag.nondeterministic_seeded in getattr(torch_op(node), "tags", ()):
-            continue
-        args, kwargs = (map_arg(a, lambda n: attribute(module, n)) for a in (node.args, node.kwargs))
-        with module.graph.inserting_before(node), torch.no_grad():
-            made = buffer(module, torch_op(node)(*args, **kwargs).clone(), node)
-        node.replace_all_uses_with(made)
+        if node.users:
+            with module.graph.inserting_before(node):
+                node.replace_all_uses_with(buffer(module, known[node].clone(), node))
         module.graph.erase_node(node)
-        fixed.add(made)
+
+
+def _is_foldable(node: Node) -> bool:
+    """Whether a call gives the same tensor each time it is made with the same arguments."""
+    value = node.meta.get("val")
+    if node.op != "call_function" or not isinstance(value, torch.Tensor) or mutates(node):
+        return False
+    seeded = torch.Tag.nondeterministic_seeded in getattr(torch_op(node), "tags", ())
+    return not seeded and not any(isinstance(d, torch.SymInt) for d in value.shape)
 
 
 def attribute(module: GraphModule, node: Node) -> Any:
