@@ -14,6 +14,8 @@ Column: TypeAlias = Literal["door", "front", "peer"]
 COLUMNS: Mapping[Column, str] = {"door": "ours, ExecuTorch door", "front": "ours, front door", "peer": "peer"}
 OURS: tuple[Column, ...] = ("door", "front")
 Values: TypeAlias = dict[str, float | None]
+#: Models that stand for no real one.
+ONE_OPERATOR = ("add", "softmax")
 
 
 @dataclass(frozen=True)
@@ -195,8 +197,12 @@ def check_goals(rows: Iterable[Mapping[str, Any]], goals: Sequence[Goal] = GOALS
         for goal in goals:
             if goal.model and goal.model != model:
                 continue
-            ours = columns[goal.column]["figures"][goal.figure]
-            measured = None if ours is None else goal.measure(ours, columns["peer"]["figures"][goal.figure])
+            ours, peer = (columns[c]["figures"][goal.figure] for c in (goal.column, "peer"))
+            failed = columns[goal.column]["error"] or columns["peer"]["error"]
+            if ours is None and peer is None and not failed:
+                # Nothing to measure on either side, such as the error of a result that is exact.
+                continue
+            measured = None if ours is None else goal.measure(ours, peer)
             checked.append(
                 {
                     "model": model,
@@ -214,8 +220,11 @@ def check_goals(rows: Iterable[Mapping[str, Any]], goals: Sequence[Goal] = GOALS
 
 
 def compute_means(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Geometric means over the models of a target. For cycles, models of which the peer computes a part on the CPU
-    stay out: its NPU has less to do there."""
+    """Geometric means over the models of a target.
+
+    Programs of one operator stay out; for cycles also models of which a side computes a part on the CPU: its NPU has
+    less to do there.
+    """
     means: list[dict[str, Any]] = []
     grouped = group(rows)
     for target in dict.fromkeys(row["target"] for row in rows):
@@ -226,7 +235,7 @@ def compute_means(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                     ours, peer = (columns[c]["figures"] for c in (column, "peer"))
                     ratio = divide(ours[key], peer[key])
                     whole = key != "cycles" or not (ours["cpu_compute"] or peer["cpu_compute"])
-                    if at == target and ratio is not None and whole:
+                    if at == target and model not in ONE_OPERATOR and ratio is not None and whole:
                         found[model] = ratio
                 if found:
                     mean = math.exp(sum(math.log(r) for r in found.values()) / len(found))

@@ -89,7 +89,7 @@ def run_child(model: str, target: str, column: Column, options: Options, last: b
                 check=False,
             )
         if done.returncode:
-            raise ChildFailed(last_words(log.read_text("utf-8", "replace")))
+            raise ChildFailed(f"exit code {done.returncode}: {last_words(log.read_text('utf-8', 'replace'))}")
         return json.loads(out.read_text())
 
 

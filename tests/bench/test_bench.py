@@ -135,6 +135,13 @@ def test_goals(bench: Any) -> None:
     assert other == {"sqnr"}
 
 
+def test_no_goal_where_there_is_nothing_to_measure(bench: Any) -> None:
+    exact = _measured(1.0, sqnr=None)
+    rows = [bench.figures.make_row("add", "ethos-u55-128", c, [exact]) for c in ("door", "peer")]
+    rows.append(bench.figures.make_row("add", "ethos-u55-128", "front", [_measured(1.0, front=True, sqnr=None)]))
+    assert bench.figures.check_goals(rows) == []
+
+
 def test_sqnr_may_be_half_a_decibel_lower_and_no_more(bench: Any) -> None:
     rows = _rows(bench, sqnr=20.4)
     assert all(g["met"] for g in bench.figures.check_goals(rows) if g["figure"] == "sqnr")
@@ -143,7 +150,7 @@ def test_sqnr_may_be_half_a_decibel_lower_and_no_more(bench: Any) -> None:
 
 
 def test_means_leave_out_cycles_where_the_peer_computes_on_the_cpu(bench: Any) -> None:
-    rows = [*_rows(bench), *_rows(bench, "resnet8"), *_rows(bench, "ds_cnn", cpu=1)]
+    rows = [*_rows(bench), *_rows(bench, "resnet8"), *_rows(bench, "ds_cnn", cpu=1), *_rows(bench, "add")]
     means = {(m["column"], m["figure"]): m for m in bench.figures.compute_means(rows)}
     assert means["door", "cycles"]["models"] == ["mobilenet_v2", "resnet8"]
     assert means["door", "lower"]["models"] == ["mobilenet_v2", "resnet8", "ds_cnn"]
