@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ def test_wrong_scale_is_found_and_named(programs: Callable[[str], Program], targ
     assert found.first["op"] == conv
     assert found.first["through"].endswith(":TABLE")
     assert found.first["node"].startswith("conv2d")
-    assert found.first["where"] == f"{__file__}:{SECOND_LINE}"
+    assert found.first["where"].endswith(f"test_verify.py:{SECOND_LINE}")
     assert int(found.first["command"], 16) % 4 == 0
     assert f"first at op {conv}, through" in str(verdict)
     assert str(verdict).endswith("NOT equal")
@@ -180,7 +181,7 @@ class TestCommand:
         done = self.run("verify", tmp_path / "net.pte")
         assert done.exit_code == 1
         assert "DIFFERENT: delegate 0, output 0" in done.stdout
-        assert f"where {__file__}:" in done.stdout
+        assert re.search(r"where \S*test_verify\.py:\d+", done.stdout)
 
     def test_no_sidecar(self, programs: Callable[[str], Program], tmp_path: Path) -> None:
         path = programs(NPUS[0]).save(tmp_path / "net.pte", with_sidecar=False)

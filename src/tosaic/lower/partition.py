@@ -15,7 +15,7 @@ from torch.fx import Node
 from tosaic.errors import Unsupported
 from tosaic.lower.program import Foreign, Walk, is_pending
 from tosaic.lower.real import can_be_real
-from tosaic.lower.source import QDQ, Source, module_path, overload, source_line
+from tosaic.lower.source import ASSERTIONS, QDQ, Source, module_path, overload, source_line
 from tosaic.lower.tensor import Tensor
 from tosaic.ops._registry import registry
 from tosaic.targets import Target
@@ -275,8 +275,8 @@ def _computes(node: Node) -> bool:
 
 
 def explain(out: Mapping[Node, Unsupported]) -> dict[Node, Reason]:
-    """A reason for every node that is left out."""
-    return {node: _reason(node, error, out) for node, error in out.items()}
+    """A reason for every node that is left out. What export asserts about a dtype is no work for anyone."""
+    return {node: _reason(node, error, out) for node, error in out.items() if overload(node) not in ASSERTIONS}
 
 
 def _reason(node: Node, error: Unsupported, out: Mapping[Node, Unsupported]) -> Reason:

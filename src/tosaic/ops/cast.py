@@ -154,6 +154,11 @@ def same(lo: Lowering, train: bool = False, **arguments: Any) -> Tensor:
     return next(a for a in arguments.values() if isinstance(a, Tensor))
 
 
+def _meaning(tensor: Tensor) -> DType:
+    """What torch holds where the NPU has codes."""
+    return DType.F32 if tensor.q is not None else tensor.dtype
+
+
 @op(
     "to",
     "aten.to.dtype",
@@ -173,8 +178,8 @@ def same(lo: Lowering, train: bool = False, **arguments: Any) -> Tensor:
 )
 def to(lo: Lowering, self: Tensor, dtype: Any = None, other: Tensor | None = None, **_: Any) -> Tensor:
     """A cast; to the type that the tensor already has it is nothing."""
-    kind = other.dtype if other is not None else (self.dtype if dtype is None else _DTYPES.get(str(dtype)))
-    meaning = DType.F32 if self.q is not None else self.dtype
+    meaning = _meaning(self)
+    kind = _meaning(other) if other is not None else _DTYPES.get(str(dtype))
     if kind is meaning or (dtype is None and other is None):
         return self
     if kind is None or self.q is not None:
