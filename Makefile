@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml constraints.txt
 # The driver comes from apt; without root it is unpacked into the cache folder TOSAIC_CACHE.
 setup-vgf: setup
 	$(PIP) install --no-compile -e '.[dev,vision,vgf]' -c constraints.txt
-	$(BIN)/python -m tosaic.runtime.vulkan_setup
+	$(BIN)/tosaic doctor --fix vgf
 
 demo: setup
 	@mkdir -p out

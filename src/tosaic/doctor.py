@@ -2,36 +2,83 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import platform
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 #: packages whose version matters
 _PACKAGES = ("torch", "executorch", "torchao", "ethos-u-vela", "tosa-tools")
 _COMPILERS = ("c++", "g++", "clang++")
 _LEAST_PYTHON = (3, 11)
-#: the check that all others are about
-DECISIVE = "Ethos-U compile"
+_FIX_VGF = "tosaic doctor --fix vgf"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the doctor's list. Without a `needed` one nothing can be compiled for an Ethos-U."""
+    """One line of the doctor's list. A `target` works if its last check is fine; empty: it is about all of them."""
 
     name: str
     ok: bool
     found: str
     fix: str = ""
     needed: bool = True
+    target: str = ""
 
 
 def examine(import_torch: Callable[[], None]) -> Iterator[Check]:
-    """All checks, one after the other; the later ones take seconds. The last one decides."""
+    """All checks, one after the other; the later ones take seconds."""
+    yield from _examine_all()
+    fix = "mend what is missing above; `tosaic compile add --debug` tells more"
+    for check in (
+        lambda: _try("Vela", _run_vela, "pip install --force-reinstall ethos-u-vela"),
+        lambda: _try("Ethos-U compile", lambda: _run_compile(import_torch, "ethos-u55-128"), fix),
+    ):
+        yield replace(check(), target="ethos-u")
+    yield from examine_vgf(import_torch)
+    reference = _try("TOSA reference model", _run_reference, "pip install --force-reinstall tosa-tools", needed=False)
+    yield replace(reference, target="tosa")
+
+
+def examine_vgf(import_torch: Callable[[], None]) -> Iterator[Check]:
+    """What compiling for VGF needs, and then what running needs."""
+    for package, wanted in _read_ranges("vgf").items():
+        yield replace(_check_package(package, wanted), fix=_FIX_VGF, needed=False, target="vgf")
+    compiles = _try("VGF compile", lambda: _run_compile(import_torch, "vgf"), _FIX_VGF, needed=False)
+    yield replace(compiles, target="vgf")
+    from tosaic.runtime import vulkan
+
+    probe = vulkan.probe()
+    found = f"runs: one operator, {probe.driver}" if probe.ok else probe.reason
+    yield Check("Vulkan", probe.ok, found, probe.fix or _FIX_VGF, needed=False, target="vgf")
+
+
+def mend_vgf(announce: Callable[[str], None]) -> None:
+    """Install what `examine_vgf` would miss: Python packages with pip, the Vulkan driver with apt."""
+    from tosaic.runtime import vulkan_setup
+
+    wanted = _read_ranges("vgf")
+    missing = [
+        f"{package}{versions}" for package, versions in wanted.items() if not _check_package(package, versions).ok
+    ]
+    if missing:
+        announce(f"installing {', '.join(missing)}")
+        vulkan_setup.execute([sys.executable, "-m", "pip", "install", *missing])
+        importlib.invalidate_caches()
+    vulkan_setup.install(announce)
+
+
+def list_working(checks: Iterable[Check]) -> dict[str, bool]:
+    """Whether each target works: that is what its last check says."""
+    return {check.target: check.ok for check in checks if check.target}
+
+
+def _examine_all() -> Iterator[Check]:
     version = platform.python_version()
     yield Check("Python", sys.version_info >= _LEAST_PYTHON, version, "install Python 3.11 or newer")
     ranges = _read_ranges()
@@ -39,18 +86,14 @@ def examine(import_torch: Callable[[], None]) -> Iterator[Check]:
         yield _check_package(package, ranges.get(package, ""))
     yield _check_compiler()
     yield _check_folder()
-    yield _try("TOSA reference model", _run_reference, "pip install --force-reinstall tosa-tools", needed=False)
-    yield _try("Vela", _run_vela, "pip install --force-reinstall ethos-u-vela")
-    fix = "mend what is missing above; `tosaic compile add --debug` tells more"
-    yield _try(DECISIVE, lambda: _run_compile(import_torch), fix)
 
 
-def _read_ranges() -> dict[str, str]:
-    """The versions that the installed Tosaic asks for, such as {"torch": ">=2.13,<2.14"}."""
+def _read_ranges(extra: str = "") -> dict[str, str]:
+    """The versions that the installed Tosaic, or one of its extras, asks for: {"torch": ">=2.13,<2.14"}."""
     ranges: dict[str, str] = {}
     for line in importlib.metadata.requires("tosaic") or ():
-        match = re.match(r"([\w.-]+?)([<>=!~][^;]*)?(;|$)", line.replace(" ", ""))
-        if match and not match[3]:
+        match = re.match(r"([\w.-]+?)([<>=!~][^;]*)?(?:;extra=='([\w-]+)')?$", line.replace(" ", "").replace('"', "'"))
+        if match and (match[3] or "") == extra:
             ranges[match[1]] = match[2] or ""
     return ranges
 
@@ -66,12 +109,12 @@ def _check_package(package: str, wanted: str) -> Check:
 
 
 def fits(version: str, wanted: str) -> bool:
-    """Whether a version is in a range of `>=` and `<` bounds."""
+    """Whether a version is in a range of `>=`, `<` and `==` bounds."""
     have = _numbers(version)
     for bound in filter(None, wanted.split(",")):
-        at_least, below = bound.startswith(">="), bound.startswith("<")
+        at_least, below, exact = (bound.startswith(sign) for sign in (">=", "<", "=="))
         limit = _numbers(bound.lstrip("<>="))
-        if (at_least and have < limit) or (below and have >= limit):
+        if (at_least and have < limit) or (below and have >= limit) or (exact and have != limit):
             return False
     return True
 
@@ -140,12 +183,12 @@ def _run_vela() -> str:
     return f"runs: one operator, {len(compiled.cmd_data):,} bytes of commands for {target.name}"
 
 
-def _run_compile(import_torch: Callable[[], None]) -> str:
+def _run_compile(import_torch: Callable[[], None], target: str) -> str:
     import_torch()
     from tosaic import api, zoo
 
     module, inputs = zoo.load("add")
-    program = api.compile(module, inputs, "ethos-u55-128")
+    program = api.compile(module, inputs, target)
     if len(program.delegates) != 1:
         raise ValueError(f"the model `add` gave {len(program.delegates)} delegates instead of 1")
     return f"works: the model `add`, {len(program.pte):,} bytes of .pte"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +10,16 @@ from types import ModuleType
 import pytest
 
 from tosaic.runtime import vulkan
+from tosaic.tools import converter
+
+
+@pytest.fixture(scope="session", autouse=True)
+def package() -> None:
+    """Skips where nothing can be compiled for VGF."""
+    try:
+        importlib.metadata.version(converter.PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"the package `{converter.PACKAGE}` is not installed. Fix: {vulkan.INSTALL}")
 
 
 @pytest.fixture(scope="session")

@@ -65,7 +65,7 @@ def test_a_missing_loader_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     with pytest.raises(vulkan.NoVulkan) as caught:
         vulkan_env.find()
     assert "libvulkan.so.1" in caught.value.why
-    assert "setup-vgf" in caught.value.fix
+    assert "doctor --fix vgf" in caught.value.fix
 
 
 @pytest.mark.usefixtures("automatic")
@@ -90,7 +90,7 @@ def test_missing_layers_are_told(tmp_path: Path) -> None:
     driver = tmp_path / "lvp_icd.json"
     with pytest.raises(vulkan.NoVulkan) as caught:
         vulkan_env.require_emulation(vulkan_env.Parts((), driver, None, ()))
-    assert "tosaic[vgf]" in caught.value.fix
+    assert "doctor --fix vgf" in caught.value.fix
 
 
 def test_graph_layer_comes_first_and_paths_are_absolute(tmp_path: Path) -> None:

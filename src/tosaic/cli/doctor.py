@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
 
 import typer
 
@@ -12,28 +15,57 @@ from tosaic.cli.guard import FAILED, Debug, Json, guarded
 from tosaic.cli.quiet import import_torch
 
 SCHEMA = "tosaic-doctor/1"
+_TITLES = {"ethos-u": "for an Ethos-U", "vgf": "for VGF", "tosa": "for TOSA"}
+
+
+class Mendable(StrEnum):
+    """A target whose parts can be installed."""
+
+    VGF = "vgf"
 
 
 @guarded
-def show_health(as_json: Json = False, debug: Debug = False) -> None:
-    """Check versions and tools, and compile a model of one operator. Takes some seconds.
+def show_health(
+    fix: Annotated[
+        Mendable | None,
+        typer.Option(
+            help="Install what compiling for VGF and running it need: Python packages with pip, Debian's Vulkan driver "
+            "with apt, or without root into the cache folder.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Check versions and tools, and compile a model of one operator for each kind of target. Takes some seconds.
 
-    Ends with exit code 0 if compiling for an Ethos-U works.
+    Ends with exit code 0 if compiling for an Ethos-U works; with --fix, if a .vgf file runs here.
     """
-    checks: list[doctor.Check] = []
-    for check in doctor.examine(import_torch):
-        checks.append(check)
-        if not as_json:
-            _print(check)
-    works = all(check.ok for check in checks if check.name == doctor.DECISIVE)
+    if fix is not None:
+        doctor.mend_vgf(lambda text: typer.echo(text, err=True))
+    checks = _show(doctor.examine(import_torch) if fix is None else doctor.examine_vgf(import_torch), as_json)
+    working = doctor.list_working(checks)
+    works = working["ethos-u" if fix is None else "vgf"]
     if as_json:
-        typer.echo(json.dumps({"schema": SCHEMA, "ok": works, "checks": [asdict(check) for check in checks]}, indent=2))
+        plain = {"schema": SCHEMA, "ok": works, "targets": working, "checks": [asdict(check) for check in checks]}
+        typer.echo(json.dumps(plain, indent=2))
     raise typer.Exit(0 if works else FAILED)
 
 
+def _show(examination: Iterable[doctor.Check], as_json: bool) -> list[doctor.Check]:
+    """All checks; each is printed at once, because the next one may take seconds."""
+    checks: list[doctor.Check] = []
+    for check in examination:
+        if not as_json:
+            if check.target and (not checks or checks[-1].target != check.target):
+                typer.echo(_TITLES[check.target])
+            _print(check)
+        checks.append(check)
+    return checks
+
+
 def _print(check: doctor.Check) -> None:
-    """One line at once, because the next check may take seconds."""
     mark = "ok" if check.ok else "missing" if check.needed else "optional"
-    typer.echo(f"{mark:<9} {check.name:<21} {check.found}")
+    typer.echo(f"{mark:<9} {check.name:<33} {check.found}")
     if not check.ok:
-        typer.echo(f"{'':<9} {'':<21} fix: {check.fix}")
+        typer.echo(f"{'':<9} {'':<33} fix: {check.fix}")

@@ -18,15 +18,13 @@ import numpy as np
 from tosaic.errors import Invalid, ToolFailed, TosaicError
 from tosaic.runtime import pte as pte_file
 from tosaic.runtime import vulkan_env
-from tosaic.runtime.vulkan_env import INSTALL_DRIVER, INSTALL_LAYERS, NoVulkan
+from tosaic.runtime.vulkan_env import INSTALL, NoVulkan
 from tosaic.tools.worker import Reply, Worker
 from tosaic.tosa.ir import Array
 from tosaic.vgf import reader
 
-__all__ = ["FALLBACK", "NoVulkan", "Probe", "probe", "run", "worker"]
+__all__ = ["INSTALL", "NoVulkan", "Probe", "probe", "run", "worker"]
 
-#: The engine that gives the same numbers where there is no usable Vulkan device.
-FALLBACK = "tosa"
 BACKEND = "VgfBackend"
 #: What the runtime prints where a message of an error could stand.
 _CHATTER = ("Failed to find extension",)
@@ -63,9 +61,9 @@ def probe() -> Probe:
         reply = _request(pte, "forward", [x], PROBE_SECONDS)
         (result,) = _read_outputs(reply)
     except TosaicError as error:
-        return Probe(ok=False, reason=error.why or error.what, fix=error.fix or INSTALL_DRIVER)
+        return Probe(ok=False, reason=error.why or error.what, fix=error.fix or INSTALL)
     if not np.array_equal(result, x + x):
-        return Probe(False, "the driver computes x + x wrongly", f"use another driver: {INSTALL_DRIVER}")
+        return Probe(False, "the driver computes x + x wrongly", f"use another driver: {INSTALL}")
     return Probe(ok=True, driver=reply.body["driver"])
 
 
@@ -108,8 +106,8 @@ def _explain_missing(reply: Reply) -> NoVulkan:
         fix = "unset TOSAIC_VULKAN: Tosaic then puts the Graph layer above the Tensor layer"
         return NoVulkan(f"the emulation layers are stacked in the wrong order ({why})", fix, reply.log)
     if why:
-        return NoVulkan(f"no device could be opened: {why}", INSTALL_DRIVER, reply.log)
-    return NoVulkan("the installed ExecuTorch has no VGF backend", f"{INSTALL_LAYERS} 'executorch==1.4.1'", reply.log)
+        return NoVulkan(f"no device could be opened: {why}", INSTALL, reply.log)
+    return NoVulkan("the installed ExecuTorch has no VGF backend", "pip install 'executorch==1.4.1'", reply.log)
 
 
 def _find_reason(log: str) -> str:

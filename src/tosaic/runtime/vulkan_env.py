@@ -21,8 +21,7 @@ from tosaic.tools.converter import cache_folder
 
 #: `auto` (the default), `keep` (take the VK_* variables as they are) or `off` (as if there were no Vulkan).
 MODE_VARIABLE = "TOSAIC_VULKAN"
-INSTALL_DRIVER = "make setup-vgf, or apt-get install libvulkan1 mesa-vulkan-drivers"
-INSTALL_LAYERS = "pip install 'tosaic[vgf]'"
+INSTALL = "tosaic doctor --fix vgf, or make setup-vgf in a checkout"
 
 Driver: TypeAlias = Literal["emulated", "native", "kept"]
 
@@ -57,7 +56,7 @@ def mode() -> str:
 
 
 def unpacked() -> Path:
-    """The folder into which `make setup-vgf` unpacks Debian's packages when it may not install them."""
+    """The folder into which `tosaic doctor --fix vgf` unpacks Debian's packages when it may not install them."""
     return cache_folder() / "vulkan"
 
 
@@ -67,7 +66,7 @@ def find() -> Parts:
         raise NoVulkan(f"`{MODE_VARIABLE}=off` hides it", f"unset `{MODE_VARIABLE}`")
     own = tuple(path for form in ("usr/lib/*-linux-*", "lib/*-linux-*") for path in sorted(unpacked().glob(form)))
     if not _loads("libvulkan.so.1") and not any((folder / "libvulkan.so.1").exists() for folder in own):
-        raise NoVulkan("the loader `libvulkan.so.1` is not installed", INSTALL_DRIVER)
+        raise NoVulkan("the loader `libvulkan.so.1` is not installed", INSTALL)
     if mode() == "keep":
         return Parts(own, None, None, ())
     chosen = next((os.environ[name] for name in _DRIVER_VARIABLES if os.environ.get(name)), "")
@@ -77,7 +76,7 @@ def find() -> Parts:
         name = next((n for n in _DRIVER_VARIABLES if os.environ.get(n)), "")
         if name:
             raise NoVulkan(f"`{name}={chosen}` names no file", f"unset `{name}`, or name a driver's manifest")
-        raise NoVulkan("there is no Vulkan driver (no manifest in icd.d)", INSTALL_DRIVER)
+        raise NoVulkan("there is no Vulkan driver (no manifest in icd.d)", INSTALL)
     software = present[0] if chosen else next((p for p in present if p.name.startswith("lvp_")), None)
     others = () if chosen else tuple(p for p in present if not p.name.startswith(_MESA))
     return Parts(own, software, _find_layers(), others)
@@ -107,9 +106,9 @@ def _find_layers() -> Path | None:
 def require_emulation(parts: Parts) -> None:
     """NoVulkan where the driver must be emulated and something for that is missing."""
     if parts.layers is None:
-        raise NoVulkan("the ML emulation layer is not installed", INSTALL_LAYERS)
+        raise NoVulkan("the ML emulation layer is not installed", INSTALL)
     if parts.driver is None:
-        raise NoVulkan("there is no software driver (lavapipe) to emulate on", INSTALL_DRIVER)
+        raise NoVulkan("there is no software driver (lavapipe) to emulate on", INSTALL)
 
 
 def emulate(parts: Parts, folder: Path) -> dict[str, str]:

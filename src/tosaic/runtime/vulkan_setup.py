@@ -10,12 +10,11 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tosaic.errors import ToolFailed, TosaicError
+from tosaic.errors import ToolFailed
 from tosaic.runtime import vulkan, vulkan_env
 
 PACKAGES = ("libvulkan1", "mesa-vulkan-drivers")
@@ -57,11 +56,11 @@ def install_with_root(announce: Announce) -> None:
     announce(f"installing {', '.join(PACKAGES)}")
     command = ["apt-get", "install", "-y", "--no-install-recommends", *PACKAGES]
     try:
-        _run(command)
+        execute(command)
     except ToolFailed:
         announce("updating the package lists")
-        _run(["apt-get", "update"])
-        _run(command)
+        execute(["apt-get", "update"])
+        execute(command)
 
 
 def unpack_without_root(announce: Announce) -> Path:
@@ -74,18 +73,18 @@ def unpack_without_root(announce: Announce) -> Path:
     places = {"Dir::State::Lists": state / "lists", "Dir::Cache": state / "cache", "Debug::NoLocking": "1"}
     options = [part for name, value in places.items() for part in ("-o", f"{name}={value}")]
     announce("reading the package lists")
-    _run(["apt-get", *options, "update"])
+    execute(["apt-get", *options, "update"])
     kinds = [f"--no-{kind}" for kind in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")]
-    needed = _run(["apt-cache", *options, "depends", "--recurse", *kinds, *PACKAGES])
-    present = _run(["dpkg-query", "-W", "-f", "${db:Status-Status} ${Package}\\n"])
+    needed = execute(["apt-cache", *options, "depends", "--recurse", *kinds, *PACKAGES])
+    present = execute(["dpkg-query", "-W", "-f", "${db:Status-Status} ${Package}\\n"])
     names = list_missing(needed, present)
     announce(f"downloading {len(names)} packages into {target}")
     with tempfile.TemporaryDirectory(prefix="tosaic-") as downloads:
-        _run(["apt-get", *options, "download", *names], Path(downloads))
+        execute(["apt-get", *options, "download", *names], Path(downloads))
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         for package in sorted(Path(downloads).glob("*.deb")):
-            _run(["dpkg-deb", "-x", str(package), str(target)])
+            execute(["dpkg-deb", "-x", str(package), str(target)])
     shutil.rmtree(state, ignore_errors=True)
     return target
 
@@ -98,7 +97,8 @@ def list_missing(needed: str, present: str) -> list[str]:
     return [name for name in names if name not in installed]
 
 
-def _run(command: Sequence[str], folder: Path | None = None) -> str:
+def execute(command: Sequence[str], folder: Path | None = None) -> str:
+    """What a command prints; ToolFailed with its error if it fails."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
     try:
         done = subprocess.run(
@@ -117,22 +117,3 @@ def _run(command: Sequence[str], folder: Path | None = None) -> str:
         lines = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()
         raise ToolFailed(f"`{' '.join(command)}` failed", log=done.stdout + done.stderr, why=lines[0] if lines else "")
     return done.stdout
-
-
-def main() -> int:
-    """The command behind `make setup-vgf`."""
-    try:
-        found = install(lambda text: _write(text))
-    except TosaicError as error:
-        _write(str(error))
-        return error.exit_code
-    _write(f"Vulkan is usable ({found.driver})" if found.ok else f"{found.reason}\n  fix: {found.fix}")
-    return 0 if found.ok else 3
-
-
-def _write(text: str) -> None:
-    sys.stderr.write(text + "\n")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
