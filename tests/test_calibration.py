@@ -9,6 +9,8 @@ import torch
 
 from tosaic import calibration
 from tosaic.errors import Invalid
+from tosaic.runtime import archive
+from tosaic.runtime.npy import write_npy
 
 ONE = (torch.zeros(1, 2, 3),)
 TWO = (torch.zeros(1, 2), torch.zeros(3, dtype=torch.int32))
@@ -131,6 +133,48 @@ def test_pickles_are_not_run(tmp_path: Path) -> None:
         with pytest.raises(Invalid, match="cannot be read"):
             calibration.read(tmp_path / name, ONE)
     assert not mark.exists()
+
+
+class _Huge:
+    """What torch's careful unpickler would allocate without a word."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (bytearray, (1 << 40,))
+
+
+def _write_bomb(path: Path) -> None:
+    """A file of a few bytes whose directory, header or pickle claims far more."""
+    match path.suffix:
+        case ".npy":
+            path.write_bytes(write_npy(np.zeros((1, 2, 3))).replace(b"(1, 2, 3)", b"(9" + b"9" * 6 + b",)"))
+        case ".npz":
+            np.savez_compressed(path, x=np.zeros(3 << 20, np.float32))
+        case _:
+            torch.save([_Huge()], path)
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.pt"])
+def test_small_files_that_claim_much(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write_bomb(tmp_path / name)
+    monkeypatch.setattr(archive, "MAX_BYTES", 10 << 20)
+    for path in (tmp_path / name, tmp_path):
+        with pytest.raises(Invalid, match="cannot be read as calibration data"):
+            calibration.read(path, ONE)
+
+
+def test_a_tensor_that_repeats_few_numbers(tmp_path: Path) -> None:
+    torch.save(torch.zeros(1, 1, 2, 3).expand(1 << 40, 1, 2, 3), tmp_path / "x.pt")
+    assert (tmp_path / "x.pt").stat().st_size < 4096
+    with pytest.raises(Invalid, match="too large"):
+        calibration.read(tmp_path / "x.pt", ONE)
+
+
+def test_a_folder_is_bounded_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(3):
+        np.save(tmp_path / f"{i}.npy", _numbers(1, 2, 3, seed=i).numpy())
+    monkeypatch.setattr(calibration, "MAX_BYTES", 2 * 24)
+    with pytest.raises(Invalid, match="larger than 48 bytes"):
+        calibration.read(tmp_path, ONE)
 
 
 def test_paths_that_hold_nothing(tmp_path: Path) -> None:

@@ -6,22 +6,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 
 from tosaic.errors import Invalid
+from tosaic.runtime.archive import MAX_BYTES
+from tosaic.runtime.inputs import read_content
 
 Sample: TypeAlias = tuple[torch.Tensor, ...]
 
 SUFFIXES = (".npz", ".npy", ".pt")
-#: more than this many samples from a folder would only make calibration slower
-MOST_FILES = 1000
 
 
 def read(data: Iterable[Any] | str | Path, example: Sequence[torch.Tensor]) -> list[Sample]:
     """All samples, each checked against the example inputs."""
     if isinstance(data, (str, Path)):
-        found = list(_read_path(Path(data), example))
+        found = list(_bounded(_read_path(Path(data), example), str(data)))
         origin = str(data)
     elif isinstance(data, torch.Tensor):
         raise Invalid("calibration is a single tensor", fix="pass a list of samples: calibration=[x1, x2, ...]")
@@ -96,9 +95,23 @@ def _as_sample(item: Any) -> tuple[Any, ...]:
     return tuple(item) if isinstance(item, (tuple, list)) else (item,)
 
 
+def _bounded(samples: Iterator[tuple[tuple[Any, ...], str]], origin: str) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Samples from files, up to what memory is likely to hold."""
+    size = 0
+    for sample, where in samples:
+        size += sum(getattr(x, "nbytes", 0) for x in sample)
+        if size > MAX_BYTES:
+            raise Invalid(
+                f"the calibration data are larger than {MAX_BYTES} bytes",
+                where=origin,
+                fix="give fewer samples: a few hundred are enough",
+            )
+        yield sample, where
+
+
 def _read_path(path: Path, example: Sequence[torch.Tensor]) -> Iterator[tuple[tuple[Any, ...], str]]:
     if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES)[:MOST_FILES]
+        files = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES)
         if not files:
             raise Invalid(f"`{path}` holds no {', '.join(SUFFIXES)} file", fix="put one sample into each file")
         for file in files:
@@ -113,19 +126,10 @@ def _read_file(path: Path, example: Sequence[torch.Tensor]) -> Iterator[tuple[tu
     if path.suffix not in SUFFIXES:
         raise Invalid(f"`{path.name}` is no calibration file", fix=f"use {', '.join(SUFFIXES)}")
     try:
-        if path.suffix == ".npy":
-            loaded: Any = torch.from_numpy(np.load(path, allow_pickle=False))
-        elif path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                loaded = tuple(torch.from_numpy(archive[k]) for k in archive.files)
-        else:
-            loaded = torch.load(path, weights_only=True, map_location="cpu")
-    except Exception as error:
-        raise Invalid(
-            f"`{path.name}` cannot be read as calibration data",
-            where=str(path),
-            why=next(iter(str(error).splitlines()), type(error).__name__),
-        ) from error
+        loaded = read_content(path)
+    except Invalid as error:
+        why = ": ".join(text for text in (error.what, error.why) if text)
+        raise Invalid(f"`{path.name}` cannot be read as calibration data", where=str(path), why=why) from error
     yield from _unroll(loaded, example, path.name)
 
 

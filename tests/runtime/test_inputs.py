@@ -1,7 +1,6 @@
 """Input files: each format, several inputs, and every way in which a file can be wrong."""
 
 import io
-import pickle
 import zipfile
 from pathlib import Path
 
@@ -54,7 +53,7 @@ def write_pickled(path: Path) -> None:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return (eval, ("1",))
 
-    path.write_bytes(pickle.dumps(Evil()))
+    torch.save(Evil(), path)
 
 
 def write_zip(path: Path, name: str, data: bytes) -> None:
@@ -86,7 +85,7 @@ def save_npy(array: np.ndarray) -> bytes:
         ("x.npz", lambda p: write_zip(p, "../x.npy", save_npy(X)), "`{}` is damaged"),
         ("x.npz", lambda p: write_zip(p, "x.npy", b"1"), "`x` of `{}` is no .npy file"),
         ("x.npz", lambda p: np.savez(p, wrong=X.T), "`wrong` of `{}` is int8[3, 2]"),
-        ("x.pt", lambda p: p.write_bytes(b"1"), "`{}` cannot be read"),
+        ("x.pt", lambda p: p.write_bytes(b"1"), "`{}` is damaged"),
         ("x.pt", write_pickled, "`{}` cannot be read"),
         ("x.pt", lambda p: torch.save({"a": 1}, p), "`a` of `{}` is no plain tensor"),
         ("x.pt", lambda p: torch.save(torch.zeros(2, dtype=torch.complex64), p), "`{}` cannot be used"),

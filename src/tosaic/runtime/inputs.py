@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 from tosaic.errors import Invalid
 from tosaic.runtime.archive import MAX_BYTES, unpack
 from tosaic.runtime.npy import Array, read_npy
+from tosaic.runtime.pt import read_pt
 from tosaic.runtime.tensors import NUMPY, TensorType, to_array
 
 RAW = (".bin", ".raw")
@@ -51,18 +51,28 @@ def _read_file(file: Path, types: Sequence[TensorType]) -> list[tuple[str, Array
     suffix = file.suffix.lower()
     if suffix not in FORMATS:
         raise Invalid(f"`{file}` is no input file", why=f"its name ends with none of {', '.join(FORMATS)}")
-    data = _read_bytes(file)
-    match suffix:
+    if suffix in RAW:
+        return [(f"`{file}`", _read_raw(file, _read_bytes(file), types))]
+    content = read_content(file)
+    items: list[tuple[str, Any]] = [(f"`{file}`", content)]
+    if issubclass(type(content), Mapping):
+        items = [(f"`{name}` of `{file}`", item) for name, item in content.items()]
+    elif issubclass(type(content), list | tuple):
+        items = [(f"`{index}` of `{file}`", item) for index, item in enumerate(content)]
+    return [(name, item if isinstance(item, np.ndarray) else _as_array(name, item)) for name, item in items]
+
+
+def read_content(file: Path) -> Any:
+    """What a .npy, .npz or .pt file holds: an array, arrays by their names, or tensors in lists and dicts."""
+    data, what = _read_bytes(file), f"`{file}`"
+    match file.suffix.lower():
         case ".npy":
-            return [(f"`{file}`", read_npy(data, f"`{file}`"))]
+            return read_npy(data, what)
         case ".npz":
-            members = unpack(data, _MEMBER, f"`{file}`")
-            names = [f"`{name.removesuffix('.npy')}` of `{file}`" for name in members]
-            return [(name, read_npy(member, name)) for name, member in zip(names, members.values(), strict=True)]
-        case ".pt":
-            return _read_pt(file, data)
+            names = {name.removesuffix(".npy"): member for name, member in unpack(data, _MEMBER, what).items()}
+            return {name: read_npy(member, f"`{name}` of {what}") for name, member in names.items()}
         case _:
-            return [(f"`{file}`", _read_raw(file, data, types))]
+            return read_pt(data, what)
 
 
 def _read_bytes(file: Path) -> bytes:
@@ -86,23 +96,6 @@ def _read_raw(file: Path, data: bytes, types: Sequence[TensorType]) -> Array:
         raise Invalid(f"`{file}` has a byte that is no bool", why="a bool is a byte of 0 or 1")
     flat: Array = np.frombuffer(data, dtype)
     return flat.reshape(shape).copy()
-
-
-def _read_pt(file: Path, data: bytes) -> list[tuple[str, Array]]:
-    import torch
-
-    try:
-        # Plain tensors only: a pickle could run any code.
-        content: Any = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:
-        why = str(error).partition("\n")[0]
-        raise Invalid(f"`{file}` cannot be read", why=f"torch does not load it as plain tensors ({why})") from None
-    items: list[tuple[str, Any]] = [(f"`{file}`", content)]
-    if issubclass(type(content), Mapping):
-        items = [(f"`{name}` of `{file}`", item) for name, item in content.items()]
-    elif issubclass(type(content), list | tuple):
-        items = [(f"`{index}` of `{file}`", item) for index, item in enumerate(content)]
-    return [(name, _as_array(name, item)) for name, item in items]
 
 
 def _as_array(name: str, item: Any) -> Array:
