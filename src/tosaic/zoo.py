@@ -10,8 +10,7 @@ import ctypes
 import difflib
 import functools
 import importlib.util
-import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -35,7 +34,8 @@ class Model:
     """How to build one model, and the shape and kind of its single input."""
 
     about: str
-    build: Callable[[], nn.Module]
+    #: a function of `zoo_nets`; `torchvision` there takes the name of the model
+    build: str
     shape: tuple[int, ...]
     kind: Literal["smooth", "int32"] = "smooth"
     example: Literal["ones", "random"] = "random"
@@ -51,10 +51,14 @@ def load(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
     model = find(name)
     import torch
 
+    from tosaic import zoo_nets
+
+    build = getattr(zoo_nets, model.build)
+    given = [ALIASES.get(name, name)] if model.build == "torchvision" else []
     before = torch.default_generator.get_state()
     try:
         torch.default_generator.manual_seed(WEIGHT_SEED)
-        module = model.build().eval()
+        module = build(*given).eval()
     finally:
         torch.default_generator.set_state(before)
     _warm_statistics(module, model.shape)
@@ -129,130 +133,6 @@ def _warm_statistics(module: nn.Module, shape: tuple[int, ...]) -> None:
         norm.eval()
 
 
-def _build_softmax() -> nn.Module:
-    from torch import nn
-
-    return nn.Sequential(nn.Softmax(dim=1))
-
-
-def _build_add() -> nn.Module:
-    from torch import nn
-
-    class Add(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x + x
-
-    return Add()
-
-
-def _build_mobilenet_v2() -> nn.Module:
-    if importlib.util.find_spec("torchvision") is None:
-        raise Invalid("this model needs torchvision", fix="pip install 'tosaic[vision]'")
-    prepare_torchvision()
-    from torchvision.models import mobilenet_v2
-
-    return mobilenet_v2(weights=None)
-
-
-def _build_resnet8() -> nn.Module:
-    from torch import nn
-    from torch.nn import functional
-
-    class Block(nn.Module):
-        """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
-
-        def __init__(self, before: int, after: int, stride: int) -> None:
-            super().__init__()
-            self.body = nn.Sequential(
-                *_conv_norm(before, after, 3, stride=stride, padding=1),
-                nn.ReLU(),
-                *_conv_norm(after, after, 3, padding=1),
-            )
-            same = before == after and stride == 1
-            self.shortcut = nn.Identity() if same else nn.Conv2d(before, after, 1, stride=stride)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return functional.relu(self.body(x) + self.shortcut(x))
-
-    return nn.Sequential(
-        *_conv_norm(3, 16, 3, padding=1),
-        nn.ReLU(),
-        Block(16, 16, 1),
-        Block(16, 32, 2),
-        Block(32, 64, 2),
-        nn.AvgPool2d(8),
-        nn.Flatten(),
-        nn.Linear(64, 10),
-    )
-
-
-def _build_ds_cnn() -> nn.Module:
-    from torch import nn
-
-    layers: list[nn.Module] = [*_conv_norm(1, 64, (10, 4), stride=2, padding=(5, 1)), nn.ReLU()]
-    for _ in range(4):
-        layers += [*_conv_norm(64, 64, 3, padding=1, groups=64), nn.ReLU(), *_conv_norm(64, 64, 1), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AvgPool2d((25, 5)), nn.Flatten(), nn.Linear(64, 12))
-
-
-def _build_deep_autoencoder() -> nn.Module:
-    from torch import nn
-
-    widths = [640, 128, 128, 128, 128, 8, 128, 128, 128, 128]
-    layers: list[nn.Module] = []
-    for before, after in itertools.pairwise(widths):
-        layers += [nn.Linear(before, after), nn.BatchNorm1d(after), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(128, 640))
-
-
-def _build_encoder_layer() -> nn.Module:
-    from torch import nn
-
-    class EncoderLayer(nn.Module):
-        """One transformer encoder layer, normalised after each half, with attention spelt out."""
-
-        def __init__(self, width: int, heads: int) -> None:
-            super().__init__()
-            self.heads = heads
-            self.query = nn.Linear(width, width)
-            self.key = nn.Linear(width, width)
-            self.value = nn.Linear(width, width)
-            self.out = nn.Linear(width, width)
-            self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-            self.norm_attention = nn.LayerNorm(width)
-            self.norm_mlp = nn.LayerNorm(width)
-
-        def forward(self, x: Tensor) -> Tensor:
-            batch, length, width = x.shape
-            depth = width // self.heads
-
-            def split(y: Tensor) -> Tensor:
-                return y.view(batch, length, self.heads, depth).transpose(1, 2)
-
-            query, key, value = split(self.query(x)), split(self.key(x)), split(self.value(x))
-            scores = (query @ key.transpose(-2, -1) / depth**0.5).softmax(dim=-1)
-            mixed = (scores @ value).transpose(1, 2).reshape(batch, length, width)
-            x = self.norm_attention(x + self.out(mixed))
-            return self.norm_mlp(x + self.mlp(x))
-
-    return EncoderLayer(128, 4)
-
-
-def _conv_norm(
-    before: int,
-    after: int,
-    kernel: int | tuple[int, int],
-    *,
-    stride: int = 1,
-    padding: int | tuple[int, int] = 0,
-    groups: int = 1,
-) -> tuple[nn.Module, nn.Module]:
-    from torch import nn
-
-    conv = nn.Conv2d(before, after, kernel, stride=stride, padding=padding, groups=groups, bias=False)
-    return conv, nn.BatchNorm2d(after)
-
-
 @functools.cache
 def prepare_torchvision() -> None:
     """Makes torchvision importable beside a torch build that its compiled operators do not load in.
@@ -280,15 +160,22 @@ def prepare_torchvision() -> None:
             torch.library.define(f"torchvision::{op}", schema)
 
 
+_PHOTO = (1, 3, 224, 224)
 MODELS: Mapping[str, Model] = MappingProxyType(
     {
-        "add": Model("x + x on int32", _build_add, (5,), kind="int32", example="ones"),
-        "deep_autoencoder": Model("anomaly detection, MLPerf Tiny shape", _build_deep_autoencoder, (1, 640)),
-        "ds_cnn": Model("keyword spotting, depthwise separable", _build_ds_cnn, (1, 1, 49, 10)),
-        "encoder_layer": Model("transformer encoder layer, 4 heads", _build_encoder_layer, (1, 32, 128)),
-        "mobilenet_v2": Model("torchvision's MobileNetV2, random weights", _build_mobilenet_v2, (1, 3, 224, 224)),
-        "resnet8": Model("image classification, MLPerf Tiny shape", _build_resnet8, (1, 3, 32, 32)),
-        "softmax": Model("softmax over rows", _build_softmax, (2, 2), example="ones"),
+        "add": Model("x + x on int32", "Add", (5,), kind="int32", example="ones"),
+        "deep_autoencoder": Model("anomaly detection, MLPerf Tiny shape", "deep_autoencoder", (1, 640)),
+        "ds_cnn": Model("keyword spotting, depthwise separable", "ds_cnn", (1, 1, 49, 10)),
+        "encoder_layer": Model("transformer encoder layer, 4 heads", "encoder_layer", (1, 32, 128)),
+        "espcn": Model("doubles an image, pixel shuffle", "espcn", (1, 3, 96, 96)),
+        "mobilenet_v1": Model("MobileNetV1 0.25, MLPerf Tiny shape", "mobilenet_v1", (1, 3, 96, 96)),
+        "mobilenet_v2": Model("torchvision's MobileNetV2, random weights", "torchvision", _PHOTO),
+        "mobilenet_v3_small": Model("torchvision's MobileNetV3-Small, random weights", "torchvision", _PHOTO),
+        "resnet18": Model("torchvision's ResNet-18, random weights", "torchvision", _PHOTO),
+        "resnet8": Model("image classification, MLPerf Tiny shape", "resnet8", (1, 3, 32, 32)),
+        "softmax": Model("softmax over rows", "softmax", (2, 2), example="ones"),
+        "unet": Model("segmentation, three ways to enlarge", "unet", (1, 3, 96, 96)),
+        "vit": Model("small vision transformer, 4 blocks", "vit", (1, 3, 64, 64)),
     }
 )
-ALIASES: Mapping[str, str] = MappingProxyType({"mv2": "mobilenet_v2"})
+ALIASES: Mapping[str, str] = MappingProxyType({"mv2": "mobilenet_v2", "mv3": "mobilenet_v3_small"})

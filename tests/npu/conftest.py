@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 import struct
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ from tosaic.tools import reference, vela
 from tosaic.tosa.ir import Array
 
 HERE = Path(__file__).parent
+#: makes Vela print its commands, which `Bench.check` then compares with ours
+LISTING = ("--verbose-register-command-stream",)
 for folder in (HERE, HERE.parent / "ops"):
     sys.path.insert(0, str(folder))
 
@@ -37,6 +40,12 @@ class Bench:
         return vela.compile(tosa, dataclasses.replace(options, extra_flags=flags))
 
     @staticmethod
+    def read_listing(log: str) -> list[str]:
+        """Vela's own text of the commands. It prints a negative scalar as an unsigned number, and one too low."""
+        lines = [line.rstrip() for line in log.splitlines() if re.match(r"0x[0-9a-f]{6}:", line)]
+        return [re.sub(r"scalar = (\d{10})$", lambda m: f"scalar = {int(m[1]) + 1 - (1 << 32)}", one) for one in lines]
+
+    @staticmethod
     def run(compiled: vela.Compiled, inputs: list[Array], **options: Any) -> list[Array]:
         return npu.run(
             compiled.cmd_data,
@@ -51,6 +60,8 @@ class Bench:
     def check(self, tosa: bytes, inputs: list[Array], target: str, mode: str = "", flags: tuple[str, ...] = ()) -> None:
         """The simulator must give what TOSA defines, bit for bit, and find nothing to complain about."""
         compiled = self.compile(tosa, target, mode, flags)
+        if flags == LISTING:
+            assert npu.disassemble(compiled.cmd_data).splitlines() == self.read_listing(compiled.log)
         wanted = reference.run(tosa, inputs)
         got = self.run(compiled, inputs, check_uninitialised=True, check_waits=True)
         for index, (ours, theirs) in enumerate(zip(got, wanted, strict=True)):

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import build as samples
 import numpy as np
 import pytest
 
+from tosaic import zoo
 from tosaic.lower.partition import partition
 from tosaic.lower.program import lower
 from tosaic.lower.source import Source
 from tosaic.ops._registry import registry
 from tosaic.rewrite import rewrite
-from tosaic.targets import find
+from tosaic.targets import ACCELERATORS, find
 from tosaic.tosa.flatbuffer import serialize
 
 TARGETS = ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256")
-#: Vela 5.2.0 makes wrong streams of a REDUCE_MIN that a RESHAPE follows, on U55 and U65.
-MISCOMPILED = ("amin",)
+OTHERS = [name for name in ACCELERATORS if name not in TARGETS]
+LISTING = ("--verbose-register-command-stream",)
+_ALL = ("Sram_Only", "Shared_Sram", "Dedicated_Sram", *(f"Dedicated_Sram_{size}KB" for size in (256, 384, 512)))
+MODES = {"u55": _ALL[:2], "u65": _ALL, "u85": _ALL}
+PLACES = [(target, mode) for target in TARGETS for mode in MODES[find(target).family]]
+MODELS = [name for name in zoo.names() if name != "add"]
 
 
 def _regions(module: Any, target: str) -> list[tuple[bytes, Any]]:
@@ -31,52 +37,58 @@ def _regions(module: Any, target: str) -> list[tuple[bytes, Any]]:
     return found
 
 
-def _check_module(bench: Any, module: Any, inputs: Any, target: str) -> int:
-    values = samples.values_of(module, inputs)
-    regions = _regions(module, target)
-    for tosa, region in regions:
-        bench.check(tosa, [values[node].numpy() for node in region.inputs], target)
-    return len(regions)
+def _check(bench: Any, module: Any, draw: Any, places: Sequence[tuple[str, str]]) -> None:
+    """Every delegate, on two inputs, in every place, with Vela's listing of its commands beside ours."""
+    made: dict[str, list[tuple[bytes, Any]]] = {}
+    for target, mode in places:
+        if target not in made:
+            made[target] = _regions(module, target)
+        for tosa, region in made[target]:
+            for seed in range(2):
+                bench.check(tosa, draw(region, seed), target, mode, LISTING)
+    bench.compile.cache_clear()
 
 
-def _records(every: bool) -> list[tuple[str, int]]:
-    found: list[tuple[str, int]] = []
-    for name, record in registry().records.items():
-        chosen = [i for i, sample in enumerate(record.samples()) if "INT" in sample.flavours]
-        found += [(name, index) for index in (chosen if every else chosen[:1])]
-    return found
-
-
-@pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u85-256"])
-@pytest.mark.parametrize("op", ["conv2d", "linear", "softmax", "layer_norm", "cat", "avg_pool2d", "gelu", "mean"])
-def test_sample(bench: Any, op: str, target: str) -> None:
-    index = next(index for name, index in _records(every=False) if name == op)
-    module, inputs = samples.quantised(op, index)
-    assert _check_module(bench, module, inputs, target)
+def _samples() -> list[tuple[str, int]]:
+    chosen = [(name, r.samples()) for name, r in registry().records.items()]
+    return [(name, index) for name, all_ in chosen for index, one in enumerate(all_) if "INT" in one.flavours]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("op", "index"), _records(every=True))
-def test_every_sample(bench: Any, op: str, index: int, target: str) -> None:
-    if op in MISCOMPILED and "u85" not in target:
-        pytest.skip("Vela 5.2.0 makes a wrong stream of it")
-    module, inputs = samples.quantised(op, index)
-    _check_module(bench, module, inputs, target)
+@pytest.mark.parametrize(("op", "index"), _samples())
+def test_every_sample_in_every_mode(bench: Any, op: str, index: int) -> None:
+    module, _ = samples.quantised(op, index)
+    _check(bench, module, lambda region, seed: samples.full_range(op, index, region.inputs, seed), PLACES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("op", "index"), _samples()[:: len(_samples()) // 30])
+def test_other_accelerators(bench: Any, op: str, index: int) -> None:
+    module, _ = samples.quantised(op, index)
+    places = [(target, "") for target in OTHERS]
+    _check(bench, module, lambda region, seed: samples.full_range(op, index, region.inputs, seed), places)
+
+
+def _check_model(bench: Any, made: Any, places: Sequence[tuple[str, str]]) -> None:
+    module, inputs, _ = made
+    seen = samples.values_of(module, inputs)
+
+    def draw(region: Any, seed: int) -> list[Any]:
+        generator = np.random.default_rng(seed)
+        return [generator.integers(-128, 128, seen[node].shape, dtype=np.int8) for node in region.inputs]
+
+    assert all(len(_regions(module, target)) == 1 for target, _ in places)
+    _check(bench, module, draw, places)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_resnet8(bench: Any, quantised_zoo: Any, target: str) -> None:
-    module, inputs, _ = quantised_zoo("resnet8")
-    assert _check_module(bench, module, inputs, target) == 1
+    _check_model(bench, quantised_zoo("resnet8"), [(target, "")])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("model", ["mobilenet_v2", "ds_cnn", "encoder_layer", "deep_autoencoder"])
-def test_model(bench: Any, quantised_zoo: Any, model: str, target: str) -> None:
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_in_every_mode(bench: Any, quantised_zoo: Any, model: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        module, inputs, _ = quantised_zoo(model)
-    assert _check_module(bench, module, inputs, target) == 1
-    assert all(np.isfinite(x.numpy()).all() for x in inputs)
+        _check_model(bench, quantised_zoo(model), PLACES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from typing import Any
 
@@ -29,20 +28,10 @@ SPREAD = {
 CASES = [(target, name) for target, names in SPREAD.items() for name in names]
 
 
-def _read_listing(log: str) -> list[str]:
-    lines = [line.rstrip() for line in log.splitlines() if re.match(r"0x[0-9a-f]{6}:", line)]
-    return [re.sub(r"scalar = (\d{10})$", _mend_scalar, line) for line in lines]
-
-
-def _mend_scalar(match: re.Match[str]) -> str:
-    # Vela prints a negative scalar as an unsigned number, and one too low.
-    return f"scalar = {int(match[1]) + 1 - (1 << 32)}"
-
-
 @pytest.mark.parametrize(("target", "name"), CASES)
 def test_listing_equals_velas(bench: Any, target: str, name: str) -> None:
     compiled = bench.compile(graphs.make(name).tosa, target, "", LISTING)
-    assert npu.disassemble(compiled.cmd_data).splitlines() == _read_listing(compiled.log)
+    assert npu.disassemble(compiled.cmd_data).splitlines() == bench.read_listing(compiled.log)
 
 
 @pytest.mark.slow
@@ -50,7 +39,7 @@ def test_listing_equals_velas(bench: Any, target: str, name: str) -> None:
 def test_listing_equals_velas_everywhere(bench: Any, target: str) -> None:
     for name in graphs.names(bench.family(target)):
         compiled = bench.compile(graphs.make(name).tosa, target, "", LISTING)
-        assert npu.disassemble(compiled.cmd_data).splitlines() == _read_listing(compiled.log), name
+        assert npu.disassemble(compiled.cmd_data).splitlines() == bench.read_listing(compiled.log), name
 
 
 def test_operations_keep_their_registers(bench: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -73,6 +74,23 @@ def quantised(op: str, index: int) -> tuple[Any, tuple[torch.Tensor, ...]]:
         prepared = prepare_pt2e(program.module(), quantizer)
         prepared(*inputs)
         return convert_pt2e(prepared), inputs
+
+
+def full_range(op: str, index: int, nodes: Sequence[torch.fx.Node], seed: int) -> list[Any]:
+    """Numbers for the inputs of a region: all codes that the type has; plain integers as the sample draws them."""
+    module, inputs = quantised(op, index)
+    seen = values_of(module, inputs)
+    generator = torch.Generator().manual_seed(seed)
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    drawn: list[Any] = []
+    for node in nodes:
+        kind, shape = seen[node].dtype, seen[node].shape
+        if node in placeholders and kind is not torch.int8:
+            drawn.append(draw(sample_of(op, index).inputs[placeholders.index(node)], generator).to(kind).numpy())
+        else:
+            low, high = torch.iinfo(kind).min, torch.iinfo(kind).max
+            drawn.append(torch.randint(low, high + 1, shape, generator=generator, dtype=kind).numpy())
+    return drawn
 
 
 def values_of(module: Any, inputs: tuple[torch.Tensor, ...]) -> dict[torch.fx.Node, Any]:

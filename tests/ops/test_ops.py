@@ -15,12 +15,16 @@ from tosaic.ethosu.compile_spec import EthosUCompileSpec
 from tosaic.lower.delegate import build, lower_region
 from tosaic.lower.partition import Plan, Region, partition
 from tosaic.lower.source import Source
+from tosaic.npu import run_blob
 from tosaic.ops._registry import registry
 from tosaic.tools import reference
 from tosaic.tosa.compile_spec import TosaCompileSpec
 
 NPUS = {"u55_INT": "ethos-u55-128", "u65_INT": "ethos-u65-512", "u85_INT": "ethos-u85-256"}
 COMPOSITE = frozenset(n for n, r in registry().records.items() if r.expand is not None and not r.moves)
+
+#: what else the simulator looks for
+STRICT: Any = {"check_uninitialised": True, "check_waits": True}
 
 #: families that only move codes
 EXACT = ("arrange", "pad", "index")
@@ -121,6 +125,11 @@ def check_npu(op: str, index: int, target: str) -> None:
     # A decomposition that only this target has is compared here; all others in tosa_INT.
     if made.tosa != plain_tosa(op, index):
         compare(op, index, made.region, made.tosa)
+    for seed in range(2):
+        given = samples.full_range(op, index, made.region.inputs, seed)
+        found = run_blob(made.blob, given, fast_scratch_size=made.compiled.fast_scratch_size, **STRICT)
+        for got, want in zip(found, reference.run(made.tosa, given), strict=True):
+            assert got.tobytes() == want.tobytes()
 
 
 @functools.lru_cache(maxsize=4)

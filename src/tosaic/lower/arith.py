@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -198,8 +200,7 @@ def fit_window(
 
 def reduce_codes(lo: Lowering, x: Tensor, dims: Sequence[int], op: Callable[[Builder, Value, int], Value]) -> Tensor:
     """A reduction that keeps its dimensions, one axis at a time, on stored numbers."""
-    if x.has_reshape:
-        x = lo.settle(x)
+    x = lo.unfold(x)
     if x.is_const:
         x = of_value(lo.emit(x), x.q)
     assert x.value is not None
@@ -210,14 +211,18 @@ def reduce_codes(lo: Lowering, x: Tensor, dims: Sequence[int], op: Callable[[Bui
     return Tensor(shape, value.dtype, value, perm=x.perm, q=x.q)
 
 
+#: The longest side of a window of ones.
+_KERNEL = 64
+_PLAIN: dict[str, Any] = {"pad": (0, 0, 0, 0), "stride": (1, 1), "dilation": (1, 1)}
+
+
 def sum_over(lo: Lowering, x: Tensor, dims: Sequence[int], divisor: float) -> Tensor:
     """The sum over dimensions (kept as size one) divided by a constant, with one rounding in int8."""
     if x.q is None:
         out = reduce_codes(lo, x, dims, tosa.reduce_sum)
         return out if divisor == 1.0 else product(lo, out, lo.scalar(1.0 / divisor, out))
     x = lo.codes(x)
-    if x.has_reshape:
-        x = lo.settle(x)
+    x = lo.unfold(x)
     assert x.q is not None and x.value is not None
     axes = sorted(x.perm[d] for d in dims)
     shape = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
@@ -232,37 +237,49 @@ def sum_over(lo: Lowering, x: Tensor, dims: Sequence[int], divisor: float) -> Te
 
 
 def _sum_by_conv(lo: Lowering, x: Tensor, axes: list[int]) -> Tensor | None:
-    """Sums as a convolution with ones (one NPU op, no int32 tensor), None where the shape does not allow it."""
+    """Sums as convolutions with ones (no int32 tensor in between), None where the shape does not allow it."""
     assert x.value is not None and x.q is not None
     shape, rank = x.value.shape, x.value.rank
+    size = math.prod(shape[a] for a in axes)
     if axes == [rank - 1]:
-        rows = int(np.prod(shape[:-1], dtype=np.int64))
-        image = lo.emit(lo.reshape(of_value(x.value), (1, 1, rows, shape[-1])))
-        weight, build, perm = np.ones((1, 1, 1, shape[-1]), np.int8), tosa.conv2d, (0, 1, 2, 3)
-    elif rank == 4 and axes and set(axes) <= {1, 2}:
-        kernel = (shape[1] if 1 in axes else 1, shape[2] if 2 in axes else 1)
-        if max(kernel) > 64 or kernel[0] * kernel[1] > 4096:
+        image = lo.emit(lo.reshape(of_value(x.value), (1, 1, math.prod(shape[:-1]), size)))
+        weight = lo.constant(np.ones((1, 1, 1, size), np.int8), DType.I8)
+        value = tosa.conv2d(lo.b, image, weight, _no_bias(lo, 1, DType.I32), x_zp=x.q.zp, acc_type=DType.I32, **_PLAIN)
+    elif axes and math.prod(shape[: axes[-1] + 1]) == size:
+        high = _divide(size)
+        image = lo.emit(lo.reshape(of_value(x.value), (1, high, size // high, math.prod(shape[axes[-1] + 1 :]))))
+        if lo.target.is_npu and high < size >= 16:
+            # A window as large as the image keeps most of the NPU idle. Sums of a column fit 16 bits.
+            value = _sum_window(lo, image, (high, 1), x.q.zp)
+            value = _sum_window(lo, lo.rescale(value, DType.I16, [1.0]), (1, size // high))
+        elif max(high, size // high) <= _KERNEL:
+            value = _sum_window(lo, image, (high, size // high), x.q.zp)
+        else:
             return None
-        image, weight = x.value, np.ones((*kernel, shape[3], 1), np.int8)
-        build, perm = tosa.depthwise_conv2d, x.perm
+    elif rank == 4 and axes and set(axes) <= {1, 2} and size <= _KERNEL:
+        value = _sum_window(lo, x.value, (shape[1] if 1 in axes else 1, shape[2] if 2 in axes else 1), x.q.zp)
     else:
         return None
-    bias = lo.constant(np.zeros(1 if build is tosa.conv2d else shape[3], np.int32), DType.I32)
-    value = build(
-        lo.b,
-        image,
-        lo.constant(weight, DType.I8),
-        bias,
-        x_zp=x.q.zp,
-        pad=(0, 0, 0, 0),
-        stride=(1, 1),
-        dilation=(1, 1),
-        acc_type=DType.I32,
-    )
-    if build is tosa.conv2d and x.perm != tuple(range(rank)):
-        value = lo.emit(lo.reshape(of_value(value), (*shape[:-1], 1)))
-        perm = x.perm
-    return Tensor(value.shape, value.dtype, value, perm=perm)
+    kept = tuple(1 if a in axes else d for a, d in enumerate(shape))
+    if value.shape != kept and x.perm != tuple(range(rank)):
+        value = lo.emit(lo.reshape(of_value(value), kept))
+    return Tensor(value.shape, value.dtype, value, perm=x.perm if value.rank == rank else tuple(range(value.rank)))
+
+
+def _divide(size: int) -> int:
+    """A divisor near one and a half times the square root: the height at which sums by columns, then rows, are fast."""
+    best = 1.5 * math.sqrt(size)
+    return min((d for d in range(1, _KERNEL + 1) if size % d == 0), key=lambda d: abs(d - best))
+
+
+def _sum_window(lo: Lowering, image: Value, kernel: tuple[int, int], zero_point: int = 0) -> Value:
+    depth, wide = image.shape[3], DType.I32 if image.dtype is DType.I8 else DType.I48
+    ones, none = lo.constant(np.ones((*kernel, depth, 1), np.int8), DType.I8), _no_bias(lo, depth, wide)
+    return tosa.depthwise_conv2d(lo.b, image, ones, none, x_zp=zero_point, acc_type=wide, **_PLAIN)
+
+
+def _no_bias(lo: Lowering, size: int, dtype: DType) -> Value:
+    return lo.constant(np.zeros(size, np.int64), dtype)
 
 
 def real_codes(real: float, q: QParams) -> int:

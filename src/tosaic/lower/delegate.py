@@ -17,7 +17,7 @@ from tosaic.ethosu import blob
 from tosaic.ethosu.compile_spec import EthosUCompileSpec
 from tosaic.lower.partition import Check, Plan, Region, partition
 from tosaic.lower.program import lower
-from tosaic.lower.source import QDQ, Source, module_path, overload, source_line
+from tosaic.lower.source import QDQ, Source, find_module, overload, source_line
 from tosaic.rewrite import rewrite
 from tosaic.tools import converter, vela
 from tosaic.tosa.flatbuffer import names, serialize
@@ -172,7 +172,7 @@ def _describe(node: Node) -> dict[str, str]:
         "node": node.name,
         "op": overload(node),
         "where": source_line(node),
-        "module": module_path(node),
+        "module": find_module(node)[0],
         "stack_trace": node.meta.get("stack_trace") or "",
     }
 

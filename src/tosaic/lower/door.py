@@ -6,7 +6,6 @@ exir finds a backend by its class name and allows no subclass of one, so the cla
 from __future__ import annotations
 
 import importlib
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,10 +20,8 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from tosaic.common.arm_compile_spec import ArmCompileSpec
 from tosaic.errors import Invalid, Unsupported
 from tosaic.lower.delegate import Built, build, build_region, dump
-from tosaic.lower.partition import Check, Plan, Reason, Region
+from tosaic.lower.partition import Check, Plan, Reason, Region, log_reasons
 from tosaic.lower.source import ASSERTIONS, Source, overload, torch_op
-
-log = logging.getLogger("tosaic")
 
 
 class TosaicPartitioner(Partitioner):
@@ -132,12 +129,3 @@ def preprocess(program: ExportedProgram, spec: ArmCompileSpec) -> PreprocessResu
 def _debug_handles(region: Region) -> dict[int, tuple[int]]:
     handles = [n.meta["debug_handle"] for n in region.nodes if isinstance(n.meta.get("debug_handle"), int)]
     return {i: (h,) for i, h in enumerate(handles)}
-
-
-def log_reasons(reasons: Sequence[Reason]) -> None:
-    """One line for every node that is not on the NPU."""
-    for r in reasons:
-        where = f" at {r.where}" if r.where else ""
-        fix = f" Fix: {r.fix}." if r.fix else ""
-        level = logging.DEBUG if r.border else logging.INFO
-        log.log(level, "%s (%s)%s stays on the CPU: %s.%s", r.node, r.op, where, r.why, fix)

@@ -11,8 +11,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tosaic.errors import Unsupported
+from tosaic.errors import FloatInput, Unsupported
 from tosaic.lower.tensor import Tensor, broadcast, inverse, of_array, of_value, with_value
+from tosaic.lower.view import join, simplify
 from tosaic.quantizer.qparams import QParams, multiplier, quantize
 from tosaic.targets import Target
 from tosaic.tosa import ops as tosa
@@ -62,9 +63,18 @@ class Lowering:
             return replace(t, shape=shape, array=np.ascontiguousarray(t.array.transpose(order)), q=q)
         if t.has_reshape and _keeps_order(t.shape, order):
             return replace(t, shape=shape)
-        if t.has_reshape:
-            t = self.settle(t)
+        t = self.unfold(t)
         return replace(t, shape=shape, perm=tuple(t.perm[d] for d in order))
+
+    def unfold(self, t: Tensor) -> Tensor:
+        """The same tensor without a pending reshape: the value's own, where that only cuts and joins neighbours."""
+        if not t.has_reshape:
+            return t
+        axes = None if t.q is not None and t.q.axis is not None else join(t.viewed, t.perm, t.shape)
+        if axes is None:
+            return self.settle(t)
+        assert t.value is not None
+        return replace(t, value=self._shape(t.value, tuple(t.shape[a] for a in axes)), perm=inverse(axes))
 
     def settle(self, t: Tensor) -> Tensor:
         """The same tensor with nothing pending in its view."""
@@ -85,8 +95,7 @@ class Lowering:
         if t.is_const:
             assert t.array is not None
             return self.constant(t.array.transpose(inverse(perm)), t.dtype)
-        if t.has_reshape:
-            t = self.settle(t)
+        t = self.unfold(t)
         assert t.value is not None
         back = inverse(perm)
         return self._move(t.value, tuple(t.perm[i] for i in back))
@@ -107,7 +116,9 @@ class Lowering:
             return self._shape(value, tuple(value.shape[p] for p in perm))
         key = (value, perm)
         if key not in self._moved:
-            self._moved[key] = tosa.transpose(self.b, value, perm)
+            shape, order = (value.shape, perm) if value.rank <= 4 else simplify(value.shape, perm)
+            moved = tosa.transpose(self.b, self._shape(value, shape), order)
+            self._moved[key] = self._shape(moved, tuple(value.shape[p] for p in perm))
         return self._moved[key]
 
     def _shape(self, value: Value, shape: tuple[int, ...]) -> Value:
@@ -173,8 +184,9 @@ class Lowering:
         in_zp: int = 0,
         out_zp: int = 0,
     ) -> Value:
-        """RESCALE by one factor, or by one per element of the last axis."""
-        pairs = [multiplier(f) for f in factors]
+        """RESCALE by one factor, or by one per element of the last axis. Sums of 48 bits take factors of 16 bits."""
+        scale32 = value.dtype is not DType.I48
+        pairs = [multiplier(f, 31 if scale32 else 15) for f in factors]
         return tosa.rescale(
             self.b,
             value,
@@ -183,6 +195,7 @@ class Lowering:
             shift=[s for _, s in pairs],
             in_zp=in_zp,
             out_zp=out_zp,
+            scale32=scale32,
             per_channel=len(pairs) > 1,
         )
 
@@ -193,9 +206,9 @@ class Lowering:
             return of_array(codes.astype(NUMPY[q.dtype]), q.dtype)
         assert t.value is not None
         if t.q is None:
-            raise Unsupported(
-                "a float tensor is quantised here, on the border of the NPU",
-                'compile with io="int8" to feed the NPU directly',
+            raise FloatInput(
+                "an input of the model is quantised here, on the border of the NPU",
+                'compile with `io="int8"` to feed the NPU directly',
             )
         if t.lut is not None:
             return with_value(t, self._tabulate(t, q))

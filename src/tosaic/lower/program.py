@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from tosaic.errors import Invalid, Unsupported
+from tosaic.errors import FloatInput, Invalid, Unsupported
 from tosaic.lower.lowering import NHWC, Lowering
 from tosaic.lower.real import can_be_real, convert_all, is_real, is_small, narrow, to_real, widen
 from tosaic.lower.source import DTYPES, QDQ, QUANTIZE, Source, bind, overload, torch_op
@@ -191,7 +191,7 @@ class Walk:
         if self.lo.has_float or name == QUANTIZE:
             return
         if any(t.is_float and not t.is_const for t in _tensors(arguments)):
-            raise Unsupported("its input is float and the target is integer only", "quantise this part of the model")
+            raise FloatInput("its input is float and the target is integer only", "quantise this part of the model")
 
     def _tabulate(self, node: Node, record: Record | None, arguments: Mapping[str, Any]) -> Tensor | None:
         """Apply an elementwise op to all 256 numbers its one quantised input can be; None if it is not that case."""

@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
 
+from tosaic.place import find_innermost
 from tosaic.tosa.ir import DType
 
 DTYPES: Mapping[torch.dtype, DType] = {
@@ -170,24 +171,38 @@ def _invent(fake: torch.Tensor) -> torch.Tensor:
     )
 
 
+def origin(node: Node) -> Node:
+    """The call that a quantise or dequantise belongs to: PT2E gives its own nodes no place of their own."""
+    waiting, seen = [node], {node}
+    for one in waiting:
+        if one.op == "call_function" and overload(one) not in QDQ:
+            return one
+        if one is node or one.op == "call_function":
+            around = [n for n in (*one.all_input_nodes, *one.users) if n not in seen]
+            seen.update(around)
+            waiting += around
+    return node
+
+
 def source_line(node: Node) -> str:
-    """file:line of the code that made a node: the innermost frame of the user's, else of a package other than torch.
-
-    A model that is an nn.Sequential has neither: then it is the innermost frame of all.
-    """
-    found = {"user": "", "package": "", "torch": ""}
-    for line in map(str.strip, (node.meta.get("stack_trace") or "").splitlines()):
-        if not line.startswith('File "'):
-            continue
-        path, _, rest = line[6:].partition('", line ')
-        place = path.replace("\\", "/")
-        owner = "torch" if "/site-packages/torch/" in place else ("package" if "/site-packages/" in place else "user")
-        found[owner] = f"{path}:{rest.split(',')[0]}"
-    return found["user"] or found["package"] or found["torch"]
+    """file:line of the code that made a node. An nn.Sequential on its own has no line but torch's."""
+    frames: list[tuple[str, str]] = []
+    for line in map(str.strip, (origin(node).meta.get("stack_trace") or "").splitlines()):
+        if line.startswith('File "'):
+            path, _, rest = line[6:].partition('", line ')
+            frames.append((path, rest.split(",")[0]))
+    return find_innermost(frames)
 
 
-def module_path(node: Node) -> str:
-    """The dotted path of the nn.Module that a node belongs to."""
-    stack = node.meta.get("nn_module_stack") or {}
-    entries = list(stack.values())
-    return str(entries[-1][0]) if entries else ""
+def module_stack(node: Node) -> list[tuple[str, str]]:
+    """Dotted paths and full class names of the modules around a node, outermost first."""
+    stack = (node.meta.get("nn_module_stack") or {}).values()
+    names = [kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}" for _, kind in stack]
+    paths = [str(path).removeprefix("L['self'].").removeprefix("L__self__.") for path, _ in stack]
+    return list(zip(paths, names, strict=True))
+
+
+def find_module(node: Node) -> tuple[str, str]:
+    """The dotted path and the class of the nn.Module that a node belongs to."""
+    path, kind = (module_stack(origin(node)) or [("", "")])[-1]
+    return path, kind.rpartition(".")[2]

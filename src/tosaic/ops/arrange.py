@@ -27,8 +27,7 @@ def mirrored(lo: Lowering, x: Tensor, dim: int) -> Tensor:
         return x
     if x.is_const and x.array is not None:
         return of_array(np.ascontiguousarray(np.flip(x.array, dim)), x.dtype, x.q)
-    if x.has_reshape:
-        x = lo.settle(x)
+    x = lo.unfold(x)
     assert x.value is not None
     axis, shape = x.perm[dim], x.value.shape
     if lo.target.family not in ("u55", "u65"):

@@ -10,13 +10,13 @@ import numpy as np
 from tosaic.errors import Unsupported
 from tosaic.lower import arith
 from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.tensor import Tensor, with_value
+from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
 from tosaic.ops._registry import op
 from tosaic.ops._rules import pair
 from tosaic.ops._samples import Sample, f32, module, nn
 from tosaic.quantizer.qparams import QParams
 from tosaic.tosa import ops as tosa
-from tosaic.tosa.ir import Array
+from tosaic.tosa.ir import Array, DType
 
 
 def _pads(padding: Any, kernel: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -66,6 +66,107 @@ def _grouped(
     return with_value(like, joined, out_q if x.q is not None else None)
 
 
+def _patches(lo: Lowering, x: Tensor, weight: Array, q: QParams | None, bias: Tensor | None) -> Tensor:
+    """Windows that touch but do not overlap: an NPU has no such strides, and none are needed.
+
+    A row of windows becomes an image of its own, [height of a window, windows, a row of one]. Where the weights would
+    be read too often that way, the image is cut into windows first and each becomes one pixel.
+    """
+    high, wide, depth = weight.shape[1:]
+    n, _, h, w = x.shape
+    rows, columns = h // high, w // wide
+    image = lo.arrange(x, NHWC)
+    if (h, w) != (rows * high, columns * wide):
+        image = tosa.slice(lo.b, image, (0, 0, 0, 0), (n, rows * high, columns * wide, depth))
+    strips = lo.reshape(of_value(image, x.q), (n * rows, high, columns, wide * depth))
+    again, pace = (n * rows - 1) * weight.size, 8 if lo.target.family == "u85" else 1
+    if n == 1 and again < 3 * pace * x.size:
+        nchw, flat = lo.permute(strips, (0, 3, 1, 2)), weight.reshape(-1, high, 1, wide * depth)
+    else:
+        pixels = lo.reshape(lo.permute(strips, (0, 2, 1, 3)), (n, rows, columns, high * wide * depth))
+        nchw, flat = lo.permute(pixels, (0, 3, 1, 2)), weight.reshape(-1, 1, 1, high * wide * depth)
+    how: dict[str, Any] = {"pad": (0, 0, 0, 0), "stride": (1, 1), "dilation": (1, 1), "depthwise": False}
+    out = arith.convolve(lo, nchw, flat, q, bias, **how)
+    shape = (n, weight.shape[0], rows, columns)
+    return replace(out, shape=shape, perm=out.perm if out.shape == shape else (1, 3, 0, 2))
+
+
+def _fold_count(lo: Lowering, x: Tensor, weight: Array, pad: Any, stride: Any, dilation: Any) -> int:
+    """How many neighbouring results to compute together for an image of few channels, 0 if nothing is won.
+
+    An NPU reads channels by the eight. Neighbouring columns of such an image are free channels, and fewer columns are
+    left for the kernel to visit.
+    """
+    outputs, _, kernel, channels = weight.shape
+    width, step = x.shape[3], stride[1]
+    if not lo.target.is_npu or x.dtype is not DType.I8 or dilation != (1, 1) or outputs < 16:
+        return 0
+    if (width + pad[2] + pad[3] - kernel) // step + 1 != width // step:
+        return 0
+    counts = [g for g in (1, 2, 4, 8) if 1 < step * g <= 8 // channels and width % (step * g) == 0]
+    counts = [g for g in counts if g == 1 or lo.next_q is not None]
+    visits = {g: len(_visited(kernel, pad[2], step, g)) for g in counts}
+    best = min(visits, key=lambda g: visits[g], default=0)
+    return best if best and visits[best] < 0.8 * kernel else 0
+
+
+def _visited(kernel: int, left: int, step: int, together: int) -> range:
+    """The columns of a folded image that a kernel visits for one group of results, seen from the group's own."""
+    wide = step * together
+    return range(-left // wide, (step * (together - 1) - left + kernel - 1) // wide + 1)
+
+
+def _folded(
+    lo: Lowering,
+    x: Tensor,
+    weight: Array,
+    q: QParams | None,
+    bias: Tensor | None,
+    together: int,
+    pad: tuple[int, int, int, int],
+    stride: tuple[int, int],
+) -> Tensor:
+    """A convolution on an image whose neighbouring columns have become channels, each result a group of channels."""
+    outputs, high, kernel, depth = weight.shape
+    n, _, h, w = x.shape
+    wide = stride[1] * together
+    columns = _visited(kernel, pad[2], stride[1], together)
+    spread = np.zeros((together, outputs, high, len(columns), wide, depth), weight.dtype)
+    for result in range(together):
+        for at in range(kernel):
+            column, place = divmod(stride[1] * result - pad[2] + at, wide)
+            spread[result, :, :, column - columns.start, place] = weight[:, :, at]
+    image = lo.reshape(of_value(lo.arrange(x, NHWC), x.q), (n, h, w // wide, wide * depth))
+    out = arith.convolve(
+        lo,
+        lo.permute(image, NHWC),
+        spread.reshape(together * outputs, high, len(columns), wide * depth),
+        _repeat(q, together),
+        bias and _repeat_const(bias, together),
+        pad=(pad[0], pad[1], -columns.start, columns.stop - 1),
+        stride=(stride[0], 1),
+        dilation=(1, 1),
+        depthwise=False,
+    )
+    if together == 1:
+        return out
+    assert lo.next_q is not None
+    codes = lo.reshape(
+        of_value(lo.arrange(lo.quantize(out, lo.next_q), NHWC)), (n, out.shape[2], w // stride[1], outputs)
+    )
+    return lo.permute(replace(codes, q=lo.next_q), NHWC)
+
+
+def _repeat(q: QParams | None, times: int) -> QParams | None:
+    """The parameters of channels that are there several times."""
+    return q if q is None or q.axis is None else replace(q, scale=q.scale * times, zero_point=q.zero_point * times)
+
+
+def _repeat_const(t: Tensor, times: int) -> Tensor:
+    assert t.array is not None
+    return of_array(np.tile(t.array, times), t.dtype, _repeat(t.q, times))
+
+
 def convolution(
     lo: Lowering,
     x: Tensor,
@@ -90,6 +191,11 @@ def convolution(
     ohwi = np.ascontiguousarray(array.transpose(0, 2, 3, 1))
     if groups > 1:
         return _grouped(lo, x, ohwi, q, bias, groups, depthwise=False, **how)
+    if lo.target.is_npu and how["pad"] == (0, 0, 0, 0) and dilation == (1, 1) and kernel == stride and max(stride) > 3:
+        return _patches(lo, x, ohwi, q, bias)
+    together = _fold_count(lo, x, ohwi, **how)
+    if together:
+        return _folded(lo, x, ohwi, q, bias, together, how["pad"], stride)
     return arith.convolve(lo, x, ohwi, q, bias, depthwise=False, **how)
 
 
@@ -145,7 +251,12 @@ def _samples_conv2d() -> list[Sample]:
         module(conv(3, 8, 3, padding="valid", stride=2), f32(1, 3, 8, 8)),
         module(conv(3, 8, 3, stride=3), f32(1, 3, 10, 10)),
         module(conv(3, 8, 2, stride=(4, 5)), f32(1, 3, 12, 15)),
+        module(conv(3, 8, 4, stride=4), f32(1, 3, 19, 16)),
+        module(conv(3, 192, (4, 5), stride=(4, 5)), f32(2, 3, 12, 15)),
         module(conv(3, 8, 3), f32(3, 9, 9)),
+        module(conv(3, 16, 3, stride=2, padding=1), f32(2, 3, 12, 12)),
+        module(conv(3, 17, 5, padding=2), f32(1, 3, 7, 8)),
+        module(conv(1, 16, (3, 7), padding=(0, 3), stride=(1, 2), bias=False), f32(1, 1, 5, 16)),
         module(conv(3, 8, 3), f32(1, 3, 9, 9, low=-40.0, high=2.0)),
     ]
 

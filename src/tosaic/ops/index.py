@@ -71,8 +71,7 @@ def taken(lo: Lowering, x: Tensor, dim: int, indices: Sequence[int]) -> Tensor:
 
 def _stretched(lo: Lowering, x: Tensor, dim: int, times: int) -> Tensor:
     """Every element several times: copies side by side along the next inner dimension, seen with another shape."""
-    if x.has_reshape:
-        x = lo.settle(x)
+    x = lo.unfold(x)
     assert x.value is not None
     axis, shape = x.perm[dim], x.value.shape
     rows = lo.emit(lo.reshape(of_value(x.value), (prod(shape[: axis + 1]), prod(shape[axis + 1 :]))))
@@ -86,8 +85,7 @@ def mixed(lo: Lowering, x: Tensor, dim: int, rows: Array, divisor: int) -> Tenso
 
     It is a 1x1 convolution with that dimension as channels.
     """
-    if x.has_reshape:
-        x = lo.settle(x)
+    x = lo.unfold(x)
     others = sorted((d for d in range(x.rank) if d != dim), key=lambda d: x.perm[d])
     order = (*others, dim)
     last = lo.permute(x, order)

@@ -172,8 +172,7 @@ def tiled(lo: Lowering, x: Tensor, times: tuple[int, ...]) -> Tensor:
         return x
     if x.is_const and x.array is not None:
         return of_array(np.tile(x.array, times), x.dtype, x.q)
-    if x.has_reshape:
-        x = lo.settle(x)
+    x = lo.unfold(x)
     assert x.value is not None
     physical = [1] * x.rank
     for axis, t in enumerate(times):
@@ -283,8 +282,7 @@ def cut(lo: Lowering, x: Tensor, dim: int, start: int, length: int) -> Tensor:
         return x
     if x.is_const and x.array is not None:
         return of_array(np.take(x.array, range(start, start + length), dim), x.dtype, x.q)
-    if x.has_reshape:
-        x = lo.settle(x)
+    x = lo.unfold(x)
     assert x.value is not None
     begin, size = [0] * x.rank, list(x.value.shape)
     begin[x.perm[dim]], size[x.perm[dim]] = start, length
@@ -300,8 +298,7 @@ def subsampled(lo: Lowering, x: Tensor, dim: int, step: int) -> Tensor:
     if x.shape[dim] % step:
         # The last group is cut short: one more element than it needs is enough, whatever it holds.
         x = padded(lo, x, [(0, count * step - x.shape[dim]) if i == dim else (0, 0) for i in range(x.rank)], 0.0)
-    if x.has_reshape:
-        x = lo.settle(x)
+    x = lo.unfold(x)
     assert x.value is not None
     axis, shape = x.perm[dim], x.value.shape
     grouped = lo.reshape(of_value(x.value, x.q), (*shape[:axis], count, step, *shape[axis + 1 :]))
@@ -445,8 +442,7 @@ def padded(lo: Lowering, x: Tensor, amounts: Sequence[tuple[int, int]], value: f
     grow = [(max(b, 0), max(a, 0)) for b, a in amounts]
     if not any(map(any, grow)):
         return x
-    if x.has_reshape:
-        x = lo.settle(x)
+    x = lo.unfold(x)
     if x.is_const:
         x = of_value(lo.emit(x), x.q)
     assert x.value is not None

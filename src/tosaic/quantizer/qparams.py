@@ -53,19 +53,19 @@ def accumulator(scale: tuple[float, ...], axis: int | None = None) -> QParams:
     return QParams(scale, (0,) * len(scale), DType.I32, -(2**31), 2**31 - 1, axis)
 
 
-def multiplier(factor: float) -> tuple[int, int]:
-    """TOSA's 32-bit (multiplier, shift) for a positive real factor: factor ~ multiplier * 2**-shift."""
+def multiplier(factor: float, bits: int = 31) -> tuple[int, int]:
+    """TOSA's (multiplier, shift) for a positive real factor: factor ~ multiplier * 2**-shift."""
     if not (factor > 0.0 and math.isfinite(factor)):
         raise Unsupported(f"a rescale by {factor} is not possible", "calibrate with data that gives finite scales")
     mantissa, exponent = math.frexp(factor)
-    number = round(mantissa * (1 << 31))
-    if number == 1 << 31:
+    number = round(mantissa * (1 << bits))
+    if number == 1 << bits:
         number, exponent = number >> 1, exponent + 1
-    shift = 31 - exponent
+    shift = bits - exponent
     if shift < 2:
         raise Unsupported(f"a rescale by {factor:g} is out of range (2**29 at most)", "check the calibration data")
     if shift > 62:
-        number, shift = number >> min(shift - 62, 31), 62
+        number, shift = number >> min(shift - 62, bits), 62
     return number, shift
 
 
