@@ -22,7 +22,8 @@ from tosaic.errors import Invalid
 from tosaic.ethosu.compile_spec import EthosUCompileSpec
 from tosaic.lower.delegate import Built, Delegate
 from tosaic.lower.pack import Signature
-from tosaic.lower.partition import Reason
+from tosaic.lower.reason import Reason
+from tosaic.npu.perf import Estimate, estimate
 from tosaic.output import write_files
 from tosaic.report.schema import DelegateReport, MemoryReport, Report
 from tosaic.runtime import engine as engines
@@ -154,7 +155,7 @@ class Program:
             target=self.target.name,
             options=self._options(),
             pte_bytes=len(self.pte),
-            delegates=tuple(_delegate_report(d) for d in self.delegates),
+            delegates=tuple(_delegate_report(d, self.spec) for d in self.delegates),
             cpu_ops=dict(self.cpu_ops),
             reasons=self.reasons,
             inputs=self.inputs,
@@ -175,7 +176,9 @@ class Program:
         ]
         cycles = sum(d.compiled.summary.get("cycles_total", 0.0) for d in self.delegates if d.compiled)
         if cycles:
+            found = [e for d in self.delegates if (e := _estimate(d, self.spec)) is not None]
             rows.append(("NPU cycles (Vela's estimate)", f"{int(cycles):,}"))
+            rows.append(("NPU cycles (from the commands)", f"{sum(e.cycles for e in found):,}"))
         return rows
 
     def __str__(self) -> str:
@@ -253,7 +256,14 @@ def _memory(spec: ArmCompileSpec, built: Built, planned: tuple[int, ...]) -> Mem
     )
 
 
-def _delegate_report(delegate: Delegate) -> DelegateReport:
+def _estimate(delegate: Delegate, spec: ArmCompileSpec) -> Estimate | None:
+    """Cycles from the commands of an Ethos-U delegate."""
+    if delegate.compiled is None or not isinstance(spec, EthosUCompileSpec):
+        return None
+    return estimate(delegate.compiled.cmd_data, spec.options)
+
+
+def _delegate_report(delegate: Delegate, spec: ArmCompileSpec) -> DelegateReport:
     kinds = Counter(op.kind for op in delegate.graph.ops if op.kind not in ("CONST", "CONST_SHAPE"))
     return DelegateReport(
         nodes=len(delegate.region.nodes),
@@ -262,4 +272,5 @@ def _delegate_report(delegate: Delegate) -> DelegateReport:
         blob_bytes=len(delegate.blob),
         # JSON has no infinity, and Vela gives one for a rate of nothing.
         vela={k: v for k, v in delegate.compiled.summary.items() if isfinite(v)} if delegate.compiled else {},
+        estimate=_estimate(delegate, spec),
     )

@@ -50,6 +50,7 @@ def test_summary_tells_all(floats: tuple[Path, Any], cpu_line: int, tiny: Path) 
         "planned IO",
         "NPU cycles",
         "Vela's estimate",
+        "of the MACs used), estimate from the commands",
         "MACs 7,776",
         "input 1 `y` float32 [1, 8, 6, 6] nchw",
         "export 0.",

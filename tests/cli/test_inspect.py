@@ -44,6 +44,9 @@ def test_pte(tosaic: Any, codes: tuple[Path, Any]) -> None:
         "format COP1",
         "input 0 [1, 1, 1, 8, 8, 3] 1 byte",
         "`CONV2D` x1",
+        "estimate from the commands;",
+        "Vela's estimate",
+        "offset operation cycles limited by MACs used bytes read and written",
     ):
         assert words in text, words
 
@@ -56,6 +59,10 @@ def test_pte_as_json(tosaic: Any, codes: tuple[Path, Any]) -> None:
     for side in ("inputs", "outputs"):
         assert [port["scale"] for port in method[side]] == [border["scale"] for border in report[side]]
         assert [port["bytes"] for port in method[side]] == [192, 288] if side == "inputs" else [288, 288]
+    for delegate, compiled in zip(method["delegates"], report["delegates"], strict=True):
+        assert delegate["vela_cycles"] == compiled["vela"]["cycles_total"]
+        assert delegate["blob"]["estimate"] == compiled["estimate"]
+        assert sum(row["macs"] for row in compiled["estimate"]["rows"]) == compiled["estimate"]["macs"]
     assert method["operators"] == report["cpu_ops"]
     assert sum(method["planned"]) == sum(report["memory"]["planned"])
     assert sum(d["blob"]["blocks"]["weight_data"] for d in method["delegates"]) == report["memory"]["network"]

@@ -1,8 +1,14 @@
-"""The estimate of cycles: its parts, what it depends on, and how far it is from Vela's own."""
+"""The estimate of cycles: its parts, what it depends on, and how far it is from Vela's own.
+
+`cycles.txt` holds what the rule gives for many operations: figures that are compared with each other rest on it, so it
+must not change unnoticed. `python tests/npu/test_perf.py` writes it anew.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -13,14 +19,62 @@ from tosaic import npu
 from tosaic.npu.perf import Estimate, estimate
 from tosaic.npu.record import Kind
 from tosaic.npu.system import System, read_system
-from tosaic.targets import find
+from tosaic.targets import ACCELERATORS, find
 from tosaic.tools import vela
 
+GOLDEN = Path(__file__).with_name("cycles.txt")
+#: What depends on the number of MACs; the main accelerators have more.
+SENSITIVE = (
+    "conv_large_kernel", "conv_int16", "depthwise_strided", "max_pool", "conv_with_table", "add_quantised", "add_int32",
+    "mul_int8", "mul_int32_shifted", "abs_int32", "reduce_sum_channels", "conv_one_channel",
+)  # fmt: skip
+MAIN = {
+    "ethos-u55-128": (
+        "conv_1x1", "conv_3x3_padded", "conv_deep", "conv_depth_first_strided", "conv_dilated_and_large",
+        "conv_in_pieces", "conv_int16_1x1", "depthwise_int16", "transposed_conv", "average_pool_padded", "table_int16",
+        "add_int16_quantised", "sub_quantised_broadcast", "sub_int32_scalar", "add_to_constants", "mul_int16",
+        "minimum_int32", "rescale_to_int32", "transpose_to_channels_last", "reverse_rows", "matmul", "two_convs",
+    ),
+    "ethos-u65-512": ("conv_1x1", "conv_deep", "two_convs", "table_int8", "mul_int16", "conv_in_pieces"),
+    "ethos-u85-256": (
+        "conv_1x1", "conv_3x3_padded", "conv_deep", "conv_depth_first_strided", "conv_sparse", "conv_sparse_3x3",
+        "conv_few_weights", "conv_int16_1x1", "depthwise_stride_4", "depthwise_int16", "matmul", "matmul_int16",
+        "argmax_rows", "average_pool_int16", "add_int16_quantised", "sub_quantised_reversed", "sub_int32_scalar",
+        "add_to_constants", "mul_int16", "compare", "choose", "divide", "bitwise_not_int8", "cast_to_int8",
+        "resize_bilinear", "resize_bilinear_int16", "transpose_rows_columns", "transpose_int32", "reverse_rows",
+        "gather_batch", "scatter", "two_convs", "rescale_to_int32", "conv_in_pieces",
+    ),
+}  # fmt: skip
 TARGETS = ("ethos-u55-32", "ethos-u55-128", "ethos-u65-512", "ethos-u85-256", "ethos-u85-2048")
 
 
 def _estimate(bench: Any, name: str, target: str) -> Estimate:
     return estimate(bench.compile(graphs.make(name).tosa, target).cmd_data, vela.default_options(find(target)))
+
+
+def _describe(target: str, name: str, found: Estimate) -> Iterator[str]:
+    def traffic(moved: Any) -> str:
+        return ", ".join(f"{memory} {t.read}+{t.written}" for memory, t in moved.items())
+
+    used = f"{found.macs} MACs, {found.utilisation:.4f}"
+    yield f"{target} {name}: {found.cycles} cycles, {used}, {traffic(found.traffic)}"
+    for row in found.rows:
+        parts = {"mac": row.mac_cycles, "output": row.output_cycles, **row.memory_cycles}
+        cycles = ", ".join(f"{part} {number}" for part, number in parts.items() if number)
+        used = f"{row.macs} MACs, {row.utilisation:.4f}"
+        yield f"  {row.offset} {row.name} {row.cycles} ({cycles}), {row.bottleneck}, {used}, {traffic(row.traffic)}"
+
+
+def _list_golden(bench: Any, target: str) -> list[str]:
+    names = (*SENSITIVE, *MAIN.get(target, ()))
+    return [line for name in names for line in _describe(target, name, _estimate(bench, name, target))]
+
+
+@pytest.mark.parametrize("target", ACCELERATORS)
+def test_nothing_changes_unnoticed(bench: Any, target: str) -> None:
+    blocks = GOLDEN.read_text().split("\n\n")
+    (block,) = (block for block in blocks if block.startswith(f"{target} "))
+    assert _list_golden(bench, target) == block.rstrip().splitlines()
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -83,3 +137,9 @@ def test_tables_slow_a_u55_down(bench: Any) -> None:
 def test_close_to_vela(bench: Any, target: str, name: str) -> None:
     compiled = bench.compile(graphs.make(name).tosa, target)
     assert 0.6 < _estimate(bench, name, target).cycles / compiled.summary["cycles_total"] < 1.5
+
+
+if __name__ == "__main__":
+    from conftest import Bench
+
+    GOLDEN.write_text("\n\n".join("\n".join(_list_golden(Bench(), target)) for target in ACCELERATORS) + "\n")

@@ -6,9 +6,13 @@ import re
 import numpy as np
 import pytest
 
+from tosaic.npu.perf import Estimate, Row, Traffic
+from tosaic.npu.registers import Family
 from tosaic.runtime.host import Method, list_calls
-from tosaic.runtime.log import PMU_EVENTS, VERSION, Figures, RunLog, estimate, find_target, make_log
+from tosaic.runtime.log import VERSION, RunLog, make_log
+from tosaic.runtime.pmu import PMU_EVENTS, count_events
 from tosaic.runtime.pte import read
+from tosaic.runtime.sidecar import DelegateFiles, Sidecar
 
 # The lines of the log in the seed, by what each begins with.
 ORDER = [
@@ -52,11 +56,16 @@ ORDER = [
 ]
 
 
-def run_add(data: bytes, figures: tuple[Figures, ...] = ()) -> RunLog:
+def make_beside(*cycles: float) -> Sidecar:
+    delegates = tuple(DelegateFiles(b"", summary={"cycles_total": number}) for number in cycles)
+    return Sidecar("", "", "", {}, (), (), delegates)
+
+
+def run_add(data: bytes, beside: Sidecar | None = None) -> RunLog:
     pte = read(data)
     method = Method(pte, executors={"EthosUBackend": lambda _b, _s, inputs, _o: [inputs[0] * 2]})
     outputs = method.run([np.arange(5, dtype=np.int32)])
-    return make_log(pte, "forward", file="x.pte", engine="npu", calls=method.calls, outputs=outputs, figures=figures)
+    return make_log(pte, "forward", file="x.pte", engine="npu", calls=method.calls, outputs=outputs, beside=beside)
 
 
 def test_lines_in_order(add_pte: dict[str, bytes]) -> None:
@@ -72,13 +81,21 @@ def test_lines_in_order(add_pte: dict[str, bytes]) -> None:
 
 
 def test_values_of_a_run(add_pte: dict[str, bytes]) -> None:
-    text = run_add(add_pte["inline"], (Figures(1234.0, {"ETHOSU_PMU_NPU_IDLE": 7.0}, "Vela's estimate"),)).to_text()
+    log = run_add(add_pte["inline"], make_beside(1234.0))
+    text = log.to_text()
     assert f"Size: {len(add_pte['inline'])} bytes." in text
     assert "EthosUBackend::init at 0x70 of the file" in text
-    assert "EthosUBackend 0 : cycle_cnt : 1234 (Vela's estimate) NPU cycles" in text
-    assert "ethosu_pmu_cycle_cntr : 1234 (Vela's estimate)" in text
-    assert "ethosu_pmu_cntr0 : (not known)" in text
-    assert "ethosu_pmu_cntr3 : 7 (Vela's estimate)" in text
+    (estimate,) = (delegate.estimate for delegate in log.delegates)
+    assert estimate is not None and len(estimate.rows) == 1
+    cycles = f"{estimate.cycles} NPU cycles (estimate from the commands), 1234 (Vela's estimate)"
+    assert f"EthosUBackend 0 : cycle_cnt : {cycles}" in text
+    assert f"Operator(s) total: {cycles}" in text
+    assert f"ELEMENTWISE ADD : {estimate.cycles} cycles (estimate), limit Sram, Sram 40 + 20" in text
+    assert f"ethosu_pmu_cycle_cntr : {estimate.cycles} (estimate from the commands)" in text
+    # Two inputs and one output of 20 bytes each, 8 bytes per beat.
+    assert "ethosu_pmu_cntr0 : 5 (estimate from the commands)" in text
+    assert "ethosu_pmu_cntr2 : 3 (estimate from the commands)" in text
+    assert "ethosu_pmu_cntr3 : (not known)" in text
     assert "method_allocator_input:    20 bytes" in text
     assert [line for line in text.splitlines() if line.startswith("Output")] == [
         f"Output[0][{i}]: (int) {2 * i}" for i in range(5)
@@ -86,9 +103,9 @@ def test_values_of_a_run(add_pte: dict[str, bytes]) -> None:
 
 
 def test_every_cycle_figure_is_marked(add_pte: dict[str, bytes]) -> None:
-    for figures in ((), (Figures(99.0, {}, "Vela's estimate"),), (Figures(99.0, {}, ""),)):
-        for line in run_add(add_pte["inline"], figures).to_text().splitlines():
-            if "cycle" in line.lower() and re.search(r" : .*\d", line):
+    for beside in (None, make_beside(99.0), make_beside(99.0, 1.0)):
+        for line in run_add(add_pte["inline"], beside).to_text().splitlines():
+            if ("cycle" in line.lower() or "pmu_cntr" in line) and re.search(r" : .*\d", line):
                 assert "estimate" in line, line
 
 
@@ -120,7 +137,16 @@ def test_typed_outputs(add_pte: dict[str, bytes], array: np.ndarray, line: str) 
 def test_dict_is_json_and_versioned(add_pte: dict[str, bytes]) -> None:
     data = json.loads(json.dumps(run_add(add_pte["inline"]).to_dict(), allow_nan=False))
     assert data["version"] == VERSION == 1
-    assert data["estimate"] == {"npu_cycles": None, "events": {}, "source": None}
+    assert data["estimate"]["source"] == "estimate from the commands"
+    assert data["estimate"]["npu_cycles"] == data["delegates"][0]["estimate"]["cycles"] > 0
+    assert data["estimate"]["vela_cycles"] is None
+    (row,) = data["delegates"][0]["estimate"]["rows"]
+    assert (row["kind"], row["bottleneck"], row["traffic"]) == (
+        "ELEMENTWISE",
+        "Sram",
+        {"Sram": {"read": 40, "written": 20}},
+    )
+    assert list(data["pmu_events"].values()) == [5, 0, 3, None]
     assert data["calls"] == [{"kind": "delegate", "name": "EthosUBackend", "index": 0}]
     assert data["target"] == "ethos-u55-128"
     assert data["delegates"][0]["scratch"] > 0
@@ -130,18 +156,24 @@ def test_dict_is_json_and_versioned(add_pte: dict[str, bytes]) -> None:
 def test_two_delegates_add_up(conv_pte: dict[str, bytes]) -> None:
     pte = read(conv_pte["inline"])
     calls = list_calls(pte.find())
-    one = Figures(10.0, {"ETHOSU_PMU_MAC_ACTIVE": 4.0}, "Vela's estimate")
-    two = Figures(5.0, {}, "the simulator's estimate")
-    log = make_log(pte, "forward", file="x", engine="npu", calls=calls, outputs=[], figures=(one, two))
-    assert log.total() == Figures(15.0, {}, "Vela's estimate, the simulator's estimate")
-    assert log.target == find_target(pte.find()) == "ethos-u85-256"
-    text = log.to_text()
+
+    def log(*vela: float) -> RunLog:
+        beside = make_beside(*vela)
+        return make_log(pte, "forward", file="x", engine="npu", calls=calls, outputs=[], beside=beside)
+
+    both = log(10.0, 5.0)
+    estimates = [delegate.estimate for delegate in both.delegates]
+    assert both.cycles == sum(e.cycles for e in estimates if e is not None) > 0
+    assert both.vela == 15.0
+    assert both.target == "ethos-u85-256"
+    macs = sum(row.mac_cycles for e in estimates if e is not None for row in e.rows)
+    text = both.to_text()
     assert "NPU Inferences : 2" in text
+    assert f"ethosu_pmu_cntr5 : {macs} (estimate from the commands)" in text
     assert "ethosu_pmu_cntr6 : (not known)" in text
     assert "aten::cumsum.out : 1 calls : cycle_cnt : (not known) CPU cycles" in text
-    # One delegate without figures leaves the total open.
-    log = make_log(pte, "forward", file="x", engine="npu", calls=calls, outputs=[], figures=(one,))
-    assert log.total().cycles is None
+    # Figures that are not those of all delegates belong to another file.
+    assert log(10.0).vela is None
 
 
 def test_program_without_delegates(softmax_pte: dict[str, bytes]) -> None:
@@ -152,27 +184,24 @@ def test_program_without_delegates(softmax_pte: dict[str, bytes]) -> None:
     assert log.target == ""
 
 
-def test_figures_from_velas_summary() -> None:
-    summary = {
-        "cycles_total": 1536.0,
-        "sram_feature_map_read_bytes": 512.0,
-        "sram_feature_map_write_bytes": 1024.0,
-        "sram_weight_read_bytes": 16.0,
-        "off_chip_flash_weight_read_bytes": 1360.0,
-        "dram_feature_map_write_bytes": 32.0,
-    }
-    assert estimate(summary, "u55") == Figures(
-        1536.0,
-        {
-            "ETHOSU_PMU_AXI0_RD_DATA_BEAT_RECEIVED": 66,
-            "ETHOSU_PMU_AXI1_RD_DATA_BEAT_RECEIVED": 170,
-            "ETHOSU_PMU_AXI0_WR_DATA_BEAT_WRITTEN": 128,
-        },
-        "Vela's estimate",
-    )
-    assert list(estimate(summary, "u85").events.values()) == [33, 64, 85, 2]
-    assert estimate({}, "u55") == Figures()
+def _make_estimate(accelerator: str, **traffic: Traffic) -> Estimate:
+    row = Row(0, "CONV", "", 9, 7, 3, {}, "mac", 1, 0.5, {})
+    return Estimate(accelerator, 1e9, (row, row), 20, 2, 0.5, traffic)
 
 
 def test_counters_of_each_family() -> None:
-    assert [len(PMU_EVENTS[family]) for family in ("u55", "u65", "u85", "tosa")] == [4, 4, 7, 0]
+    assert [len(PMU_EVENTS[family]) for family in Family] == [4, 4, 7]
+    moved = {"Sram": Traffic(512 + 9, 1024), "OffChipFlash": Traffic(1360, 0), "Dram": Traffic(0, 33)}
+    assert count_events(_make_estimate("ethos-u55-128", **moved)) == {
+        "ETHOSU_PMU_AXI0_RD_DATA_BEAT_RECEIVED": 66,
+        "ETHOSU_PMU_AXI1_RD_DATA_BEAT_RECEIVED": 170,
+        "ETHOSU_PMU_AXI0_WR_DATA_BEAT_WRITTEN": 128,
+    }
+    assert list(count_events(_make_estimate("ethos-u65-512", **moved)).values()) == [33, 85, 64]
+    assert count_events(_make_estimate("ethos-u85-256", **moved)) == {
+        "ETHOSU_PMU_SRAM_RD_DATA_BEAT_RECEIVED": 33,
+        "ETHOSU_PMU_SRAM_WR_DATA_BEAT_WRITTEN": 64,
+        "ETHOSU_PMU_EXT_RD_DATA_BEAT_RECEIVED": 85,
+        "ETHOSU_PMU_EXT_WR_DATA_BEAT_WRITTEN": 3,
+        "ETHOSU_PMU_MAC_ACTIVE": 14,
+    }

@@ -13,7 +13,6 @@ from tosaic.cli.guard import Debug, Json, guarded
 from tosaic.errors import Invalid
 
 if TYPE_CHECKING:
-    from tosaic.runtime.log import Figures
     from tosaic.runtime.sidecar import Sidecar
 
 File = Annotated[Path, typer.Argument(metavar="FILE.pte", show_default=False)]
@@ -64,7 +63,6 @@ def run_file(
     outcome = engines.run(data, arrays, engine=engine, sidecar=beside)
     if outcome.why:
         typer.echo(f"engine {outcome.engine}: {outcome.why}", err=True)
-    figures = _figures(beside, log.find_target(program.find("forward")))
     report = log.make_log(
         program,
         "forward",
@@ -72,7 +70,7 @@ def run_file(
         engine=outcome.engine,
         calls=outcome.calls,
         outputs=outcome.outputs,
-        figures=figures,
+        beside=beside,
     )
     if output is not None:
         _save(output, outcome.outputs)
@@ -80,15 +78,6 @@ def run_file(
         typer.echo(json.dumps(report.to_dict(values), indent=2))
     else:
         typer.echo(report.to_text(values))
-
-
-def _figures(beside: Sidecar | None, target: str) -> list[Figures]:
-    from tosaic.runtime import log
-    from tosaic.targets import ACCELERATORS
-
-    if beside is None or target not in ACCELERATORS:
-        return []
-    return [log.estimate(d.summary, ACCELERATORS[target].family) for d in beside.delegates]
 
 
 def _save(path: Path, outputs: Sequence[object]) -> None:

@@ -141,13 +141,18 @@ def count_mac_cycles(work: Work) -> float:
         return 0.0
     groups = Shape(*(-(-size // step) for size, step in zip(work.ofm_block, work.microblock, strict=True)))
     total = 0.0
-    for x in range(0, window.taps_x, _PART):
-        for y in range(0, window.taps_y, _PART):
-            elements = min(window.taps_y - y, _PART) * min(window.taps_x - x, _PART)
-            total += _count_part(work, groups, elements)
+    for rows, down in _cut_kernel(window.taps_y):
+        for columns, across in _cut_kernel(window.taps_x):
+            total += down * across * _count_part(work, groups, rows * columns)
     if work.sums_inputs:
         total *= -(-work.ifm.depth // work.ifm_block.depth)
     return total / (2 if op.family is Family.U65 and op.macs == 512 else 1)
+
+
+def _cut_kernel(taps: int) -> list[tuple[int, int]]:
+    """Sizes of the parts that a kernel is cut into along an axis, each with how often it occurs."""
+    whole, rest = divmod(taps, _PART)
+    return [(size, often) for size, often in ((_PART, whole), (rest, 1)) if size and often]
 
 
 def _count_part(work: Work, groups: Shape, elements: int) -> float:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from tosaic.npu.cycles import Work, count_mac_cycles, count_output_cycles, read_work
 from tosaic.npu.dma import read_transfer
 from tosaic.npu.memory import INTERNAL
 from tosaic.npu.record import FeatureMap, Kind, Op, Shape, Storage, decode, read_map
 from tosaic.npu.registers import Family
+from tosaic.npu.stream import parse
 from tosaic.npu.system import MemoryPort, System, read_system
 from tosaic.tools.vela_options import VelaOptions
 
@@ -62,6 +62,10 @@ class Row:
     utilisation: float
     traffic: Mapping[str, Traffic]
 
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.mode}".strip()
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -83,7 +87,7 @@ class Estimate:
 def estimate(cmd_data: bytes, options: VelaOptions | System) -> Estimate:
     """Cycles per operation and in total, with what limits each."""
     system = read_system(options) if isinstance(options, VelaOptions) else options
-    ops = decode(cmd_data)
+    stream, ops = parse(cmd_data), decode(cmd_data)
     timeline = _Timeline()
     rows: list[Row] = []
     for op, after in zip(ops, (*ops[1:], None), strict=True):
@@ -101,10 +105,9 @@ def estimate(cmd_data: bytes, options: VelaOptions | System) -> Estimate:
     for row in rows:
         for name, moved in row.traffic.items():
             traffic[name] = traffic.get(name, Traffic()) + moved
-    first, macs, cycles = ops[0], sum(row.macs for row in rows), timeline.end()
-    utilisation = macs / (cycles * first.macs) if cycles else 0.0
-    name = f"ethos-{first.family.name.lower()}-{first.macs}"
-    return Estimate(name, system.clock, tuple(rows), cycles, macs, utilisation, MappingProxyType(traffic))
+    macs, cycles = sum(row.macs for row in rows), timeline.end()
+    utilisation = macs / (cycles * stream.macs) if cycles else 0.0
+    return Estimate(stream.accelerator, system.clock, tuple(rows), cycles, macs, utilisation, traffic)
 
 
 def _overlaps(op: Op | None) -> bool:

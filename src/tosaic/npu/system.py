@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import configparser
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -12,8 +13,8 @@ from tosaic.npu.registers import Family
 from tosaic.targets import find
 from tosaic.tools.vela_options import VelaOptions, check_options, read_ini
 
-#: Bytes that an AXI port moves per cycle.
-_PORT_BYTES = {Family.U55: 8, Family.U65: 16, Family.U85: 16}
+#: Bytes that a memory port moves per cycle: those of one beat.
+PORT_BYTES: Mapping[Family, int] = MappingProxyType({Family.U55: 8, Family.U65: 16, Family.U85: 16})
 #: The area of a memory mode that each region of a stream lies in: weights, scratch, fast scratch.
 _AREAS = ("const_mem_area", "arena_mem_area", "cache_mem_area")
 
@@ -43,6 +44,16 @@ class System:
         return self.regions.get(region, self.regions[1])
 
 
+def find_options(accelerator: str, specs: Sequence[tuple[str, bytes]] = ()) -> VelaOptions:
+    """The options that a delegate's compile specs tell, whoever wrote them; else the accelerator's defaults."""
+    told = b" ".join(value for _, value in specs).decode("ascii", "replace")
+    target = find(accelerator)
+    system, mode = (re.search(rf"{name}\W+(\w+)", told) for name in ("system.config", "memory.mode"))
+    return VelaOptions(
+        accelerator, system[1] if system else target.system_config, mode[1] if mode else target.memory_mode
+    )
+
+
 def read_system(options: VelaOptions) -> System:
     """The system that the options name."""
     check_options(options)
@@ -64,7 +75,7 @@ def _read_memory(ini: configparser.ConfigParser, system: str, name: str, family:
     scale, ports = _number(_read(ini, system, f"{name}_clock_scale", "1")), get("ports_used", 1)
     return MemoryPort(
         name=name,
-        bandwidth=_PORT_BYTES[family] * scale * ports,
+        bandwidth=PORT_BYTES[family] * scale * ports,
         ports=ports,
         burst=max(1, get("burst_length", 1)),
         read_latency=get("read_latency", 0),

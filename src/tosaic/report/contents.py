@@ -1,4 +1,4 @@
-"""What is in a file that a compile made: a .pte, a .tosa, an Ethos-U blob or a .tosaic sidecar, told by its bytes."""
+"""What is in a file that a compile made: .pte, .tosa, .vgf, an Ethos-U blob or a .tosaic sidecar, told by its bytes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from typing import Any
 
 from tosaic.errors import Invalid
 from tosaic.ethosu import blob
+from tosaic.npu.perf import Estimate
+from tosaic.report import vgf
+from tosaic.report.cycles import estimate_delegate
 from tosaic.runtime import pte, sidecar
 from tosaic.runtime.pte_schema import DTYPES
 from tosaic.tosa.encode import count_bytes
 from tosaic.tosa.ir import Graph
 from tosaic.tosa.reader import read as read_tosa
 from tosaic.tosa.text import to_text
+from tosaic.vgf.reader import MAGIC as VGF_MAGIC
 
 SCHEMA = "tosaic-inspect/1"
 #: the constant method of a .pte that tells what its inputs and outputs mean
@@ -73,11 +77,13 @@ class BlobContents:
     scratch: int
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
+    #: from the commands; None if they are damaged or their system is not in Vela's own configuration file
+    estimate: Estimate | None
 
 
 @dataclass(frozen=True, slots=True)
 class DelegateContents:
-    """A delegate of a .pte. `tosa` is its graph, from the delegate itself or from the sidecar."""
+    """A delegate of a .pte. `tosa` is its graph, from the delegate itself or from the sidecar; so are Vela's cycles."""
 
     backend: str
     bytes: int
@@ -86,6 +92,8 @@ class DelegateContents:
     settings: Mapping[str, str]
     blob: BlobContents | None = None
     tosa: TosaContents | None = None
+    vela_cycles: float | None = None
+    vgf: vgf.VgfContents | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +137,7 @@ class SidecarContents:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """One file; exactly one of the last four is there, under the name of its kind."""
+    """One file; exactly one of the last five is there, under the name of its kind."""
 
     kind: str
     bytes: int
@@ -137,6 +145,7 @@ class Contents:
     pte: PteContents | None = None
     tosa: TosaContents | None = None
     blob: BlobContents | None = None
+    vgf: vgf.VgfContents | None = None
     sidecar: SidecarContents | None = None
 
     def to_json(self, file: str) -> dict[str, Any]:
@@ -162,6 +171,8 @@ def detect(data: bytes) -> str:
         return "tosa"
     if data.startswith(_BLOB_START):
         return "blob"
+    if data.startswith(VGF_MAGIC):
+        return "vgf"
     return "sidecar" if data.startswith(b"PK\x03\x04") else ""
 
 
@@ -175,14 +186,16 @@ def read(data: bytes, *, beside: bytes | None = None, text: bool = False) -> Con
         case "tosa":
             return replace(contents, tosa=_read_tosa(data, text))
         case "blob":
-            return replace(contents, blob=_read_blob(data, {}))
+            return replace(contents, blob=_read_blob(data, {}, ()))
+        case "vgf":
+            return replace(contents, vgf=vgf.read(data))
         case "sidecar":
             return replace(contents, sidecar=_read_sidecar(sidecar.read(data), text))
         case _:
             raise Invalid(
                 "this is no file that Tosaic knows",
                 why=f"it begins with {data[:8]!r}" if data else "it is empty",
-                fix="give a .pte, a .tosa, a .tosaic file or the blob of an Ethos-U delegate",
+                fix="give a .pte, a .tosa, a .vgf, a .tosaic file or the blob of an Ethos-U delegate",
             )
 
 
@@ -204,7 +217,7 @@ def _count_ops(graph: Graph) -> dict[str, int]:
     return dict(sorted(Counter(op.kind for op in graph.ops if op.kind not in _CONSTANTS).items()))
 
 
-def _read_blob(data: bytes, named: Mapping[str, bytes]) -> BlobContents:
+def _read_blob(data: bytes, named: Mapping[str, bytes], specs: Sequence[tuple[str, bytes]]) -> BlobContents:
     found = blob.unpack(data, named=named)
     return BlobContents(
         bytes=len(data),
@@ -213,6 +226,7 @@ def _read_blob(data: bytes, named: Mapping[str, bytes]) -> BlobContents:
         scratch=found.scratch_size,
         inputs=tuple(Slot(io.shape, io.elem_size, io.offset, io.region) for io in found.inputs),
         outputs=tuple(Slot(io.shape, io.elem_size, io.offset, io.region) for io in found.outputs),
+        estimate=estimate_delegate(found.cmd_data, specs),
     )
 
 
@@ -240,11 +254,10 @@ def _read_pte(data: bytes, beside: bytes | None, text: bool) -> PteContents:
     constant = {plan.name: plan.values[plan.outputs[0]] for plan in program.plans if _is_constant(plan)}
     kept, note = _open_sidecar(data, beside)
     ports = _read_ports(constant.get(IO_METHOD), kept)
-    graphs = [_read_tosa(delegate.tosa, text) for delegate in kept.delegates] if kept is not None else []
+    files = kept.delegates if kept is not None else ()
+    told = [(_read_tosa(one.tosa, text), one.summary.get("cycles_total")) for one in files]
     methods = [
-        _read_method(plan, program.named_data, ports, graphs, text)
-        for plan in program.plans
-        if plan.name not in constant
+        _read_method(plan, program.named_data, ports, told, text) for plan in program.plans if plan.name not in constant
     ]
     plain = {name: value for name, value in constant.items() if isinstance(value, int | float | str)}
     return PteContents(tuple(methods), plain, tuple(segment.size for segment in program.segments), note)
@@ -297,14 +310,15 @@ def _read_method(
     plan: pte.Plan,
     named: Mapping[str, bytes],
     ports: tuple[Sequence[Port], Sequence[Port]],
-    graphs: Sequence[TosaContents],
+    told: Sequence[tuple[TosaContents, float | None]],
     text: bool,
 ) -> MethodContents:
     instructions = [instruction for chain in plan.chains for instruction in chain.instructions]
     calls = Counter(str(plan.operators[i.operator]) for i in instructions if isinstance(i, pte.KernelCall))
     delegates = [_read_delegate(delegate, named, text) for delegate in plan.delegates]
-    if len(graphs) == len(delegates):
-        delegates = [d if d.tosa else replace(d, tosa=graph) for d, graph in zip(delegates, graphs, strict=True)]
+    if len(told) == len(delegates):
+        pairs = zip(delegates, told, strict=True)
+        delegates = [replace(d, tosa=d.tosa or graph, vela_cycles=cycles) for d, (graph, cycles) in pairs]
     return MethodContents(
         name=plan.name,
         inputs=_merge([plan.values[i] for i in plan.inputs], ports[0]),
@@ -338,6 +352,7 @@ def _read_delegate(delegate: pte.Delegate, named: Mapping[str, bytes], text: boo
         location=delegate.location,
         offset=delegate.offset,
         settings=settings,
-        blob=_read_blob(delegate.blob, named) if kind == "blob" else None,
+        blob=_read_blob(delegate.blob, named, delegate.compile_specs) if kind == "blob" else None,
         tosa=_read_tosa(delegate.blob, text) if kind == "tosa" else None,
+        vgf=vgf.read(delegate.blob) if kind == "vgf" else None,
     )

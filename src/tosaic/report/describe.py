@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tosaic.report import vgf
 from tosaic.report.contents import (
     IO_METHOD,
     BlobContents,
@@ -16,10 +17,17 @@ from tosaic.report.contents import (
     Slot,
     TosaContents,
 )
+from tosaic.report.cycles import COLUMNS, describe_total, describe_traffic, list_rows
 from tosaic.report.terminal import Page, count, describe_counts, describe_sizes, pair_ports
 
 Pairs = Iterator[tuple[str, str]]
-_KINDS = {"pte": "ExecuTorch program", "tosa": "TOSA graph", "blob": "Ethos-U delegate", "sidecar": "Tosaic sidecar"}
+_KINDS = {
+    "pte": "ExecuTorch program",
+    "tosa": "TOSA graph",
+    "blob": "Ethos-U delegate",
+    "vgf": "VGF file",
+    "sidecar": "Tosaic sidecar",
+}
 
 
 def show_contents(page: Page, found: Contents, file: str) -> None:
@@ -31,6 +39,8 @@ def show_contents(page: Page, found: Contents, file: str) -> None:
         page.pairs(_pair_tosa(found.tosa))
     elif found.blob is not None:
         _show_blob(page, found.blob, 0)
+    elif found.vgf is not None:
+        page.pairs(vgf.pair(found.vgf))
     elif found.sidecar is not None:
         _show_sidecar(page, found.sidecar)
 
@@ -49,7 +59,9 @@ def _show_pte(page: Page, found: PteContents) -> None:
             page.title(f"delegate {i} of `{method.name}`")
             page.pairs(_pair_delegate(delegate))
             if delegate.blob is not None:
-                _show_blob(page, delegate.blob, 2)
+                _show_blob(page, delegate.blob, 2, delegate.vela_cycles)
+            if delegate.vgf is not None:
+                page.pairs(vgf.pair(delegate.vgf), indent=2)
             if delegate.tosa is not None:
                 page.pairs(_pair_tosa(delegate.tosa), indent=2)
 
@@ -81,12 +93,17 @@ def _pair_tosa(tosa: TosaContents) -> Pairs:
     yield "outputs", ", ".join(tosa.outputs) or "none"
 
 
-def _show_blob(page: Page, blob: BlobContents, indent: int) -> None:
+def _show_blob(page: Page, blob: BlobContents, indent: int, vela: float | None = None) -> None:
     pairs = [(name, f"{size:,} bytes") for name, size in blob.blocks.items()]
     pairs += [("scratch", f"{blob.scratch:,} bytes"), ("commands", f"format {blob.commands}")]
+    if blob.estimate is not None:
+        pairs += [("NPU cycles", describe_total(blob.estimate, vela)), ("MACs", f"{blob.estimate.macs:,}")]
+        pairs.append(("bytes read and written", describe_traffic(blob.estimate.traffic)))
     page.pairs(pairs, indent=indent)
     rows = [*_list_slots("input", blob.inputs), *_list_slots("output", blob.outputs)]
     page.rows(("place", "shape", "element", "offset", "region"), rows, indent=indent)
+    if blob.estimate is not None:
+        page.rows(COLUMNS, list_rows(blob.estimate), indent=indent)
 
 
 def _list_slots(what: str, slots: Sequence[Slot]) -> Iterator[tuple[str, ...]]:

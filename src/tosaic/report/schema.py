@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tosaic.npu.perf import Estimate
+
 SCHEMA = "tosaic-report/1"
 
 
@@ -25,13 +27,14 @@ class MemoryReport:
 
 @dataclass(frozen=True, slots=True)
 class DelegateReport:
-    """One delegate: how much of the model is in it, and what Vela says about it."""
+    """One delegate: how much of the model is in it, what Vela says about it, and what its commands say."""
 
     nodes: int
     tosa_ops: Mapping[str, int]
     tosa_bytes: int
     blob_bytes: int
     vela: Mapping[str, float] = field(default_factory=dict[str, float])
+    estimate: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
 from rich.text import Text
 
+from tosaic.npu.perf import Estimate
+from tosaic.place import describe_place
+from tosaic.report.cycles import SOURCE, describe_time
 from tosaic.report.header import Port
 from tosaic.report.schema import MemoryReport, Report
 
@@ -33,6 +35,10 @@ class Reason(Protocol):
     def fix(self) -> str: ...
     @property
     def where(self) -> str: ...
+    @property
+    def module(self) -> str: ...
+    @property
+    def layer(self) -> str: ...
     @property
     def border(self) -> bool: ...
 
@@ -145,17 +151,19 @@ def _pair_figures(report: Report) -> Iterator[tuple[str, str]]:
         cycles, macs = (int(sum(v.get(key, 0.0) for v in vela)) for key in ("cycles_total", "nn_macs"))
         seconds = sum(v.get("inference_time", 0.0) for v in vela)
         clock = vela[0].get("core_clock", 0.0)
-        yield "NPU cycles", f"{cycles:,} ({_describe_time(seconds)} at {clock / 1e6:g} MHz), Vela's estimate"
+        yield "NPU cycles", f"{cycles:,} ({describe_time(seconds)} at {clock / 1e6:g} MHz), Vela's estimate"
+        yield from _pair_estimates([delegate.estimate for delegate in report.delegates if delegate.estimate])
         yield "MACs", f"{macs:,}"
     yield from pair_ports("input", report.inputs)
     yield from pair_ports("output", report.outputs)
     yield "time", ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in report.seconds.items())
 
 
-def _describe_time(seconds: float) -> str:
-    if seconds >= 1.0:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+def _pair_estimates(found: Sequence[Estimate]) -> Iterator[tuple[str, str]]:
+    if found:
+        cycles, seconds = sum(one.cycles for one in found), sum(one.seconds for one in found)
+        macs = sum(one.utilisation * one.cycles for one in found) / max(1, cycles)
+        yield "", f"{cycles:,} ({describe_time(seconds)}, {macs:.0%} of the MACs used), {SOURCE}"
 
 
 def _pair_memory(memory: MemoryReport) -> Iterator[tuple[str, str]]:
@@ -198,11 +206,6 @@ def _explain_cpu(page: Page, reasons: Sequence[Reason]) -> None:
 
 
 def _list_places(reasons: Sequence[Reason]) -> str:
-    places = list(dict.fromkeys(_shorten(reason.where) for reason in reasons if reason.where))
+    places = list(dict.fromkeys(describe_place(r.where, r.module, r.layer) for r in reasons if r.where))
     more = len(places) - _MOST_PLACES
     return ", ".join(places[:_MOST_PLACES]) + (f" and {more} more (`--json` lists all)" if more > 0 else "")
-
-
-def _shorten(place: str) -> str:
-    """A place seen from the working folder, or from the folder of installed packages."""
-    return place.removeprefix(f"{Path.cwd()}/").rpartition("/site-packages/")[2]

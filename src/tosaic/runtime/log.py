@@ -9,44 +9,26 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 
 from tosaic.ethosu import blob as ethosu_blob
+from tosaic.npu.perf import Estimate
+from tosaic.npu.stream import parse
+from tosaic.report.cycles import SOURCE, describe_row, estimate_delegate
 from tosaic.runtime.host import BACKEND, Call
 from tosaic.runtime.npy import Array
-from tosaic.runtime.pte import Plan, Pte, Tensor
-from tosaic.targets import ACCELERATORS, Family
+from tosaic.runtime.pmu import PMU_EVENTS, count_events, find_family
+from tosaic.runtime.pte import Delegate, Pte, Tensor
+from tosaic.runtime.sidecar import Sidecar
 
 VERSION = 1
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
-_U55_EVENTS = (
-    "ETHOSU_PMU_AXI0_RD_DATA_BEAT_RECEIVED",
-    "ETHOSU_PMU_AXI1_RD_DATA_BEAT_RECEIVED",
-    "ETHOSU_PMU_AXI0_WR_DATA_BEAT_WRITTEN",
-    "ETHOSU_PMU_NPU_IDLE",
-)
-_U85_EVENTS = (
-    "ETHOSU_PMU_SRAM_RD_DATA_BEAT_RECEIVED",
-    "ETHOSU_PMU_SRAM_WR_DATA_BEAT_WRITTEN",
-    "ETHOSU_PMU_EXT_RD_DATA_BEAT_RECEIVED",
-    "ETHOSU_PMU_EXT_WR_DATA_BEAT_WRITTEN",
-    "ETHOSU_PMU_NPU_IDLE",
-    "ETHOSU_PMU_MAC_ACTIVE",
-    "ETHOSU_PMU_WD_ACTIVE",
-)
-#: The events that the runner counts, by family.
-PMU_EVENTS: Mapping[Family, tuple[str, ...]] = MappingProxyType(
-    {"u55": _U55_EVENTS, "u65": _U55_EVENTS, "u85": _U85_EVENTS, "tosa": ()}
-)
-#: The bytes that one beat moves: the width of the family's memory ports.
-_BEAT: Mapping[Family, int] = MappingProxyType({"u55": 8, "u65": 16, "u85": 16})
-_OUTSIDE = ("dram", "on_chip_flash", "off_chip_flash")
 #: What C calls each type in an output line.
 _C_NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -63,52 +45,38 @@ _C_NAMES: Mapping[str, str] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """An estimate for one run of a delegate: NPU cycles, PMU events by name, and who says so."""
-
-    cycles: float | None = None
-    events: Mapping[str, float] = field(default_factory=dict[str, float])
-    source: str = ""
-
-
-def estimate(summary: Mapping[str, float], family: Family) -> Figures:
-    """Figures from Vela's summary: its cycles, and its bytes per memory as beats of the family's ports."""
-    if "cycles_total" not in summary:
-        return Figures()
-
-    def count(memories: Sequence[str], direction: str) -> float:
-        names = [f"{memory}_{what}_{direction}_bytes" for memory in memories for what in ("feature_map", "weight")]
-        return math.ceil(sum(summary.get(name, 0.0) for name in names) / _BEAT.get(family, 16))
-
-    read, write = (count(("sram",), direction) for direction in ("read", "write"))
-    outside_read, outside_write = (count(_OUTSIDE, direction) for direction in ("read", "write"))
-    beats = {
-        "ETHOSU_PMU_AXI0_RD_DATA_BEAT_RECEIVED": read,
-        "ETHOSU_PMU_AXI1_RD_DATA_BEAT_RECEIVED": outside_read,
-        "ETHOSU_PMU_AXI0_WR_DATA_BEAT_WRITTEN": write,
-        "ETHOSU_PMU_SRAM_RD_DATA_BEAT_RECEIVED": read,
-        "ETHOSU_PMU_SRAM_WR_DATA_BEAT_WRITTEN": write,
-        "ETHOSU_PMU_EXT_RD_DATA_BEAT_RECEIVED": outside_read,
-        "ETHOSU_PMU_EXT_WR_DATA_BEAT_WRITTEN": outside_write,
-    }
-    events = {name: beats[name] for name in PMU_EVENTS[family] if name in beats}
-    return Figures(summary["cycles_total"], events, "Vela's estimate")
+_UNKNOWN = "(not known)"
+#: How many of a delegate's operations the text lists; the data hold all.
+_ROWS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """A delegate as it is loaded: where its blob begins in the file, and what memory it needs to run."""
+    """A delegate as it is loaded: where its blob begins in the file, what memory it needs to run, and what a run costs.
+
+    `estimate` comes from its commands, `vela` is the compiler's figure for the cycles; None where it is not known.
+    """
 
     backend: str
     offset: int
     size: int
-    scratch: int
+    scratch: int = 0
+    accelerator: str = ""
+    estimate: Estimate | None = None
+    vela: float | None = None
+
+    @property
+    def cycles(self) -> int | None:
+        return None if self.estimate is None else self.estimate.cycles
+
+    def count(self, event: str) -> int | None:
+        """A counter of the NPU."""
+        return None if self.estimate is None else count_events(self.estimate).get(event)
 
 
 @dataclass(frozen=True, slots=True)
 class RunLog:
-    """One run. `figures` has one entry per delegate."""
+    """One run."""
 
     file: str
     engine: str
@@ -119,9 +87,6 @@ class RunLog:
     delegates: tuple[Init, ...]
     calls: tuple[Call, ...]
     input_bytes: int
-    target: str
-    events: tuple[str, ...]
-    figures: tuple[Figures, ...]
     outputs: tuple[Array, ...]
 
     @property
@@ -129,17 +94,34 @@ class RunLog:
         """The memory that delegates take while they run, one after the other."""
         return max((delegate.scratch for delegate in self.delegates), default=0)
 
-    def total(self) -> Figures:
-        """The figures of all delegate calls together; open where one of them is."""
-        ran = [self.figures[call.index] for call in self.calls if call.kind == "delegate"]
-        known = [figures.cycles for figures in ran if figures.cycles is not None]
-        events = {
-            name: sum(figures.events[name] for figures in ran)
-            for name in self.events
-            if ran and all(name in figures.events for figures in ran)
-        }
-        sources = ", ".join(dict.fromkeys(figures.source for figures in ran if figures.source))
-        return Figures(sum(known) if ran and len(known) == len(ran) else None, events, sources)
+    @property
+    def target(self) -> str:
+        """The accelerator that the delegates were compiled for; empty if none is for an Ethos-U."""
+        return next((delegate.accelerator for delegate in self.delegates if delegate.accelerator), "")
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        """The counters of that accelerator's family."""
+        return PMU_EVENTS[find_family(self.target)] if self.target else ()
+
+    @property
+    def ran(self) -> list[Init]:
+        """The delegate of every delegate call."""
+        return [self.delegates[call.index] for call in self.calls if call.kind == "delegate"]
+
+    @property
+    def cycles(self) -> float | None:
+        """The estimate for all delegate calls together; open where one of them is."""
+        return _add([delegate.cycles for delegate in self.ran])
+
+    @property
+    def vela(self) -> float | None:
+        """Vela's estimate, in the same way."""
+        return _add([delegate.vela for delegate in self.ran])
+
+    def count(self, event: str) -> float | None:
+        """A counter of the NPU over all delegate calls."""
+        return _add([delegate.count(event) for delegate in self.ran])
 
     def to_text(self, max_values: int | None = None) -> str:
         """The log; of each output at most so many values."""
@@ -167,28 +149,28 @@ class RunLog:
         yield "Model executed successfully."
 
     def _profile_lines(self) -> Iterator[str]:
-        total = self.total()
         ran = [call for call in self.calls if call.kind == "delegate"]
         yield f"NPU Inferences : {len(ran)}"
         yield f"NPU delegations: {len(self.delegates)}"
         yield "Profiler report, cycles per operator:"
         for call in ran:
-            cycles = self.figures[call.index]
-            yield f"{call.name} {call.index} : cycle_cnt : {_show(cycles.cycles, cycles.source)} NPU cycles"
+            delegate = self.delegates[call.index]
+            yield f"{call.name} {call.index} : cycle_cnt : {_show_cycles(delegate.cycles, delegate.vela)}"
+            yield from _operation_lines(delegate.estimate)
         for name, count in Counter(call.name for call in self.calls if call.kind == "kernel").items():
-            yield f"{name} : {count} calls : cycle_cnt : {_show(None)} CPU cycles"
-        yield f"Operator(s) total: {_show(total.cycles, total.source)} NPU cycles"
-        yield f"Inference runtime: {_show(None)} CPU cycles total"
+            yield f"{name} : {count} calls : cycle_cnt : {_UNKNOWN} CPU cycles"
+        yield f"Operator(s) total: {_show_cycles(self.cycles, self.vela)}"
+        yield f"Inference runtime: {_UNKNOWN} CPU cycles total"
         yield "NOTE: nothing was measured on a device; no CPU is modelled, so its cycles and the ratio are open"
-        yield f"Inference CPU ratio: {_show(None)}"
-        yield f"Inference NPU ratio: {_show(None)}"
-        yield f"cpu_wait_for_npu_cntr : {_show(None)} CPU cycles"
+        yield f"Inference CPU ratio: {_UNKNOWN}"
+        yield f"Inference NPU ratio: {_UNKNOWN}"
+        yield f"cpu_wait_for_npu_cntr : {_UNKNOWN} CPU cycles"
         if not self.events:
             return
         yield f"Ethos-U PMU report ({self.target}):"
-        yield f"ethosu_pmu_cycle_cntr : {_show(total.cycles, total.source)}"
+        yield f"ethosu_pmu_cycle_cntr : {_show(self.cycles)}"
         for index, name in enumerate(self.events):
-            yield f"ethosu_pmu_cntr{index} : {_show(total.events.get(name), total.source)}"
+            yield f"ethosu_pmu_cntr{index} : {_show(self.count(name))}"
         yield f"Ethos-U PMU Events:[{', '.join(self.events)}]"
 
     def _memory_lines(self) -> Iterator[str]:
@@ -196,9 +178,9 @@ class RunLog:
         yield f"model_pte_loaded_size:     {self.model_size} bytes."
         yield f"method_allocator_used:     {planned + self.input_bytes} bytes without the runtime's own records"
         yield f"method_allocator_planned:  {planned} bytes"
-        yield f"method_allocator_loaded:   {_show(None)}, the runtime's own records"
+        yield f"method_allocator_loaded:   {_UNKNOWN}, the runtime's own records"
         yield f"method_allocator_input:    {self.input_bytes} bytes"
-        yield f"method_allocator_executor: {_show(None)}, the runtime's own records"
+        yield f"method_allocator_executor: {_UNKNOWN}, the runtime's own records"
         yield f"temp_allocator_used:       {self.scratch} bytes"
 
     def _output_lines(self, max_values: int | None) -> Iterator[str]:
@@ -215,7 +197,6 @@ class RunLog:
 
     def to_dict(self, max_values: int | None = None) -> dict[str, Json]:
         """The same as data that JSON takes; what is not known is null."""
-        total = self.total()
         calls: list[Json] = [{"kind": call.kind, "name": call.name, "index": call.index} for call in self.calls]
         delegates: list[Json] = [
             {
@@ -223,9 +204,10 @@ class RunLog:
                 "offset": delegate.offset,
                 "size": delegate.size,
                 "scratch": delegate.scratch,
-                "estimate": _figures_to_dict(figures),
+                "vela_cycles": delegate.vela,
+                "estimate": None if delegate.estimate is None else asdict(delegate.estimate),
             }
-            for delegate, figures in zip(self.delegates, self.figures, strict=True)
+            for delegate in self.delegates
         ]
         return {
             "version": VERSION,
@@ -237,8 +219,8 @@ class RunLog:
             "target": self.target,
             "delegates": delegates,
             "calls": calls,
-            "estimate": _figures_to_dict(total),
-            "pmu_events": list(self.events),
+            "estimate": {"source": SOURCE, "npu_cycles": self.cycles, "vela_cycles": self.vela},
+            "pmu_events": {name: self.count(name) for name in self.events},
             "memory": {
                 "planned": list(self.planned),
                 "input": self.input_bytes,
@@ -256,21 +238,14 @@ def make_log(
     engine: str,
     calls: Sequence[Call],
     outputs: Sequence[Array],
-    figures: Sequence[Figures] = (),
+    beside: Sidecar | None = None,
 ) -> RunLog:
-    """The log of a run. `figures` are those of the delegates in order; without them, figures are open."""
+    """The log of a run. Vela's figures come from the .tosaic file beside the program."""
     plan = pte.find(method)
-    target = find_target(plan)
-    family: Family = ACCELERATORS[target].family if target else "tosa"
-    delegates = tuple(
-        Init(
-            delegate.id,
-            delegate.offset,
-            len(delegate.blob),
-            ethosu_blob.unpack(delegate.blob, named=pte.named_data).scratch_size if delegate.id == BACKEND else 0,
-        )
-        for delegate in plan.delegates
-    )
+    summaries = [files.summary for files in beside.delegates] if beside is not None else []
+    vela = [summary.get("cycles_total") for summary in summaries]
+    if len(vela) != len(plan.delegates):
+        vela = [None] * len(plan.delegates)
     return RunLog(
         file=file,
         engine=engine,
@@ -278,31 +253,45 @@ def make_log(
         methods=len(pte.plans),
         method=method,
         planned=plan.planned_sizes,
-        delegates=delegates,
+        delegates=tuple(_load(d, pte.named_data, v) for d, v in zip(plan.delegates, vela, strict=True)),
         calls=tuple(calls),
         input_bytes=sum(v.nbytes for i in plan.inputs if isinstance(v := plan.values[i], Tensor)),
-        target=target,
-        events=PMU_EVENTS[family],
-        figures=(*figures, *[Figures()] * len(delegates))[: len(delegates)],
         outputs=tuple(outputs),
     )
 
 
-def find_target(plan: Plan) -> str:
-    """The accelerator that a program was compiled for, as its delegates say; empty if there is none."""
-    for delegate in plan.delegates:
-        name = dict(delegate.compile_specs).get("target", b"").decode("ascii", "replace")
-        if delegate.id == BACKEND and name in ACCELERATORS:
-            return name
-    return ""
+def _load(delegate: Delegate, named: Mapping[str, bytes], vela: float | None) -> Init:
+    if delegate.id != BACKEND:
+        return Init(delegate.id, delegate.offset, len(delegate.blob), vela=vela)
+    parts = ethosu_blob.unpack(delegate.blob, named=named)
+    found = estimate_delegate(parts.cmd_data, delegate.compile_specs)
+    accelerator = parse(parts.cmd_data).accelerator
+    return Init(delegate.id, delegate.offset, len(delegate.blob), parts.scratch_size, accelerator, found, vela)
 
 
-def _show(value: float | None, source: str = "") -> str:
-    return "(not known)" if value is None else f"{value:.0f} ({source or 'an estimate'})"
+def _add(numbers: Sequence[float | None]) -> float | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known and len(known) == len(numbers) else None
 
 
-def _figures_to_dict(figures: Figures) -> Json:
-    return {"npu_cycles": figures.cycles, "events": dict(figures.events), "source": figures.source or None}
+def _show(value: float | None) -> str:
+    return _UNKNOWN if value is None else f"{value:.0f} ({SOURCE})"
+
+
+def _show_cycles(cycles: float | None, vela: float | None) -> str:
+    ours = f"{_UNKNOWN} NPU cycles" if cycles is None else f"{cycles:.0f} NPU cycles ({SOURCE})"
+    return ours if vela is None else f"{ours}, {vela:.0f} (Vela's estimate)"
+
+
+def _operation_lines(found: Estimate | None) -> Iterator[str]:
+    """The operations that take longest, in the order of the stream, with what limits them."""
+    if found is None:
+        return
+    chosen = sorted(sorted(found.rows, key=lambda row: -row.cycles)[:_ROWS], key=lambda row: row.offset)
+    for row in chosen:
+        yield f"  {describe_row(row)}"
+    if len(found.rows) > len(chosen):
+        yield f"  {len(found.rows) - len(chosen)} operations more take less each; `tosaic inspect` lists all"
 
 
 def _array_to_dict(array: Array, max_values: int | None) -> Json:

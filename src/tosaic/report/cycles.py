@@ -1,0 +1,64 @@
+"""The estimate from the commands of a delegate, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tosaic.errors import Invalid
+from tosaic.npu.perf import Estimate, Row, Traffic, estimate
+from tosaic.npu.stream import parse
+from tosaic.npu.system import find_options
+
+#: Whose figure it is.
+SOURCE = "estimate from the commands"
+COLUMNS = ("offset", "operation", "cycles", "limited by", "MACs used", "bytes read and written")
+_LIMITS = {"mac": "MACs", "output": "output stage", "command": "issue of blocks", "dma": "DMA"}
+
+
+def estimate_delegate(cmd_data: bytes, specs: Sequence[tuple[str, bytes]]) -> Estimate | None:
+    """The estimate for a delegate with these compile specs.
+
+    None if the commands are damaged, or if the system is one that Vela's own configuration file lacks.
+    """
+    try:
+        return estimate(cmd_data, find_options(parse(cmd_data).accelerator, specs))
+    except Invalid:
+        return None
+
+
+def list_rows(found: Estimate) -> Iterator[tuple[str, ...]]:
+    """One line of a table per operation."""
+    for row in found.rows:
+        used = f"{row.utilisation:.0%}" if row.macs else ""
+        yield f"0x{row.offset:06x}", row.name, f"{row.cycles:,}", _limit(row), used, describe_traffic(row.traffic)
+
+
+def describe_row(row: Row) -> str:
+    """One line of a log."""
+    used = f"{row.utilisation:.0%} of the MACs used, " if row.macs else ""
+    cycles = f"{row.cycles} cycles (estimate)"
+    return f"0x{row.offset:06x} {row.name} : {cycles}, limit {_limit(row)}, {used}{describe_traffic(row.traffic)}"
+
+
+def _limit(row: Row) -> str:
+    """A memory goes by its own name."""
+    return _LIMITS.get(row.bottleneck, row.bottleneck)
+
+
+def describe_traffic(traffic: Mapping[str, Traffic]) -> str:
+    """Bytes per memory."""
+    return "; ".join(f"{name} {moved.read:,} + {moved.written:,}" for name, moved in traffic.items())
+
+
+def describe_total(found: Estimate, vela: float | None = None) -> str:
+    """Cycles and the use of the MACs, and Vela's cycles beside them."""
+    clock = f"{describe_time(found.seconds)} at {found.clock / 1e6:g} MHz"
+    beside = "" if vela is None else f"; {vela:,.0f}, Vela's estimate"
+    return f"{found.cycles:,} ({clock}, {found.utilisation:.0%} of the MACs used), {SOURCE}{beside}"
+
+
+def describe_time(seconds: float) -> str:
+    """Seconds in the unit that suits them."""
+    if seconds >= 1.0:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
