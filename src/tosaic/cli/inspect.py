@@ -25,7 +25,7 @@ def show_file(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show what is in a .pte, a .tosa, the blob of an Ethos-U delegate or a .tosaic sidecar.
+    """Show what is in a .pte, a .tosa, a .vgf, the blob of an Ethos-U delegate or a .tosaic sidecar.
 
     The kind of a file is told by its content, not by its name.
     """
@@ -60,7 +60,7 @@ def _print_text(found: Contents) -> None:
     if not graphs:
         raise Invalid(
             "there is no TOSA graph in this file",
-            fix="the .tosaic file beside a .pte holds the graphs of its Ethos-U delegates: keep both together",
+            fix="the .tosaic file beside a .pte holds the graphs of its delegates: keep both together",
         )
     for graph in graphs:
         typer.echo(graph.text, nl=False)
