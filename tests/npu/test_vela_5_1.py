@@ -151,7 +151,7 @@ def test_the_miscompile_is_found_and_named() -> None:
         assert 0 < found.count <= 32 < found.size, "only the second row is wrong"
         assert found.first["op"].endswith(":CONV2D")
         assert found.first["through"].endswith(":TABLE")
-        assert found.first["where"] == f"{__file__}:{LINE}"
+        assert found.first["where"].endswith(f"{Path(__file__).name}:{LINE}")
         assert found.first["node"].startswith("linear")
         assert found.first["command"].startswith("0x0")
 
