@@ -6,7 +6,7 @@ STAMP := $(VENV)/.tosaic-setup
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 WORKERS ?= 2
 
-.PHONY: help setup setup-vgf demo test test-all bench mutate lint format clean
+.PHONY: help setup setup-vgf demo test test-all bench bench-quick mutate lint format clean
 
 help:
 	@echo "make setup     build .venv with everything pinned in constraints.txt"
@@ -14,7 +14,7 @@ help:
 	@echo "make demo      compile MobileNetV2 for an Ethos-U55 into out/, and run it on the simulator"
 	@echo "make test      the quick tests;  make test-all  every test"
 	@echo "make lint      ruff, basedpyright, import rules;  make format  rewrite in house format"
-	@echo "make bench     the side-by-side figures"
+	@echo "make bench     the side-by-side figures;  make bench-quick  three small models"
 	@echo "make mutate    100 small errors in the simulator: do its tests notice them?"
 	@echo "make clean     remove what these targets made, .venv included"
 
@@ -47,6 +47,9 @@ test-all: setup
 
 bench: setup
 	$(BIN)/python bench/run.py
+
+bench-quick: setup
+	$(BIN)/python bench/run.py --quick --out out/bench
 
 mutate: setup
 	$(BIN)/python bench/mutate.py

@@ -59,11 +59,19 @@ def peak_bytes() -> int:
 
 
 def children_peak_bytes() -> int:
-    """The sum of the largest resident memory of every running child."""
+    """The sum of the largest resident memory of every running child, without the libraries that it shares."""
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     if not children.exists():
         return 0
-    return sum(_read_peak(pid) for pid in children.read_text().split())
+    return sum(max(0, _read_peak(pid) - _read_shared(pid)) for pid in children.read_text().split())
+
+
+def _read_shared(pid: str) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Shared_Clean:"))
 
 
 def _read_peak(pid: str) -> int:

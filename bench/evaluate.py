@@ -24,6 +24,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from tosaic.ethosu import blob
+from tosaic.npu import perf
 from tosaic.runtime import pte
 from tosaic.targets import Target
 from tosaic.tools import vela
@@ -56,6 +57,7 @@ def describe_npu(delegates: Sequence[tuple[bytes, bytes]], target: Target) -> di
     shipped = [blob.unpack(data) for _, data in delegates]
     return {
         "cycles": int(sum(s["cycles_total"] for s in summaries)),
+        "cycles_commands": sum(perf.estimate(one.cmd_data, options).cycles for one in compiled),
         "cycles_npu": int(sum(s["cycles_npu"] for s in summaries)),
         "macs": int(sum(s["nn_macs"] for s in summaries)),
         # Delegates run one after the other, so their memory can be the same.

@@ -26,8 +26,21 @@ from tosaic import zoo
 from tosaic.targets import ACCELERATORS
 
 HERE = Path(__file__).resolve().parent
-#: What `make bench` measures; `--models` takes every name of the zoo, or `all`.
-MODELS = ("mobilenet_v2",)
+#: What `make bench` measures; `--models` takes any of `models.NAMES`.
+MODELS = (
+    "mobilenet_v2",
+    "mobilenet_v3_small",
+    "resnet18",
+    "resnet8",
+    "ds_cnn",
+    "mobilenet_v1",
+    "deep_autoencoder",
+    "unet",
+    "espcn",
+    "encoder_layer",
+    "vit",
+)
+QUICK = ("ds_cnn", "resnet8", "encoder_layer")
 TARGETS = ("ethos-u55-128", "ethos-u85-256")
 CHILDREN: dict[Column, tuple[str, str]] = {
     "door": ("ours", "executorch"),
@@ -46,6 +59,7 @@ class Options:
     calibration: int
     evaluation: int
     out: Path
+    add: bool
 
 
 class ChildFailed(Exception):
@@ -54,19 +68,21 @@ class ChildFailed(Exception):
 
 def read_options(arguments: Sequence[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", default=",".join(MODELS), help="names of the zoo with commas between, or `all`")
+    parser.add_argument("--models", help="names of the zoo with commas between, or `all`")
     parser.add_argument("--targets", default=",".join(TARGETS), help="accelerators with commas between")
     parser.add_argument("--repeats", type=int, help="compiles per side, the least seconds count (2)")
-    parser.add_argument("--quick", action="store_true", help="one repeat, few evaluation inputs")
+    parser.add_argument("--quick", action="store_true", help="three small models, one repeat, few evaluation inputs")
+    parser.add_argument("--add", action="store_true", help="keep the rows of other models that results.json has")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder for results.json and README.md")
     given = parser.parse_args(arguments)
-    models = zoo.names() if given.models == "all" else given.models.split(",")
+    usual = QUICK if given.quick else MODELS
+    models = zoo.names() if given.models == "all" else given.models.split(",") if given.models else usual
     targets = given.targets.split(",")
     for name, known in ((n, k) for names, k in ((models, zoo.names()), (targets, [*ACCELERATORS])) for n in names):
         if name not in known:
             parser.error(f"`{name}` is not one of {', '.join(known)}")
     repeats = given.repeats or (1 if given.quick else 2)
-    return Options(tuple(models), tuple(targets), repeats, 8, 2 if given.quick else 16, given.out)
+    return Options(tuple(models), tuple(targets), repeats, 8, 2 if given.quick else 16, given.out, given.add)
 
 
 def run_child(model: str, target: str, column: Column, options: Options, last: bool) -> dict[str, Any]:
@@ -131,6 +147,15 @@ def measure(options: Options, console: Console) -> list[dict[str, Any]]:
     return rows
 
 
+def read_rows(options: Options) -> list[dict[str, Any]]:
+    """The rows of an earlier run that this one adds to."""
+    file = options.out / "results.json"
+    if not options.add or not file.exists():
+        return []
+    rows = json.loads(file.read_text())["rows"]
+    return [row for row in rows if row["model"] not in options.models or row["target"] not in options.targets]
+
+
 def describe_machine() -> dict[str, Any]:
     """What matters for a time, and nothing that names the machine."""
     cpu = Path("/proc/cpuinfo")
@@ -168,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = read_options(arguments)
     progress = Console(stderr=True)
     before = os.getloadavg()[0]
-    rows = measure(options, progress)
+    rows = [*read_rows(options), *measure(options, progress)]
     conditions = {
         "repeats": options.repeats,
         "calibration": options.calibration,

@@ -102,8 +102,21 @@ def measure_front(job: Job) -> dict[str, Any]:
         tosaic.compile(model, inputs, job.target.name, calibration=samples if is_float(inputs) else None)
     found: dict[str, Any] = {"apart": apart, "seconds": dict(CLOCK.seconds), "memory": memory}
     if job.evaluation:
-        found["result"] = judge(SIDE, job, lowered)
+        found["result"] = judge(SIDE, job, lowered) | describe_codes(job, samples)
     return found
+
+
+def describe_codes(job: Job, samples: Any) -> dict[str, Any]:
+    """The same model with codes and channels last on its borders, as a sensor driver or a TFLite file has them."""
+    model, inputs = job.load()
+    if not is_float(inputs):
+        return {}
+    import evaluate
+
+    made = tosaic.compile(model, inputs, job.target.name, calibration=samples, io="int8", layout="nhwc")
+    file = evaluate.describe_file(made.pte)
+    npu = evaluate.describe_npu([(d.tosa, d.blob) for d in made.delegates], job.target)
+    return {"codes": {"cpu_ops": sum(file["cpu_ops"].values()), "pte_bytes": file["pte_bytes"], **npu}}
 
 
 def measure(job: Job) -> dict[str, Any]:

@@ -87,6 +87,7 @@ def make_mean_lines(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
             TITLE_OF[m["figure"]],
             COLUMNS[m["column"]].removeprefix("ours, "),
             f"{m['mean']:.3f}",
+            "" if m["limit"] is None else f"{m['limit']:g}, {'met' if m['met'] else 'missed'}",
             ", ".join(m["models"]),
         )
         for m in report["means"]
@@ -94,7 +95,7 @@ def make_mean_lines(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
-MEAN_TITLES = ("target", "figure", "door", "geometric mean", "models")
+MEAN_TITLES = ("target", "figure", "door", "geometric mean", "goal", "models")
 
 
 def write_markdown(report: Mapping[str, Any]) -> str:
@@ -134,6 +135,8 @@ def _describe(conditions: Mapping[str, Any]) -> list[str]:
         f"{conditions['evaluation']} others: signal over error in decibels against the float model, mean over inputs. "
         "The TOSA reference model computes the delegates, torch all that is outside them. Decibels are compared as a "
         "difference.",
+        "Cycles from the commands come from `tosaic.npu.perf`, which reads a command stream and the system's "
+        "configuration and does not know who made it.",
         "Cycles, SRAM, commands and weights are those that our Vela makes of each side's TOSA with the same options: "
         "Vela's estimate, not a measurement. Where the commands are not those in the .pte, a note says so. Several "
         "delegates: cycles are added, of SRAM the largest counts.",
@@ -143,5 +146,5 @@ def _describe(conditions: Mapping[str, Any]) -> list[str]:
         "which the quantised module must be exported again before; the front door takes it as it is. nn.Module to "
         ".pte is the sum of all stages; for the front door the one call `tosaic.compile(model)` where that is more.",
         "Peak memory is the largest resident set while compiling, that of the process and of the Vela process added "
-        "up. The model is built before that.",
+        "up, libraries that both have mapped once. The model is built before that.",
     ]
