@@ -88,7 +88,7 @@ def test_a_folder_is_read_in_order(tmp_path: Path) -> None:
         ([torch.full((1, 2, 3), float("nan"))], "holds NaN or infinity"),
         ([torch.full((1, 2, 3), -float("inf"))], "holds NaN or infinity"),
         ([torch.full((1, 2, 3), 2.0)] * 3, "is 2 everywhere"),
-        (["text"], "is a str, not a tensor"),
+        (["text"], "is of type `str`, not a tensor"),
         ([[[1.0], [2.0, 3.0]]], "has 2 inputs"),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_python_file_may_import_its_neighbour(tmp_path: Path, monkeypatch: pyt
         ("inputs = (torch.ones(2),)", "defines none of `model`"),
         ("model = Net()", "defines none of `inputs`"),
         ("model = 3\ninputs = ()", "the model in"),
-        ("model = Net()\ninputs = {'x': 1}", "are a dict"),
+        ("model = Net()\ninputs = {'x': 1}", "are of type `dict`"),
         ("raise ValueError('no data')", "raises ValueError while it is imported"),
         ("raise SystemExit(0)", "raises SystemExit while it is imported"),
         ("def model(:", "raises SyntaxError"),

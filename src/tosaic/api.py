@@ -22,9 +22,11 @@ from tosaic.errors import Invalid, Unsupported
 from tosaic.ethosu.compile_spec import EthosUCompileSpec
 from tosaic.lower.delegate import Built, build, dump
 from tosaic.lower.pack import pack, sign
-from tosaic.lower.partition import Plan, explain
+from tosaic.lower.partition import Plan
+from tosaic.lower.reason import explain, log_reasons
 from tosaic.lower.source import QDQ, Source, overload
 from tosaic.ops._registry import registry
+from tosaic.place import find_line
 from tosaic.program import Program, describe
 from tosaic.quantizer.prepare import is_private, mutates
 from tosaic.quantizer.quantizer import TosaQuantizer
@@ -65,6 +67,7 @@ def export(model: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> Ex
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise Invalid(
             "torch.export cannot export the model",
+            where=find_line(error),
             why=f"{type(error).__name__}: {first}",
             fix="make torch.export.export(model, example_inputs) work first",
         ) from error
@@ -126,7 +129,9 @@ def compile(
     with stages.stage("pack"):
         metadata = describe(signature) if io == "int8" or layout == "nhwc" else {}
         program = pack(source, built, signature, _backend(spec), spec.to_program(), metadata)
-    return Program.make(spec, built, signature, program, samples, stages.seconds, notes)
+    finished = Program.make(spec, built, signature, program, samples, stages.seconds, notes)
+    log_reasons(finished.reasons)
+    return finished
 
 
 def make_spec(
@@ -163,7 +168,7 @@ def _example(model: Any, example_inputs: Sequence[torch.Tensor] | None) -> tuple
     given: list[Any] = list(example_inputs)
     for i, x in enumerate(given):
         if not isinstance(x, torch.Tensor):
-            raise Invalid(f"example input {i} is a {type(x).__name__}", fix="pass tensors only")
+            raise Invalid(f"example input {i} is of type `{type(x).__name__}`", fix="pass tensors only")
     return tuple(given)
 
 
@@ -179,11 +184,12 @@ def _front(
 ) -> tuple[ExportedProgram | GraphModule, list[Any]]:
     """Export and quantise as far as the model is not that already; samples come with their float outputs."""
     if isinstance(model, GraphModule) and _is_quantised(model.graph):
+        _check_signature(Source.of_module(model), inputs)
         return model, []
     with stages.stage("export"):
         program = model if isinstance(model, ExportedProgram) else export(model, inputs)
     _refuse_dynamic(program)
-    _check_signature(program, inputs)
+    _check_signature(Source.of_program(program), inputs)
     floats = any(x.is_floating_point() for x in inputs)
     if not quantized or not floats or "INT" not in spec.target.tosa_spec or _is_quantised(program.graph):
         if calibration is not None:
@@ -192,7 +198,7 @@ def _front(
     program = _functional(program)
     with stages.stage("quantise"):
         if calibration is None:
-            notes.append("no calibration data: ranges come from the example input alone; give samples as calibration")
+            notes.append("no calibration data: ranges come from the example input alone; give samples as `calibration`")
             samples = [data.check(inputs, inputs, "the example input")]
         else:
             samples = data.read(calibration, inputs)
@@ -223,9 +229,8 @@ def _refuse_dynamic(program: ExportedProgram) -> None:
         )
 
 
-def _check_signature(program: ExportedProgram, inputs: Sequence[torch.Tensor]) -> None:
-    wanted = Source.of_program(program).inputs
-    data.check(inputs, [n.meta["val"] for n in wanted], "the example input")
+def _check_signature(source: Source, inputs: Sequence[torch.Tensor]) -> None:
+    data.check(inputs, [n.meta["val"] for n in source.inputs], "the example input")
 
 
 def _source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tensor, ...]) -> Source:
@@ -239,7 +244,7 @@ def _source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tensor, .
 
 def _nothing(source: Source) -> Built:
     """A plan that leaves everything on the CPU."""
-    out = {n: Unsupported("delegation is switched off", "compile without --no-delegate") for n in source.calls()}
+    out = {n: Unsupported("delegation is switched off", "compile without `delegate=False`") for n in source.calls()}
     return Built((), Plan((), explain(out)))
 
 
@@ -249,5 +254,5 @@ def _refuse_float(source: Source, built: Built, spec: ArmCompileSpec) -> None:
     if any(getattr(source.fake(n), "is_floating_point", lambda: False)() for n in source.calls()):
         raise Invalid(
             f"the model is float and {spec.target.name} is an integer NPU",
-            fix="quantise it (leave out --no-quantize), or compile with --no-delegate for the CPU",
+            fix="quantise it (leave out `quantized=False`), or compile with `delegate=False` for the CPU",
         )

@@ -70,7 +70,7 @@ def _as_tensor(value: Any, index: int, where: str) -> torch.Tensor:
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        what = f"input {index} of {where} is a {type(value).__name__}, not a tensor"
+        what = f"input {index} of {where} is of type `{type(value).__name__}`, not a tensor"
         raise Invalid(what, where=where, why=str(error), fix="give tensors or numpy arrays") from error
 
 

@@ -27,6 +27,10 @@ class Unsupported(TosaicError):
         super().__init__(why, where=where, fix=fix)
 
 
+class FloatInput(Unsupported):
+    """A node gets float numbers where the target takes integers; what gives them to it may be the real reason."""
+
+
 class Invalid(TosaicError):
     """The input (a model, a file, an option) is not usable."""
 

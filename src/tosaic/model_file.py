@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -13,6 +12,7 @@ from typing import Any
 
 from tosaic import model_archive, zoo
 from tosaic.errors import Invalid
+from tosaic.place import find_line
 
 #: what a .py file may call its model and its inputs, first match wins
 MODEL_NAMES = ("model", "ModelUnderTest")
@@ -46,14 +46,16 @@ def _load_python(path: Path) -> tuple[Any, tuple[Any, ...]]:
     module = _import(path)
     model = _get(module, MODEL_NAMES, path)
     if not isinstance(model, torch.nn.Module):
-        raise Invalid(f"the model in `{path}` is a {type(model).__name__}", fix="define `model` as an nn.Module")
+        raise Invalid(
+            f"the model in `{path}` is of type `{type(model).__name__}`", fix="define `model` as an nn.Module"
+        )
     inputs = _get(module, INPUT_NAMES, path)
     if isinstance(inputs, torch.Tensor):
         # A tensor is iterable too, but its rows are not the inputs.
         return model, (inputs,)
     kind = type(inputs).__name__
     if kind not in ("tuple", "list"):
-        raise Invalid(f"the inputs in `{path}` are a {kind}", fix="define `inputs` as a tuple of tensors")
+        raise Invalid(f"the inputs in `{path}` are of type `{kind}`", fix="define `inputs` as a tuple of tensors")
     return model, tuple(inputs)
 
 
@@ -77,15 +79,7 @@ def _run(job: Callable[[], Any], path: Path, moment: str) -> Any:
         return job()
     except (Exception, SystemExit) as error:
         what = f"`{path}` raises {type(error).__name__} while {moment}"
-        raise Invalid(what, where=_find_line(error, path), why=str(error)) from error
-
-
-def _find_line(error: BaseException, path: Path) -> str:
-    """The last line of the file itself on the way to an error."""
-    if isinstance(error, SyntaxError):
-        return f"{error.filename}:{error.lineno}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    return f"{path}:{lines[-1]}" if lines else ""
+        raise Invalid(what, where=find_line(error), why=str(error)) from error
 
 
 def _get(module: ModuleType, names: tuple[str, ...], path: Path) -> Any:

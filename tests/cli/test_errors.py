@@ -64,7 +64,7 @@ def test_dynamic_shapes(tosaic: Any, tmp_path: Path, relu: Path) -> None:
         (torch.rand(3, 3), ("shape [3, 3]", "the model takes [2, 3]")),
         (torch.ones(2, 3, dtype=torch.int32), ("is int32", "the model takes float32", ".to(torch.float32)")),
         ((torch.rand(2, 3), torch.rand(2, 3)), ("has 2 inputs", "the model takes 1")),
-        ({"x": "text"}, ("is a str, not a tensor",)),
+        ({"x": "text"}, ("is of type `str`, not a tensor",)),
         ([], ("no calibration sample",)),
     ],
     ids=["nan", "infinity", "constant", "shape", "dtype", "count", "text", "none"],
@@ -84,8 +84,8 @@ def test_calibration_files(tosaic: Any, tmp_path: Path, relu: Path) -> None:
     ("inputs", "words"),
     [
         ("(torch.ones(2), torch.ones(2))", ("torch.export cannot export the model", "positional argument")),
-        ("(1.5,)", ("example input 0 is a float", "fix: pass tensors only")),
-        ("7", ("the inputs in", "are a int")),
+        ("(1.5,)", ("example input 0 is of type `float`", "fix: pass tensors only")),
+        ("7", ("the inputs in", "are of type `int`")),
     ],
     ids=["count", "number", "kind"],
 )
@@ -138,7 +138,7 @@ def test_usage_errors(tosaic: Any) -> None:
 
 def test_float_graph_for_an_npu(tosaic: Any, tmp_path: Path, relu: Path) -> None:
     done = tosaic("compile", relu, "--no-quantize", "-o", tmp_path / "x.pte")
-    _refuse(done, "the model is float and ethos-u55-128 is an integer NPU", "leave out --no-quantize")
+    _refuse(done, "the model is float and ethos-u55-128 is an integer NPU", "leave out `--no-quantize`", "with `--no-delegate`")
     assert not (tmp_path / "x.pte").exists()
 
 

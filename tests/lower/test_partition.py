@@ -18,7 +18,7 @@ from tosaic.api import export, quantize
 from tosaic.errors import Invalid
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
 from tosaic.lower.delegate import build
-from tosaic.lower.partition import Reason
+from tosaic.lower.reason import Reason
 from tosaic.lower.source import Source
 from tosaic.tools import vela
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tosaic import model_file
-from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.guard import Debug, Json, guarded, speak_options
 from tosaic.cli.quiet import import_torch
 from tosaic.errors import Invalid
 from tosaic.targets import Target, find
@@ -179,7 +179,13 @@ def _finish(report: Report, model: str, files: dict[Path, bytes], as_json: bool)
 
     write_files(files)
     written = {str(path): len(data) for path, data in files.items()}
-    report = dataclasses.replace(report, model=_name_model(model), files=written)
+    report = dataclasses.replace(
+        report,
+        model=_name_model(model),
+        files=written,
+        reasons=tuple(dataclasses.replace(reason, fix=speak_options(reason.fix)) for reason in report.reasons),
+        warnings=tuple(map(speak_options, report.warnings)),
+    )
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
         return

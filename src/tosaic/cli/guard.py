@@ -16,6 +16,15 @@ INTERRUPTED = 130
 BAD_INPUT = 2
 FAILED = 3
 
+#: what messages call an argument of tosaic.compile, and the option for it
+_OPTIONS = {
+    'io="int8"': "--io int8",
+    "delegate=False": "--no-delegate",
+    "quantized=False": "--no-quantize",
+    "calibration": "--calibration",
+    "with_sidecar=False": "--no-sidecar",
+}
+
 Parameters = ParamSpec("Parameters")
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback and the tool's log when something fails.")]
@@ -48,11 +57,18 @@ def guarded(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
 def explain(error: Exception) -> str:
     """What went wrong, for a user."""
     if isinstance(error, TosaicError):
-        return f"error: {error}"
+        return f"error: {speak_options(str(error))}"
     if isinstance(error, OSError) and error.filename is not None:
         return f"error: `{error.filename}`: {error.strerror}"
     first = next(iter(str(error).strip().splitlines()), "")
     return f"error: {type(error).__name__}: {first}\n  fix: this is a bug of Tosaic; `--debug` shows the traceback"
+
+
+def speak_options(text: str) -> str:
+    """A message with the command's options in place of the Python API's arguments."""
+    for argument, option in _OPTIONS.items():
+        text = text.replace(f"`{argument}`", f"`{option}`")
+    return text
 
 
 def exit_code(error: Exception) -> int:

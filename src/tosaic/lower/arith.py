@@ -25,7 +25,7 @@ def plain(lo: Lowering, op: Binary, x: Tensor, y: Tensor) -> Tensor:
     if x.q is not None or y.q is not None:
         raise Unsupported("one of its operands is quantised and the other is not", "quantise both operands")
     if x.dtype is not y.dtype:
-        raise Unsupported(f"it mixes {x.dtype.value} and {y.dtype.value}", "cast both operands to one dtype")
+        raise Unsupported(f"it mixes {x.dtype.torch_name} and {y.dtype.torch_name}", "cast both operands to one dtype")
     (a, b), view = lo.align(x, y)
     return with_value(view, op(lo.b, a, b))
 

@@ -20,7 +20,8 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from tosaic.common.arm_compile_spec import ArmCompileSpec
 from tosaic.errors import Invalid, Unsupported
 from tosaic.lower.delegate import Built, build, build_region, dump
-from tosaic.lower.partition import Check, Plan, Reason, Region, log_reasons
+from tosaic.lower.partition import Check, Plan, Region
+from tosaic.lower.reason import Reason, log_reasons
 from tosaic.lower.source import ASSERTIONS, Source, overload, torch_op
 
 

@@ -224,7 +224,9 @@ class Lowering:
     def _tabulate(self, t: Tensor, q: QParams) -> Value:
         assert t.value is not None and t.lut is not None
         if t.dtype is not DType.I8 or q.dtype is not DType.I8:
-            raise Unsupported(f"a table from {t.dtype.value} to {q.dtype.value} is not available", "quantise to int8")
+            raise Unsupported(
+                f"a table from {t.dtype.torch_name} to {q.dtype.torch_name} is not available", "quantise to int8"
+            )
         codes = quantize(t.lut, q)
         low, high = int(codes.min()), int(codes.max())
         if np.array_equal(codes, np.clip(np.arange(-128, 128), low, high)):

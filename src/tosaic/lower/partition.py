@@ -5,45 +5,24 @@ The only check is the lowering itself: a node is supported if its record lowers 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from tosaic.errors import FloatInput, Unsupported
+from tosaic.errors import Unsupported
 from tosaic.lower.program import Foreign, Walk, is_pending
 from tosaic.lower.real import can_be_real
-from tosaic.lower.source import ASSERTIONS, QDQ, Source, find_module, overload, source_line
+from tosaic.lower.reason import FloatResult, Reason, explain
+from tosaic.lower.source import QDQ, Source, overload
 from tosaic.lower.tensor import Tensor
 from tosaic.ops._registry import registry
-from tosaic.place import describe_place
 from tosaic.targets import Target
-
-_log = logging.getLogger("tosaic")
 
 #: an extra condition of the user's: None, or the reason against the node
 Check = Callable[[Node], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a node is not on the NPU.
-
-    where, module, layer  the line that made it, the path of its nn.Module, and the class of that
-    border                marks the quantise and dequantise around a delegate
-    """
-
-    node: str
-    op: str
-    why: str
-    fix: str
-    where: str
-    module: str
-    layer: str
-    border: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +131,6 @@ def _escape(node: Node, outside: Sequence[Node], narrow: bool) -> Unsupported:
             'compile with `io="int8"`, or quantise the output of the model',
         )
     return FloatResult(user)
-
-
-class FloatResult(Unsupported):
-    """A node gives float numbers to an operator on the CPU."""
-
-    def __init__(self, user: Node) -> None:
-        super().__init__(f"its result is needed in float by {_name(user)}, which is on the CPU")
-        self.user = user
 
 
 def _clusters(source: Source, walk: Walk, out: Mapping[Node, Unsupported]) -> dict[Node, Node]:
@@ -289,65 +260,3 @@ def _computes(node: Node) -> bool:
         return False
     record = registry().find(name)
     return record is None or not record.moves
-
-
-def explain(out: Mapping[Node, Unsupported]) -> dict[Node, Reason]:
-    """A reason for every node that is left out.
-
-    What export asserts about a dtype is no work for anyone, and one result of several goes where its operator goes.
-    """
-    return {
-        node: _reason(node, error, out)
-        for node, error in out.items()
-        if overload(node) not in ASSERTIONS and not (overload(node) == "getitem" and node.args[0] in out)
-    }
-
-
-def _reason(node: Node, error: Unsupported, out: Mapping[Node, Unsupported]) -> Reason:
-    if overload(node) == "getitem":
-        node = node.all_input_nodes[0]
-    why, fix = error.what, error.fix
-    giver = _find_giver(node, out) if isinstance(error, FloatInput) else None
-    if giver is not None:
-        why = f"it takes the float result of {_name(giver)}, which is on the CPU"
-        fix = _mend(giver, out)
-    elif not fix and isinstance(error, FloatResult) and error.user in out:
-        fix = _mend(error.user, out)
-    path, layer = find_module(node)
-    return Reason(node.name, overload(node), why, fix, source_line(node), path, layer, _is_border(node, out))
-
-
-def _name(node: Node) -> str:
-    return f"`{node.name}` ({overload(node)})"
-
-
-def _find_giver(node: Node, out: Mapping[Node, Unsupported]) -> Node | None:
-    """The operator on the CPU from which a node gets float numbers."""
-    return next((n for n in node.all_input_nodes if n in out and overload(n) not in QDQ), None)
-
-
-def _mend(node: Node, out: Mapping[Node, Unsupported]) -> str:
-    """What would bring a node to the NPU; the cause may lie with one before it."""
-    while isinstance(out[node], FloatInput) and (giver := _find_giver(node, out)) is not None:
-        node = giver
-    return f"for {_name(node)}: {out[node].fix}" if out[node].fix else ""
-
-
-def log_reasons(reasons: Iterable[Reason]) -> None:
-    """One line for every node that is not on the NPU, under the logger `tosaic`."""
-    for r in reasons:
-        place = describe_place(r.where, r.module, r.layer)
-        at, fix = f" at {place}" if place else "", f" Fix: {r.fix}." if r.fix else ""
-        level = logging.DEBUG if r.border else logging.INFO
-        _log.log(level, "%s (%s)%s stays on the CPU: %s.%s", r.node, r.op, at, r.why, fix)
-
-
-def _is_border(node: Node, out: Mapping[Node, Unsupported]) -> bool:
-    """A quantise on its way into a delegate, or a dequantise on its way out."""
-    name = overload(node)
-    if name not in QDQ:
-        return False
-    if ".quantize" in name:
-        return any(u.op == "call_function" and u not in out for u in node.users)
-    source: Any = node.args[0]
-    return source.op == "call_function" and source not in out

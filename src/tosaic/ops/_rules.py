@@ -38,7 +38,7 @@ def operand(lo: Lowering, value: Any, like: Tensor) -> Tensor:
     if like.q is not None:
         return of_array(np.full((1,) * like.rank, value, np.float32), DType.F32)
     if isinstance(value, float) and not like.dtype.is_float:
-        raise Unsupported(f"it mixes {like.dtype.value} with the float number {value}", "use an integer number")
+        raise Unsupported(f"it mixes {like.dtype.torch_name} with the float number {value}", "use an integer number")
     return lo.scalar(value, like)
 
 

@@ -72,7 +72,7 @@ def dequantize(
     """Codes get their meaning; nothing is emitted."""
     q = _params(scale, zero_point, quant_min, quant_max, dtype)
     if input.q is not None or input.dtype is not q.dtype:
-        raise Unsupported(f"it dequantises {input.dtype.value} as if it were {q.dtype.value}")
+        raise Unsupported(f"it dequantises {input.dtype.torch_name} as if it were {q.dtype.torch_name}")
     return replace(input, q=q)
 
 
@@ -183,11 +183,15 @@ def to(lo: Lowering, self: Tensor, dtype: Any = None, other: Tensor | None = Non
     if kind is meaning or (dtype is None and other is None):
         return self
     if kind is None or self.q is not None:
-        raise Unsupported(f"a cast from {meaning.value} to {dtype} is not possible on the target", "keep one dtype")
+        raise Unsupported(
+            f"a cast from {meaning.torch_name} to {dtype} is not possible on the target", "keep one dtype"
+        )
     if self.is_const and self.array is not None:
         numbers = decode(self.array, self.dtype)
         return of_array(encode(numbers, kind) if kind.is_float else numbers.astype(NUMPY[kind]), kind)
     if (self.is_float or kind.is_float) and not lo.has_float:
-        raise Unsupported(f"a cast from {self.dtype.value} to {kind.value} needs float", "keep this part quantised")
+        raise Unsupported(
+            f"a cast from {self.dtype.torch_name} to {kind.torch_name} needs float", "keep this part quantised"
+        )
     assert self.value is not None
     return replace(self, value=tosa.cast(lo.b, self.value, kind), dtype=kind)

@@ -41,7 +41,9 @@ def _comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Tensor]:
     scales = [t.q.s for t in (x, y) if t.q is not None]
     if not scales:
         if x.dtype is not y.dtype:
-            raise Unsupported(f"it compares {x.dtype.value} with {y.dtype.value}", "cast both operands to one dtype")
+            raise Unsupported(
+                f"it compares {x.dtype.torch_name} with {y.dtype.torch_name}", "cast both operands to one dtype"
+            )
         (u, v), view = lo.align(x, y)
         return u, v, view
     unit = scales[0] if len(set(scales)) == 1 and len(scales) == 2 else max(scales) / _FINER
@@ -226,7 +228,7 @@ def _as_constant(value: Any, like: Tensor) -> Tensor:
 
 def _select(lo: Lowering, condition: Tensor, yes: Tensor, no: Tensor, q: QParams | None) -> Tensor:
     if yes.dtype is not no.dtype:
-        raise Unsupported(f"it mixes {yes.dtype.value} and {no.dtype.value}", "cast both to one dtype")
+        raise Unsupported(f"it mixes {yes.dtype.torch_name} and {no.dtype.torch_name}", "cast both to one dtype")
     (c, a, b), view = lo.align(condition, yes, no)
     return with_value(view, tosa.select(lo.b, c, a, b), q)
 

@@ -113,7 +113,7 @@ def _rows(lo: Lowering, indices: Tensor, count: int) -> Value:
 def checked(t: Tensor) -> Tensor:
     """A tensor of plain int32 numbers."""
     if t.q is not None or t.dtype is not DType.I32:
-        raise Unsupported(f"its indices are {t.dtype.value}", "use int32 indices")
+        raise Unsupported(f"its indices are {t.dtype.torch_name}", "use int32 indices")
     return t
 
 

@@ -14,7 +14,7 @@ from torchao.quantization.pt2e import quantizer as pt2e
 from tosaic.common.arm_compile_spec import coerce
 from tosaic.errors import Invalid
 from tosaic.ethosu.compile_spec import EthosUCompileSpec
-from tosaic.lower.source import bind, overload, torch_op
+from tosaic.lower.source import bind, module_stack, overload, torch_op
 from tosaic.ops._registry import Record, registry
 from tosaic.quantizer import prepare
 from tosaic.tosa.compile_spec import TosaCompileSpec
@@ -150,12 +150,8 @@ def _type_name(module_type: Any) -> str:
 
 def _owners(node: Node) -> tuple[list[str], list[str]]:
     """Paths and class names of the modules around a node, outermost first."""
-    stack = node.meta.get("nn_module_stack") or {}
-    names, types = [], []
-    for path, kind in stack.values():
-        names.append(str(path).removeprefix("L['self'].").removeprefix("L__self__."))
-        types.append(kind if isinstance(kind, str) else _type_name(kind))
-    return names, types
+    stack = module_stack(node)
+    return [path for path, _ in stack], [kind for _, kind in stack]
 
 
 def _annotate(node: Node, config: Any) -> None:

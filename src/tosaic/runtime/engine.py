@@ -85,8 +85,8 @@ def references(plan: Plan, sidecar: Sidecar | None) -> Mapping[str, Executor]:
         tosa = graphs.get(_key(blob))
         if tosa is None:
             raise Invalid(
-                "engine tosa needs the .tosaic file that was written beside the .pte",
-                fix="compile without --no-sidecar, or use another engine",
+                "engine `tosa` needs the .tosaic file that was written beside the .pte",
+                fix="compile without `with_sidecar=False`, or use another engine",
             )
         return reference.run(tosa, inputs)
 

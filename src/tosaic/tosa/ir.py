@@ -37,6 +37,12 @@ class DType(StrEnum):
     def is_int(self) -> bool:
         return self in (DType.I4, DType.I8, DType.I16, DType.I32, DType.I48)
 
+    @property
+    def torch_name(self) -> str:
+        """The name under which torch's users know the type."""
+        kind = self.value.rstrip("0123456789")
+        return {"i": "int", "f": "float", "bf": "bfloat"}.get(kind, kind) + self.value[len(kind) :]
+
 
 #: How a constant of each type is kept in memory (bf16 as its 16 raw bits, i4 in an int8, i48 in an int64).
 NUMPY: Mapping[DType, type[np.generic]] = {

@@ -1,0 +1,50 @@
+"""Whose code something comes from, as file:line: the user's own before a package's before torch's."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+
+_PYTHON = sysconfig.get_paths()["stdlib"] + os.sep
+_TOSAIC = str(Path(__file__).parent) + os.sep
+#: code that Python, torch.fx and Tosaic run on the way: nobody's place
+_NOBODY = ("<frozen", "<eval_with_key>", _PYTHON, _TOSAIC)
+_USER, _PACKAGE, _TORCH = 3, 2, 1
+
+
+def find_innermost(frames: Iterable[tuple[str, int | str | None]], least: int = _TORCH) -> str:
+    """file:line of the last frame of the nearest owner, "" if there is none; frames come outermost first."""
+    places = [(_owner(file), f"{file}:{line}") for file, line in frames]
+    best = max((owner for owner, _ in places), default=0)
+    return next(place for owner, place in reversed(places) if owner == best) if best >= least else ""
+
+
+def find_line(error: BaseException) -> str:
+    """file:line of the user's code that led to an error."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    return find_innermost(((frame.filename, frame.lineno) for frame in frames), least=_PACKAGE)
+
+
+def describe_place(where: str, module: str, layer: str) -> str:
+    """A place for people: seen from the working folder, and with the layer where the line is torch's."""
+    short = where.removeprefix(f"{Path.cwd()}{os.sep}").rpartition("/site-packages/")[2]
+    named = f"{'.'.join(filter(None, ('model', module)))} ({layer}) at "
+    return named + short if layer and _owner(where) == _TORCH else short
+
+
+def _owner(file: str) -> int:
+    place = file.replace("\\", "/")
+    if file.startswith(f"{_TOSAIC}zoo"):
+        return _PACKAGE
+    if "/site-packages/torch/" in place:
+        return _TORCH
+    if file.startswith(_TOSAIC):
+        return 0
+    if "/site-packages/" in place:
+        return _PACKAGE
+    return 0 if file.startswith(_NOBODY) else _USER
