@@ -26,6 +26,13 @@ def conv_dilated_and_large() -> Case:
 
 
 @case(BOTH)
+def conv_clamped_to_8_of_32_bits() -> Case:
+    b = Builder()
+    y = _conv(b, b.input(Type(I8, (1, 4, 5, 8))), 1, 16)
+    return Case(b.finish([ops.rescale(b, y, I32, multiplier=[1 << 30], shift=[30])]))
+
+
+@case(BOTH)
 def conv_depth_first() -> Case:
     """All channels of one kernel element before the next: what large kernels over many channels get."""
     b = Builder()

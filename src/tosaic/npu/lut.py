@@ -74,16 +74,16 @@ def _find_u55(op: Op, memory: Memory, function: str, target: FeatureMap) -> Tabl
         raise op.unknown("ACTIVATION", "activation_function", f"{function} is not known")
     slot = int(function.removeprefix("TABLE_"))
     start = count_ram(op.family, op.macs) - LUT_BYTES + slot * 256
-    if target.bits == 16:
-        return _read_slopes(op, memory, start)
-    return _read_plain(op, memory, start, "<i4" if target.bits == 32 else target.dtype, signed=target.signed)
+    if target.bits == 32:
+        raise op.unknown("ACTIVATION", "activation_function", "no table of 32-bit numbers has been seen")
+    return _read_slopes(op, memory, start) if target.bits == 16 else _read_plain(op, memory, start, target.dtype)
 
 
 def _find_u85(op: Op, memory: Memory, function: str) -> Table:
     slot = op.get("ACTIVATION", "table")
     match function:
         case "LUT_S8_S8":
-            return _read_plain(op, memory, slot * 256, "<i1", signed=True)
+            return _read_plain(op, memory, slot * 256, "<i1")
         case "LUT_S16_S16":
             return _read_slopes(op, memory, slot * LUT_BYTES)
         case "LUT_S16_S32":
@@ -92,10 +92,9 @@ def _find_u85(op: Op, memory: Memory, function: str) -> Table:
             raise UnknownField("ACTIVATION.activation_function", function, offset=op.offset)
 
 
-def _read_plain(op: Op, memory: Memory, start: int, dtype: str, *, signed: bool) -> Table:
-    size = np.dtype(dtype).itemsize
-    entries = memory.view(INTERNAL, start, (256,), (size,), dtype, op.offset, write=False)
-    return Table(op.offset, entries.astype(np.int64), -128 if signed else 0)
+def _read_plain(op: Op, memory: Memory, start: int, dtype: str) -> Table:
+    entries = memory.view(INTERNAL, start, (256,), (1,), dtype, op.offset, write=False)
+    return Table(op.offset, entries.astype(np.int64), np.iinfo(dtype).min)
 
 
 def _read_slopes(op: Op, memory: Memory, start: int, *, widened: bool = False) -> Table:

@@ -179,10 +179,12 @@ def _read_clamp(op: Op, target: FeatureMap) -> tuple[int | None, int | None]:
     if op.family is Family.U85:
         if clip == "NONE":
             return None, None
-    elif clip != "OFM_PRECISION":
+    elif clip == "OFM_PRECISION":
+        if target.bits == 32:
+            return -(1 << 31), (1 << 31) - 1
+    elif clip != "FORCE_INT16" or target.bits != 32:
+        # A 32-bit output is clamped to the 16 bits of the registers only where it is forced.
         raise op.unknown("ACTIVATION", "activation_clip_range")
-    elif target.bits == 32:
-        return -(1 << 31), (1 << 31) - 1
     low, high = op.get("ACTIVATION_MIN"), op.get("ACTIVATION_MAX")
     if target.signed:
         low, high = (value - (1 << 16) if value >> 15 else value for value in (low, high))
