@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 
 import tosaic
 from tosaic import zoo
+from tosaic.api import export
 from tosaic.errors import Invalid
 from tosaic.runtime import pte, sidecar
 
@@ -196,6 +198,72 @@ def test_bad_input_is_refused() -> None:
             tosaic.compile(model, (draw(1, 4),), calibration=[bad])
 
 
+def test_example_inputs_of_a_converted_module_are_checked() -> None:
+    module = tosaic.quantize(export(nn.Linear(4, 2).eval(), (draw(1, 4),)), [(draw(1, 4),)])
+    with pytest.raises(Invalid, match=r"has shape \[3, 4\], the model takes \[1, 4\]"):
+        tosaic.compile(module, (draw(3, 4),))
+    with pytest.raises(Invalid, match="has 2 inputs, the model takes 1"):
+        tosaic.compile(module, (draw(1, 4), draw(1, 4)))
+
+
+class Writer(nn.Module):
+    """Writes to its input and to a buffer, and returns what it has read and computed."""
+
+    total: torch.Tensor
+
+    def __init__(self, *, to_input: bool) -> None:
+        super().__init__()
+        self.to_input, self.layer = to_input, nn.Linear(4, 4)
+        self.register_buffer("total", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        if self.to_input:
+            return torch.nn.functional.hardtanh_(x)
+        before = self.total.clone()
+        self.total.add_(x.sum(0))
+        return self.layer(x) + self.total, before
+
+
+@pytest.mark.parametrize("target", ["ethos-u55-128", "TOSA-1.0+FP"])
+@pytest.mark.parametrize("to_input", [True, False])
+def test_what_a_model_writes_to(to_input: bool, target: str) -> None:
+    torch.manual_seed(2)
+    model, x = Writer(to_input=to_input).eval(), draw(2, 4)
+    program = tosaic.compile(model, (x,), target, calibration=None if "FP" in target else [x, draw(2, 4, seed=4)])
+    assert torch.equal(x, draw(2, 4)) and torch.equal(model.total, torch.ones(4))
+    assert len(program.inputs) == 1
+    for engine in ("auto", *(["executorch"] if "u55" in target else [])):
+        got = program.run(x, engine=engine)
+        with torch.no_grad():
+            want = torch.utils._pytree.tree_leaves(copy.deepcopy(model)(x.clone()))
+        assert len(got) == len(want) == len(program.outputs)
+        for a, b in zip(got, want, strict=True):
+            assert np.abs(a - b.numpy()).max() <= 0.03 * float(b.abs().max())
+
+
+def test_only_int8_borders_are_codes() -> None:
+    """A model that takes codes, and one that returns others than int8, keep their own signature with io="int8"."""
+    codec = torch.ops.quantized_decomposed
+
+    class Reads(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = codec.dequantize_per_tensor(x, 0.1, 3, -128, 127, torch.int8) * 2.0
+            codes = codec.quantize_per_tensor(y, 0.2, 3, 0, 255, torch.uint8)
+            return codec.dequantize_per_tensor(codes, 0.2, 3, 0, 255, torch.uint8)
+
+    class Gives(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return codec.quantize_per_tensor(x * 2.0, 0.2, 3, -128, 127, torch.int8)
+
+    codes = torch.arange(-8, 8, dtype=torch.int8).reshape(2, 8)
+    for model, given in ((Reads(), codes), (Gives(), draw(2, 8))):
+        program = tosaic.compile(model.eval(), (given,), "ethos-u55-128", io="int8")
+        assert [b.scale for b in (*program.inputs, *program.outputs)] == [None, None]
+        want = model(given).numpy()
+        (got,) = program.run(given)
+        assert got.dtype == want.dtype and np.array_equal(got, want)
+
+
 def test_seven_models_both_targets() -> None:
     """One delegate and nothing on the CPU but the border; with int8 borders not even that."""
     for name in zoo.names():
@@ -206,3 +274,14 @@ def test_seven_models_both_targets() -> None:
             assert len(program.delegates) == 1, name
             assert program.cpu_ops == {}, name
             assert [r for r in program.reasons if not r.border] == [], name
+
+
+def test_indices_go_in_and_floats_are_quantised() -> None:
+    """An embedding takes integers, so only what it makes of them shows that there is something to quantise."""
+    model = torch.nn.Sequential(torch.nn.Embedding(50, 16), torch.nn.Linear(16, 8)).eval()
+    tokens = torch.arange(10)[None]
+    program = tosaic.compile(model, (tokens,), "ethos-u85-256")
+    assert [r.op for r in program.reasons if not r.border] == ["aten.to.dtype"]
+    got = program.run(tokens)[0]
+    want = model(tokens).detach().numpy()
+    assert np.abs(got - want).max() <= 0.05 * np.abs(want).max()

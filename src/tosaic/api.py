@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import sys
 import time
-import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
-from torch.fx import GraphModule
+from torch.export.graph_signature import OutputKind
+from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from torchao.quantization.pt2e.quantizer import Quantizer
 
@@ -24,13 +27,14 @@ from tosaic.lower.delegate import Built, build, dump
 from tosaic.lower.pack import pack, sign
 from tosaic.lower.partition import Plan
 from tosaic.lower.reason import explain, log_reasons
-from tosaic.lower.source import QDQ, Source, overload
+from tosaic.lower.source import QDQ, Source, overload, source_line
 from tosaic.ops._registry import registry
 from tosaic.place import find_line
 from tosaic.program import Program, describe
 from tosaic.quantizer.prepare import is_private, mutates
 from tosaic.quantizer.quantizer import TosaQuantizer
 from tosaic.quantizer.recipes import get_symmetric_quantization_config
+from tosaic.quiet import quiet
 from tosaic.targets import find
 from tosaic.tosa.compile_spec import TosaCompileSpec
 from tosaic.vgf.compile_spec import VgfCompileSpec
@@ -38,6 +42,7 @@ from tosaic.vgf.compile_spec import VgfCompileSpec
 IO_KINDS = ("float", "int8")
 LAYOUTS = ("nchw", "nhwc")
 MOST_SAMPLES = 4
+_INPUT_WRITE = OutputKind.USER_INPUT_MUTATION
 
 
 @dataclass
@@ -60,19 +65,37 @@ def export(model: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> Ex
     """torch.export with this project's conditions: eval mode, static shapes, plain tensors."""
     if model.training:
         raise Invalid("the model is in train mode", fix="call model.eval() before compiling")
+    said, graph = io.StringIO(), ""
     try:
-        # Two inputs must never be one tensor: exir would give them one buffer.
-        return torch.export.export(model, tuple(x.clone() for x in example_inputs))
+        with redirect_stderr(said):
+            # Two inputs must never be one tensor: exir would give them one buffer.
+            return torch.export.export(model, tuple(x.clone() for x in example_inputs))
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise Invalid(
-            "torch.export cannot export the model",
+        graph = str(getattr(error, "partial_fx_graph", ""))
+        raise _explain_export(error) from error
+    finally:
+        # torch prints how far it has come, which helps nobody here.
+        sys.stderr.write(said.getvalue().replace(f"{graph}\n", "") if graph else said.getvalue())
+
+
+def _explain_export(error: Exception) -> Invalid:
+    first = next(iter(str(error).strip().splitlines()), "")
+    if "data-dependent" in first:
+        return Invalid(
+            "the model branches on numbers that are known at run time only",
             where=find_line(error),
-            why=f"{type(error).__name__}: {first}",
-            fix="make torch.export.export(model, example_inputs) work first",
-        ) from error
+            why=first,
+            fix="compute both branches and choose with torch.where",
+        )
+    return Invalid(
+        "torch.export cannot export the model",
+        where=find_line(error),
+        why=f"{type(error).__name__}: {first}",
+        fix="make torch.export.export(model, example_inputs) work first",
+    )
 
 
+@quiet()
 def quantize(
     program: ExportedProgram,
     samples: Iterable[Sequence[torch.Tensor]],
@@ -80,14 +103,26 @@ def quantize(
 ) -> GraphModule:
     """Post-training quantisation of an exported program with calibration samples."""
     chosen = quantizer or TosaQuantizer().set_global(get_symmetric_quantization_config())
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        module = prepare_pt2e(program.module(), chosen)
+    with torch.no_grad():
+        module = program.module()
+        _reset(module, program)
+        module = prepare_pt2e(module, chosen)
         for sample in samples:
             module(*sample)
-        return convert_pt2e(module)
+        return _reset(convert_pt2e(module), program)
 
 
+def _reset(module: GraphModule, program: ExportedProgram) -> GraphModule:
+    """Give a module copies of its own of the buffers that it writes to, with what they start with."""
+    for name in program.graph_signature.buffers_to_mutate.values():
+        start = program.state_dict.get(name, program.constants.get(name))
+        assert isinstance(start, torch.Tensor)
+        owner, _, leaf = name.rpartition(".")
+        setattr(module.get_submodule(owner), leaf, start.clone())
+    return module
+
+
+@quiet()
 def compile(
     model: torch.nn.Module | ExportedProgram | GraphModule,
     example_inputs: Sequence[torch.Tensor] | None = None,
@@ -190,29 +225,39 @@ def _front(
         program = model if isinstance(model, ExportedProgram) else export(model, inputs)
     _refuse_dynamic(program)
     _check_signature(Source.of_program(program), inputs)
-    floats = any(x.is_floating_point() for x in inputs)
+    program = _functional(program)
+    # Indices are integers and what an embedding makes of them is not.
+    values = [node.meta.get("val") for node in program.graph.nodes]
+    floats = any(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)
     if not quantized or not floats or "INT" not in spec.target.tosa_spec or _is_quantised(program.graph):
         if calibration is not None:
             notes.append("the calibration data were not used: nothing is quantised here")
-        return program, []
-    program = _functional(program)
+        return program, _run_float(program, [inputs]) if floats and not _is_quantised(program.graph) else []
     with stages.stage("quantise"):
         if calibration is None:
             notes.append("no calibration data: ranges come from the example input alone; give samples as `calibration`")
             samples = [data.check(inputs, inputs, "the example input")]
         else:
             samples = data.read(calibration, inputs)
-        reference = program.module()
-        with torch.no_grad():
-            kept = [(s, reference(*s)) for s in samples[:MOST_SAMPLES]]
+        kept = _run_float(program, samples)
         module = quantize(program, samples, quantizer)
     return module, kept
+
+
+def _run_float(program: ExportedProgram, samples: Sequence[Sequence[torch.Tensor]]) -> list[Any]:
+    """The first samples with the outputs of the float model; none in bfloat16, which numpy cannot keep."""
+    model = program.module()
+    with torch.no_grad():
+        kept = [(s, _reset(model, program)(*(x.clone() for x in s))) for s in samples[:MOST_SAMPLES]]
+    small = any(isinstance(x, torch.Tensor) and x.dtype is torch.bfloat16 for x in pytree.tree_leaves(kept))
+    return [] if small else kept
 
 
 def _functional(program: ExportedProgram) -> ExportedProgram:
     """A program whose in-place ops are visible through another name must lose them before observers come between."""
     unsafe = [n for n in program.graph.nodes if n.op == "call_function" and mutates(n) and not is_private(n)]
-    return program.run_decompositions({}) if unsafe else program
+    writes = program.graph_signature.user_inputs_to_mutate
+    return _keep_inputs(program.run_decompositions({})) if unsafe or writes else program
 
 
 def _is_quantised(graph: torch.fx.Graph) -> bool:
@@ -220,13 +265,29 @@ def _is_quantised(graph: torch.fx.Graph) -> bool:
 
 
 def _refuse_dynamic(program: ExportedProgram) -> None:
-    if program.range_constraints:
-        names = ", ".join(f"`{s}`" for s in program.range_constraints)
+    node = next((n for n in program.graph.nodes if _list_dynamic(n)), None)
+    if node is None:
+        return
+    if node.op == "placeholder":
+        dims = ", ".join(map(str, _list_dynamic(node)))
         raise Invalid(
             "the program has dynamic shapes",
-            why=f"{names} can vary, and an NPU command stream is made for one shape",
+            why=f"dimension {dims} of input `{node.name}` can vary, and an NPU command stream is made for one shape",
             fix="export without dynamic_shapes, once per shape",
         )
+    raise Invalid(
+        "the program has dynamic shapes",
+        where=source_line(node),
+        why=f"what `{node.name}` ({overload(node)}) gives depends on numbers that are known at run time only",
+        fix="use an operator whose result has one shape: a mask or torch.where in place of nonzero or x[mask]",
+    )
+
+
+def _list_dynamic(node: Node) -> list[int]:
+    """The dimensions of a node's result that have no fixed size."""
+    value = node.meta.get("val")
+    shape = value.shape if isinstance(value, torch.Tensor) else ()
+    return [d for d, size in enumerate(shape) if isinstance(size, torch.SymInt)]
 
 
 def _check_signature(source: Source, inputs: Sequence[torch.Tensor]) -> None:
@@ -239,7 +300,18 @@ def _source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tensor, .
     if not any(mutates(n) and not (is_private(n) and registry().find(overload(n))) for n in source.calls()):
         return source
     program = module if isinstance(module, ExportedProgram) else torch.export.export(module, inputs)
-    return Source.of_program(program.run_decompositions({}))
+    return Source.of_program(_keep_inputs(program.run_decompositions({})))
+
+
+def _keep_inputs(program: ExportedProgram) -> ExportedProgram:
+    """The program without writes to its own inputs: a caller gets what the model returns, and nothing else."""
+    signature, output = program.graph_signature, program.graph.output_node()
+    results: Any = output.args[0]
+    kept = [(s, n) for s, n in zip(signature.output_specs, results, strict=True) if s.kind is not _INPUT_WRITE]
+    signature.output_specs = [s for s, _ in kept]
+    output.args = (tuple(n for _, n in kept),)
+    program.graph.eliminate_dead_code()
+    return program
 
 
 def _nothing(source: Source) -> Built:
