@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import figures
+import plot
 import table
 from figures import Column
 from rich.console import Console
@@ -47,6 +48,11 @@ CHILDREN: dict[Column, tuple[str, str]] = {
     "front": ("ours", "front"),
     "peer": ("peer", "executorch"),
 }
+#: file -> figure, column, title
+PLOTS: dict[str, tuple[str, Column, str]] = {
+    "cycles": ("cycles", "front", "NPU cycles, ours / peer's"),
+    "compile": ("quantised_to_pte", "front", "CPU seconds from quantised program to .pte, ours / peer's"),
+}
 TOOLS = ("tosaic", "torch", "torchao", "executorch", "ethos-u-vela", "tosa-tools", "numpy")
 CHILD_TIMEOUT = 3600.0
 
@@ -73,7 +79,9 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--repeats", type=int, help="compiles per side, the least seconds count (2)")
     parser.add_argument("--quick", action="store_true", help="three small models, one repeat, few evaluation inputs")
     parser.add_argument("--add", action="store_true", help="keep the rows of other models that results.json has")
-    parser.add_argument("--out", type=Path, default=HERE / "results", help="folder for results.json and README.md")
+    parser.add_argument(
+        "--out", type=Path, default=HERE.parent / "docs" / "bench", help="folder for table, plots and JSON"
+    )
     given = parser.parse_args(arguments)
     usual = QUICK if given.quick else MODELS
     models = zoo.names() if given.models == "all" else given.models.split(",") if given.models else usual
@@ -207,6 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
     (options.out / "README.md").write_text(table.write_markdown(report))
+    for name, (figure, column, title) in PLOTS.items():
+        (options.out / f"{name}.svg").write_text(plot.draw(report, figure, column, title))
     print_report(report, Console(width=None if sys.stdout.isatty() else 160))
 
 

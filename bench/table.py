@@ -108,6 +108,7 @@ def write_markdown(report: Mapping[str, Any]) -> str:
         "`executorch.backends.arm`, as it comes with ExecuTorch.",
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] >> 20:,} MiB, {machine['system']}, "
         f"Python {machine['python']}. {tools}.",
+        "![cycles](cycles.svg)\n\n![compile time](compile.svg)",
         "## Goals",
         _write_table(GOAL_TITLES, make_goal_lines(report)),
     ]

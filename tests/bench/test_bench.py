@@ -25,7 +25,7 @@ def bench() -> Any:
 
     sys.path.insert(0, str(BENCH))
     try:
-        for name in ("figures", "table", "run", "clock"):
+        for name in ("figures", "table", "plot", "run", "clock"):
             setattr(Modules, name, importlib.import_module(name))
     finally:
         sys.path.remove(str(BENCH))
@@ -222,6 +222,14 @@ def test_options(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         bench.run.read_options(["--models", "resnet9"])
     assert "`resnet9` is not one of" in capsys.readouterr().err
+
+
+def test_plot(bench: Any) -> None:
+    svg = bench.plot.draw(_report(bench, _rows(bench)), "cycles", "front", "a & b")
+    assert "mobilenet_v2" in svg and "a &amp; b" in svg
+    assert ">0.12<" in svg  # 250 cycles of 2000
+    left = bench.plot.draw(_report(bench, _rows(bench, cpu=1)), "cycles", "front", "")
+    assert "mobilenet_v2" not in left
 
 
 def test_machine_has_no_name(bench: Any) -> None:
