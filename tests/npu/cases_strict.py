@@ -33,6 +33,66 @@ def conv_clamped_to_8_of_32_bits() -> Case:
 
 
 @case(BOTH)
+def conv_of_large_sums() -> Case:
+    """Sums just above what single precision holds, and that only because of the zero point."""
+    b = Builder()
+    x = b.input(Type(I8, (1, 2, 3, 1010)))
+    weights = np.full((2, 1, 1, 1010), 127)
+    weights[0, 0, 0, -1] = 126
+    acc = ops.conv2d(
+        b, x, b.const(weights, I8), const(b, (2,), I32, 0, 1), pad=(0, 0, 0, 0), stride=(1, 1), dilation=(1, 1),
+        acc_type=I32, x_zp=3,
+    )  # fmt: skip
+    return Case(b.finish([ops.rescale(b, acc, I32, multiplier=[1 << 30], shift=[30])]), ranges=((-128, -127),))
+
+
+@case(BOTH)
+def conv_8x8() -> Case:
+    b = Builder()
+    return Case(b.finish([_conv(b, b.input(Type(I8, (1, 11, 9, 6))), 8, 10)]))
+
+
+@case(BOTH)
+def conv_1x1_shallow() -> Case:
+    b = Builder()
+    return Case(b.finish([_conv(b, b.input(Type(I8, (1, 40, 41, 6))), 1, 24)]))
+
+
+@case(BOTH)
+def conv_one_row() -> Case:
+    b = Builder()
+    return Case(b.finish([_conv(b, b.input(Type(I8, (1, 1, 6, 40))), 1, 24)]))
+
+
+@case(BOTH)
+def conv_one_odd_row() -> Case:
+    b = Builder()
+    return Case(b.finish([_conv(b, b.input(Type(I8, (1, 1, 7, 40))), 1, 24)]))
+
+
+@case(BOTH)
+def conv_three_rows_to_one() -> Case:
+    b = Builder()
+    return Case(b.finish([_conv(b, b.input(Type(I8, (1, 3, 8, 8))), 3, 24)]))
+
+
+@case(BOTH)
+def conv_one_pixel() -> Case:
+    b = Builder()
+    return Case(b.finish([_conv(b, b.input(Type(I8, (1, 1, 1, 72))), 1, 40)]))
+
+
+@case(BOTH)
+def conv_int16_one_column() -> Case:
+    b = Builder()
+    x = b.input(Type(I16, (1, 3, 1, 20)))
+    bias = const(b, (24,), I48, -5000, 5000)
+    w = const(b, (24, 1, 1, 20))
+    acc = ops.conv2d(b, x, w, bias, pad=(0, 0, 0, 0), stride=(1, 1), dilation=(1, 1), acc_type=I48)
+    return Case(b.finish([quantise(b, acc, I16)]))
+
+
+@case(BOTH)
 def conv_depth_first() -> Case:
     """All channels of one kernel element before the next: what large kernels over many channels get."""
     b = Builder()

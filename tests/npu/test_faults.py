@@ -9,13 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 import graphs
+import numpy as np
 import pytest
 
 from tosaic import npu
 from tosaic.errors import TosaicError
 from tosaic.npu.stream import parse
+from tosaic.tosa import ops
+from tosaic.tosa.build import Builder
+from tosaic.tosa.ir import DType, Type
 
-U55, U85 = "ethos-u55-128", "ethos-u85-256"
+U55, U65, U85 = "ethos-u55-128", "ethos-u65-512", "ethos-u85-256"
 Patch = Callable[..., bytes]
 
 
@@ -68,31 +72,39 @@ def test_regions_that_do_not_exist(bench: Any, patched: Patch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "target", "command", "param", "field"),
+    ("name", "target", "command", "param", "field", "value"),
     [
-        ("conv_1x1", U55, "SET_OFM_PRECISION", 0x4001, "OFM_PRECISION.round_mode"),
-        ("conv_1x1", U55, "SET_OFM_PRECISION", 0x0007, "OFM_PRECISION.activation_precision"),
-        ("conv_1x1", U55, "SET_ACTIVATION", 3, "ACTIVATION.activation_function"),
-        ("conv_1x1", U55, "SET_ACTIVATION", 1, "ACTIVATION.activation_function"),
-        ("conv_1x1", U55, "SET_ACTIVATION", 0x2000, "ACTIVATION.activation_clip_range"),
-        ("conv_1x1", U55, "SET_ACC_FORMAT", 2, "ACC_FORMAT.acc_format"),
-        ("conv_1x1", U55, "SET_KERNEL_STRIDE", 0x20, "KERNEL_STRIDE.decomposition"),
-        ("conv_1x1", U55, "SET_IFM_REGION", 0x100, "SET_IFM_REGION reserved bits"),
-        ("add_int32", U55, "OP_ELEMENTWISE", 5, "elementwise_mode"),
-        ("conv_1x1", U85, "SET_IFM_PRECISION", 0x4001, "IFM_PRECISION.activation_storage"),
-        ("conv_1x1", U85, "SET_ACTIVATION", 10, "ACTIVATION.activation_function"),
-        ("conv_1x1", U85, "SET_OFM_SCALE", 0x6000, "OFM_SCALE.round_mode"),
-        ("mul_int8", U85, "SET_OFM_SCALE", 0x2040, "OFM_SCALE.dbl_rnd"),
-        ("resize_bilinear", U85, "OP_RESIZE", 1, "resize_mode"),
+        ("conv_1x1", U55, "SET_OFM_PRECISION", 0x4001, "OFM_PRECISION.round_mode", "TRUNCATE"),
+        ("conv_1x1", U55, "SET_OFM_PRECISION", 0x0007, "OFM_PRECISION.activation_precision", 3),
+        ("conv_1x1", U55, "SET_IFM_PRECISION", 0x0009, "IFM_PRECISION.activation_precision", 2),
+        ("conv_1x1", U55, "SET_ACTIVATION", 3, "ACTIVATION.activation_function", 3),
+        ("conv_1x1", U55, "SET_ACTIVATION", 1, "ACTIVATION.activation_function", 1),
+        ("conv_1x1", U55, "SET_ACTIVATION", 0x2000, "ACTIVATION.activation_clip_range", 2),
+        ("conv_1x1", U55, "SET_ACTIVATION", 0x5000, "ACTIVATION.activation_clip_range", 5),
+        ("conv_clamped_to_8_of_32_bits", U55, "SET_ACTIVATION", 0x3000, "ACTIVATION.activation_clip_range", 3),
+        ("conv_clamped_to_8_of_32_bits", U55, "SET_ACTIVATION", 0x5010, "ACTIVATION.activation_function", 16),
+        ("conv_1x1", U55, "SET_ACC_FORMAT", 2, "ACC_FORMAT.acc_format", 2),
+        ("conv_1x1", U55, "SET_KERNEL_STRIDE", 0x20, "KERNEL_STRIDE.decomposition", 1),
+        ("conv_1x1", U55, "SET_IFM_REGION", 0x100, "SET_IFM_REGION reserved bits", "0x100"),
+        ("depthwise", U55, "SET_IFM_DEPTH_M1", 22, "IFM_DEPTH_M1", 22),
+        ("max_pool", U55, "SET_IFM_DEPTH_M1", 16, "IFM_DEPTH_M1", 16),
+        ("add_int32", U55, "OP_ELEMENTWISE", 5, "elementwise_mode", "LRELU"),
+        ("conv_1x1", U65, "SET_PARALLEL_MODE", 0, "PARALLEL_MODE", 0),
+        ("conv_1x1", U85, "SET_IFM_PRECISION", 0x4001, "IFM_PRECISION.activation_storage", 1),
+        ("conv_1x1", U85, "SET_ACTIVATION", 10, "ACTIVATION.activation_function", "LUT_TANH"),
+        ("conv_1x1", U85, "SET_OFM_SCALE", 0x6000, "OFM_SCALE.round_mode", "SYMMETRIC"),
+        ("mul_int8", U85, "SET_OFM_SCALE", 0x2040, "OFM_SCALE.dbl_rnd", 1),
+        ("resize_bilinear", U85, "OP_RESIZE", 1, "resize_mode", "REPLICATE"),
+        ("matmul", U85, "SET_KERNEL_HEIGHT_M1", 1, "KERNEL_HEIGHT_M1", 1),
     ],
 )
 def test_unknown_fields(
-    bench: Any, patched: Patch, name: str, target: str, command: str, param: int, field: str
+    bench: Any, patched: Patch, name: str, target: str, command: str, param: int, field: str, value: int | str
 ) -> None:
     cmd_data = patched(_stream(bench, name, target), command, param=param)
     with pytest.raises(npu.UnknownField) as caught:
         _run(bench, name, target, cmd_data)
-    assert field in caught.value.field
+    assert (field in caught.value.field, caught.value.value) == (True, value)
     assert "is not known" in str(caught.value)
 
 
@@ -110,6 +122,26 @@ def test_reads_of_what_nothing_wrote(bench: Any, patched: Patch) -> None:
     with pytest.raises(npu.Uninitialised, match="never written") as caught:
         _run(bench, "conv_1x1", U55, cmd_data, scratch_size=larger, check_uninitialised=True)
     assert caught.value.address == 0
+
+
+def _sum_to(bias: int) -> graphs.Case:
+    """One number plus a bias."""
+    b = Builder()
+    x, w = b.input(Type(DType.I8, (1, 1, 1, 1))), b.const(np.ones((1, 1, 1, 1), np.int8), DType.I8)
+    once = {"pad": (0, 0, 0, 0), "stride": (1, 1), "dilation": (1, 1)}
+    acc = ops.conv2d(b, x, w, b.const(np.array([bias]), DType.I32), acc_type=DType.I32, **once)
+    return graphs.Case(b.finish([ops.rescale(b, acc, DType.I32, multiplier=[1 << 30], shift=[30])]))
+
+
+@pytest.mark.parametrize("target", [U55, U85])
+@pytest.mark.parametrize(("bias", "given"), [((1 << 31) - 1, 1), (-(1 << 31), -1), ((1 << 31) - 100, 100)])
+def test_sums_that_overflow(bench: Any, target: str, bias: int, given: int) -> None:
+    compiled = bench.compile(_sum_to(bias).tosa, target)
+    just = given - (1 if given > 0 else -1)
+    (largest,) = bench.run(compiled, [np.full((1, 1, 1, 1), just, np.int8)])
+    assert largest.reshape(-1).tolist() == [bias + just]
+    with pytest.raises(npu.Fault, match="an accumulator overflows"):
+        bench.run(compiled, [np.full((1, 1, 1, 1), given, np.int8)])
 
 
 def _drop(cmd_data: bytes, opcode: int) -> bytes:
@@ -166,7 +198,7 @@ def test_sizes_are_checked_before_memory_is_taken(bench: Any, patched: Patch, ta
     assert time.process_time() - start < 1.0
 
 
-@pytest.mark.parametrize("target", [U55, "ethos-u65-512", U85])
+@pytest.mark.parametrize("target", [U55, U65, U85])
 def test_mutated_streams_end_in_an_error_or_a_result(bench: Any, target: str) -> None:
     rng = random.Random(target)
     for name in ("conv_3x3_padded", "depthwise_strided", "add_quantised", "table_int16"):

@@ -26,7 +26,8 @@ GOLDEN = Path(__file__).with_name("cycles.txt")
 #: What depends on the number of MACs; the main accelerators have more.
 SENSITIVE = (
     "conv_large_kernel", "conv_int16", "depthwise_strided", "max_pool", "conv_with_table", "add_quantised", "add_int32",
-    "mul_int8", "mul_int32_shifted", "abs_int32", "reduce_sum_channels", "conv_one_channel",
+    "mul_int8", "mul_int32_shifted", "abs_int32", "reduce_sum_channels", "conv_one_channel", "conv_one_row",
+    "conv_one_odd_row", "conv_three_rows_to_one", "conv_one_pixel", "conv_int16_one_column", "conv_8x8",
 )  # fmt: skip
 MAIN = {
     "ethos-u55-128": (
@@ -42,8 +43,9 @@ MAIN = {
         "argmax_rows", "average_pool_int16", "add_int16_quantised", "sub_quantised_reversed", "sub_int32_scalar",
         "add_to_constants", "mul_int16", "compare", "choose", "divide", "bitwise_not_int8", "cast_to_int8",
         "resize_bilinear", "resize_bilinear_int16", "transpose_rows_columns", "transpose_int32", "reverse_rows",
-        "gather_batch", "scatter", "two_convs", "rescale_to_int32", "conv_in_pieces",
+        "gather_batch", "scatter", "two_convs", "rescale_to_int32", "conv_in_pieces", "conv_1x1_shallow",
     ),
+    "ethos-u85-1024": ("resize_bilinear", "resize_bilinear_int16", "reverse_rows", "mul_int16", "conv_sparse"),
 }  # fmt: skip
 TARGETS = ("ethos-u55-32", "ethos-u55-128", "ethos-u65-512", "ethos-u85-256", "ethos-u85-2048")
 

@@ -48,7 +48,9 @@ def run_conv(op: Op, memory: Memory, cache: WeightCache) -> None:
 
 
 def _bound_inputs(source: FeatureMap) -> int:
-    return (1 << (source.bits - 1 if source.signed else source.bits)) + abs(source.zero_point)
+    """The largest distance of an input from its zero point."""
+    numbers = np.iinfo(source.dtype)
+    return max(numbers.max - source.zero_point, source.zero_point - numbers.min)
 
 
 def _choose_type(op: Op, reach: int) -> str:
@@ -88,8 +90,8 @@ def _multiply(given: Input, padded: Numbers, weights: Numbers, rows: int, ofm: S
             windows = np.empty((count, ofm.width, taps_y, taps_x, depth), padded.dtype)
             for ky, kx, inputs in taps:
                 windows[:, :, ky, kx] = inputs
-            unfolded = windows.reshape(count * ofm.width, -1)
-        np.matmul(unfolded, matrix, out=result[first : first + count].reshape(-1, outputs))
+            unfolded = windows.reshape(count * ofm.width, len(matrix))
+        np.matmul(unfolded, matrix, out=result[first : first + count].reshape(len(unfolded), outputs))
     return result
 
 

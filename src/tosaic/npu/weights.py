@@ -85,7 +85,8 @@ def _decode(streams: tuple[bytes, ...], order: Order, offset: int) -> Weights:
 
 
 @functools.cache
-def _worker() -> Worker:
+def decoder() -> Worker:
+    """The process that decodes compressed streams."""
     return Worker("tosaic.npu.weights_child", "the weight decoder")
 
 
@@ -93,7 +94,7 @@ def decode_streams(streams: Sequence[bytes], offset: int) -> list[npt.NDArray[np
     """The numbers in compressed weight streams; an empty stream has none."""
     filled = [stream for stream in streams if stream]
     try:
-        reply = _worker().request({}, filled, timeout=_DECODE_SECONDS) if filled else None
+        reply = decoder().request({}, filled, timeout=_DECODE_SECONDS) if filled else None
     except ToolFailed as error:
         raise Malformed("a weight stream is damaged", offset=offset, why=error.why or error.what) from None
     if reply is not None and reply.failure:
