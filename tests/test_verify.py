@@ -99,15 +99,15 @@ def test_equal(programs: Callable[[str], Program], target: str) -> None:
 
 @pytest.mark.parametrize("target", NPUS)
 def test_wrong_scale_is_found_and_named(programs: Callable[[str], Program], target: str) -> None:
-    file, beside = change_tosa(programs(target), "RESCALE", -3)
-    read_back = sidecar.read(beside)
-    verdict = verify(file, read_back, rounds=1)
+    kinds = [op.kind for op in read(programs(target).tosa()).ops]
+    second = max(i for i, kind in enumerate(kinds[: kinds.index("TABLE")]) if kind == "CONV2D")
+    file, beside = change_tosa(programs(target), "RESCALE", kinds[:second].count("RESCALE"))
+    verdict = verify(file, sidecar.read(beside), rounds=1)
     assert not verdict.ok
     found = verdict.differences[0]
     assert (found.delegate, found.output) == (0, 0)
     assert 0 < found.count <= found.size
-    graph = read(read_back.delegates[0].tosa)
-    conv = [f"t{i}:{op.kind}" for i, op in enumerate(graph.ops) if op.kind == "CONV2D"][-2]
+    conv = f"t{second}:CONV2D"
     assert found.first["op"] == conv
     assert found.first["through"].endswith(":TABLE")
     assert found.first["node"].startswith("conv2d")
@@ -213,4 +213,4 @@ class TestCommand:
     def test_compile_for_another_target(self, tmp_path: Path) -> None:
         done = self.run("compile", "add", "-t", "TOSA-1.0+INT", "-o", tmp_path / "add.tosa", "--verify")
         assert done.exit_code == 2
-        assert "simulated NPU" in done.stderr
+        assert "TOSA itself" in done.stderr

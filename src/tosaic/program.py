@@ -12,6 +12,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import torch
 import torch.utils._pytree as pytree
@@ -135,15 +136,18 @@ class Program:
         }
 
     def run(self, *inputs: Any, engine: str = "auto") -> list[np.ndarray[Any, Any]]:
-        """Run the .pte on this machine; engine auto is the simulated NPU for Ethos-U."""
-        arrays = [np.ascontiguousarray(torch.as_tensor(x).numpy()) for x in inputs]
-        _check_inputs([torch.from_numpy(a) for a in arrays], self.inputs)
+        """Run the .pte here; engine auto is the simulated NPU for Ethos-U, and Vulkan for VGF where that is usable."""
+        tensors = [torch.as_tensor(x).detach().contiguous() for x in inputs]
+        _check_inputs(tensors, self.inputs)
+        # numpy has no bfloat16 of its own: engines take its bits.
+        arrays = [(t.view(torch.uint16) if t.dtype is torch.bfloat16 else t).numpy() for t in tensors]
         outcome = engines.run(self.pte, arrays, engine=engine, sidecar=self._read_sidecar())
         # A model may return None or a number beside its tensors: only tensors come back.
-        return [a for a in outcome.outputs if a.dtype != np.object_]
+        pairs = zip(outcome.outputs, self.outputs, strict=True)
+        return [a.view(ml_dtypes.bfloat16) if b.dtype == "bfloat16" else a for a, b in pairs if a.dtype != np.object_]
 
     def verify(self, *, rounds: int = ROUNDS) -> Verdict:
-        """Compare the NPU with the TOSA reference model, bit for bit, and with float on the samples."""
+        """Compare the NPU or the Vulkan device with the TOSA reference model, and with float on the samples."""
         return verify(self.pte, self._read_sidecar(), rounds=rounds)
 
     def _read_sidecar(self) -> sidecar.Sidecar:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import struct
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import tosaic
+from tosaic.cli import app
 from tosaic.errors import Invalid, ToolFailed
 from tosaic.runtime import pte as pte_file
 from tosaic.runtime import vulkan, vulkan_env
@@ -173,17 +178,54 @@ def test_the_wrong_order_of_layers_is_told(monkeypatch: pytest.MonkeyPatch, tmp_
     assert vulkan_env.MODE_VARIABLE in found.fix
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("device", "fresh")
-def test_a_driver_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    manifest = tmp_path / "broken_icd.json"
-    manifest.write_text('{"file_format_version": "1.0.0", "ICD": {"library_path": "/dev/null", "api_version": "1.3"}}')
+def use_driver(monkeypatch: pytest.MonkeyPatch, folder: Path, library: str) -> None:
+    manifest = folder / "icd.json"
+    driver = {"library_path": library, "api_version": "1.3.0"}
+    manifest.write_text(json.dumps({"file_format_version": "1.0.0", "ICD": driver}))
     monkeypatch.setenv("VK_ICD_FILENAMES", str(manifest))
-    monkeypatch.delenv("VK_DRIVER_FILES", raising=False)
+
+
+def build_driver(folder: Path, *flags: str) -> str:
+    """The driver in driver.c, which has no features at all."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler to build a driver with")
+    library, source = folder / "libdriver.so", Path(__file__).with_name("driver.c")
+    subprocess.run([compiler, "-shared", "-fPIC", *flags, "-o", library, source], check=True, timeout=60)
+    return str(library)
+
+
+@pytest.mark.usefixtures("device", "fresh", "automatic")
+def test_a_driver_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use_driver(monkeypatch, tmp_path, "/dev/null")
     found = vulkan.probe()
     assert not found.ok
-    assert found.reason
-    assert found.fix
+    assert "cannot be opened" in found.reason
+    assert found.fix == "unset `VK_ICD_FILENAMES`"
+
+
+@pytest.mark.usefixtures("device", "fresh", "automatic")
+def test_a_driver_without_small_integers_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tosaic.compile(torch.nn.ReLU().eval(), (torch.from_numpy(X),), "vgf", quantized=False)
+    path = program.save(tmp_path / "relu.pte")
+    use_driver(monkeypatch, tmp_path, build_driver(tmp_path))
+    with pytest.raises(vulkan.NoVulkan) as caught:
+        program.run(X, engine="vulkan")
+    assert "`a device without features` has no " in caught.value.why
+    for name in ("storageBuffer8BitAccess", "storageBuffer16BitAccess", "shaderInt8", "shaderInt16"):
+        assert name in caught.value.why
+    # Left to choose, the engine is the one that gives the same numbers, and the reason is told.
+    done = CliRunner().invoke(app, ["run", str(path)], catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+    assert "engine tosa: Vulkan is not usable: the device `a device without features`" in done.stderr
+
+
+@pytest.mark.usefixtures("device", "fresh", "automatic")
+def test_a_driver_that_crashes_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use_driver(monkeypatch, tmp_path, build_driver(tmp_path, "-DCRASH"))
+    found = vulkan.probe()
+    assert not found.ok
+    assert found.reason == "the driver crashed with SIGABRT when it was asked for its devices"
 
 
 @pytest.mark.usefixtures("device")

@@ -53,7 +53,7 @@ NoSidecar = Annotated[bool, typer.Option("--no-sidecar", help="Write no .tosaic 
 Header = Annotated[
     Path | None, typer.Option(help="Write a C header with type, shape, scale and zero point of every input and output.")
 ]
-Verify = Annotated[bool, typer.Option("--verify", help="Run the result here and compare it with TOSA, bit for bit.")]
+Verify = Annotated[bool, typer.Option("--verify", help="Run the result here and compare it with TOSA.")]
 
 
 @guarded
@@ -80,12 +80,16 @@ def compile_model(
     MODEL is the name of a built-in model (`add`, `mobilenet_v2`, ...), a .pt2 file made by torch.export.save, or a .py
     file that defines `model` (an nn.Module in eval mode) and `inputs` (a tuple of tensors).
     A .py file is code, and it is run: compile only files that you trust.
-    With --verify the exit code is 1 if the NPU does not compute what TOSA says.
+    With --verify the exit code is 1 if the result does not compute what TOSA says.
     """
     wanted = find(target)
     path = _choose_path(model, wanted, output)
-    if verify and not wanted.is_npu:
-        raise Invalid(f"`--verify` runs the simulated NPU, but `{wanted.name}` is none", fix="compile for an Ethos-U")
+    if verify and wanted.family == "tosa":
+        raise Invalid(f"`--verify` compares a device with TOSA, but `{wanted.name}` is TOSA itself", fix="leave it out")
+    if verify and wanted.family == "vgf":
+        from tosaic.runtime import vulkan
+
+        vulkan.require()
     model_file.check(model)
     progress = Progress()
     try:

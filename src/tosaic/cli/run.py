@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.quiet import import_torch
 from tosaic.errors import Invalid
 
 if TYPE_CHECKING:
@@ -98,8 +99,11 @@ def verify_file(
 ) -> None:
     """Compare the NPU with the TOSA reference model, bit for bit, and with float on the samples.
 
-    Exit code 0: equal; 1: different. Needs the .tosaic file beside the .pte.
+    A .pte for VGF runs on Vulkan; there floats may be off by 1e-5 of the largest. Exit code 0: equal; 1: different.
+    Needs the .tosaic file beside the .pte.
     """
+    # Its packages have notes for their developers.
+    import_torch()
     from tosaic.verify import verify
 
     verdict = verify(file.read_bytes(), read_beside(file), rounds=rounds)

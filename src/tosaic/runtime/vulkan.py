@@ -18,12 +18,13 @@ import numpy as np
 from tosaic.errors import Invalid, ToolFailed, TosaicError
 from tosaic.runtime import pte as pte_file
 from tosaic.runtime import vulkan_env
+from tosaic.runtime.tensors import TensorType
 from tosaic.runtime.vulkan_env import INSTALL, NoVulkan
 from tosaic.tools.worker import Reply, Worker
 from tosaic.tosa.ir import Array
 from tosaic.vgf import reader
 
-__all__ = ["INSTALL", "NoVulkan", "Probe", "probe", "run", "worker"]
+__all__ = ["INSTALL", "NoVulkan", "Probe", "Vulkan", "probe", "require", "run", "worker"]
 
 BACKEND = "VgfBackend"
 #: What the runtime prints where a message of an error could stand.
@@ -67,6 +68,31 @@ def probe() -> Probe:
     return Probe(ok=True, driver=reply.body["driver"])
 
 
+def require() -> None:
+    """NoVulkan where no .vgf file can run."""
+    found = probe()
+    if not found.ok:
+        raise NoVulkan(found.reason, found.fix)
+
+
+class Vulkan:
+    """The executor for `VgfBackend`: a delegate runs as a program of its own. bfloat16 comes and goes as its bits."""
+
+    def __init__(self) -> None:
+        self._programs: dict[bytes, bytes] = {}
+
+    def __call__(
+        self, blob: bytes, specs: Sequence[tuple[str, bytes]], inputs: list[Array], outputs: list[TensorType]
+    ) -> list[Array]:
+        from tosaic.vgf.pack import pack
+
+        if blob not in self._programs:
+            self._programs[blob] = pack(blob)
+        results = run(self._programs[blob], inputs)
+        bits = [a.view(np.uint16) if a.dtype == ml_dtypes.bfloat16 else a for a in results]
+        return [a.reshape(output.shape) for a, output in zip(bits, outputs, strict=True)]
+
+
 def run(pte: bytes, inputs: Sequence[Array], *, method: str = "forward", timeout: float | None = None) -> list[Array]:
     """The outputs of a .pte file whose delegates are VGF; a bfloat16 array is one of `ml_dtypes.bfloat16`.
 
@@ -102,6 +128,9 @@ def _request(pte: bytes, method: str, inputs: Sequence[Array], timeout: float | 
 def _explain_missing(reply: Reply) -> NoVulkan:
     """Why ExecuTorch says that its VGF backend is not available."""
     why = _find_reason(reply.log)
+    if reply.body.get("trouble"):
+        chosen = vulkan_env.chosen_by()
+        return NoVulkan(reply.body["trouble"], f"unset `{chosen}`" if chosen else INSTALL, reply.log)
     if "VK_ARM_tensors" in reply.log:
         fix = "unset TOSAIC_VULKAN: Tosaic then puts the Graph layer above the Tensor layer"
         return NoVulkan(f"the emulation layers are stacked in the wrong order ({why})", fix, reply.log)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import logging
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tosaic.runtime import vulkan_env
+from tosaic.runtime import vulkan_device, vulkan_env
 from tosaic.tools import wire
 from tosaic.tools.serve import serve
 
@@ -55,6 +56,10 @@ class _Programs:
     def __init__(self) -> None:
         # Everything that can print or fail on import comes here, after the pipes are safe.
         import torch
+
+        # What it says about parts of its own that cannot be loaded would stand in the log of every error.
+        for name in ("torch", "torchao"):
+            logging.getLogger(name).setLevel(logging.ERROR)
         from executorch.runtime import Runtime
 
         # Registers the kernels of quantise and dequantise.
@@ -100,9 +105,12 @@ def _make_handler() -> Callable[[wire.Header, tuple[bytes, ...]], tuple[wire.Hea
     programs: list[_Programs] = []
 
     def handle(body: wire.Header, parts: tuple[bytes, ...]) -> tuple[wire.Header, Sequence[bytes]]:
-        if not programs:
-            programs.append(_Programs())
         driver = os.environ[_READY]
+        if not programs:
+            trouble = vulkan_device.find_trouble(os.environ)
+            if trouble:
+                return {"driver": driver, "missing": True, "trouble": trouble}, ()
+            programs.append(_Programs())
         if not programs[0].has_backend():
             return {"driver": driver, "missing": True}, ()
         header, results = programs[0].run(body, parts)

@@ -55,6 +55,11 @@ def mode() -> str:
     return os.environ.get(MODE_VARIABLE, "") or "auto"
 
 
+def chosen_by() -> str:
+    """The variable with which the user chose a driver, empty if there is none."""
+    return next((name for name in _DRIVER_VARIABLES if os.environ.get(name)), "")
+
+
 def unpacked() -> Path:
     """The folder into which `tosaic doctor --fix vgf` unpacks Debian's packages when it may not install them."""
     return cache_folder() / "vulkan"
@@ -69,11 +74,11 @@ def find() -> Parts:
         raise NoVulkan("the loader `libvulkan.so.1` is not installed", INSTALL)
     if mode() == "keep":
         return Parts(own, None, None, ())
-    chosen = next((os.environ[name] for name in _DRIVER_VARIABLES if os.environ.get(name)), "")
+    name = chosen_by()
+    chosen = os.environ.get(name, "")
     manifests = [Path(p) for p in chosen.split(os.pathsep)] if chosen else _list_manifests()
     present = [p for p in manifests if p.is_file()]
     if not present:
-        name = next((n for n in _DRIVER_VARIABLES if os.environ.get(n)), "")
         if name:
             raise NoVulkan(f"`{name}={chosen}` names no file", f"unset `{name}`, or name a driver's manifest")
         raise NoVulkan("there is no Vulkan driver (no manifest in icd.d)", INSTALL)
