@@ -105,6 +105,14 @@ def test_refused_python_files(tmp_path: Path, text: str, words: str) -> None:
         assert caught.value.where == f"{tmp_path / 'bad.py'}:{line}"
 
 
+def test_the_line_of_a_file_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(tmp_path / "bad.py", "raise ValueError('no data')")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Invalid) as caught:
+        model_file.load("bad.py")
+    assert caught.value.where == f"{tmp_path / 'bad.py'}:8"
+
+
 @pytest.mark.parametrize("name", ["nothing.py", "nothing.pt2", "a/model.onnx", "weights.pth", "program.pte"])
 def test_names_that_are_no_model(name: str) -> None:
     with pytest.raises(Invalid):

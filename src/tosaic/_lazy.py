@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from tosaic.quiet import import_quietly
 
 
 def exports(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
@@ -13,6 +14,6 @@ def exports(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module `{package}` has no attribute `{name}`")
-        return getattr(importlib.import_module(homes[name]), name)
+        return getattr(import_quietly(homes[name]), name)
 
     return get

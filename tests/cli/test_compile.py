@@ -56,10 +56,12 @@ def test_summary_tells_all(floats: tuple[Path, Any], cpu_line: int, tiny: Path) 
         "export 0.",
         "why Tosaic has no lowering for `aten.cumsum.default`",
         "fix replace the operator",
-        "warning: no calibration data",
+        "fix compile with `--io int8` to feed the NPU directly",
+        "warning: no calibration data: ranges come from the example input alone; give samples as `--calibration`",
         f"tiny.pte` ({path.stat().st_size:,} bytes)",
     ):
         assert words in text, words
+    assert 'io="int8"' not in done.stdout
     assert f"{tiny}:{cpu_line}" in done.stdout.replace("\n", "").replace(" ", "")
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["load", "export", "quantise", "compile", "pack"]
     assert "\x1b" not in done.stdout + done.stderr
@@ -257,3 +259,17 @@ def test_a_process_of_its_own_prints_no_noise(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["load", "export", "quantise", "compile", "pack"]
     assert done.stdout.startswith("softmax for ethos-u55-128\n") and "\x1b" not in done.stdout
+
+
+def test_the_python_api_prints_no_noise() -> None:
+    code = """
+import tosaic, torch
+from tosaic.ethosu import EthosUPartitioner
+from tosaic.quantizer import EthosUQuantizer
+program = tosaic.compile(torch.nn.Linear(4, 2).eval(), (torch.randn(1, 4),))
+assert program.run(torch.randn(1, 4))[0].shape == (1, 2) and program.verify().ok
+import logging, warnings
+assert not logging.root.manager.disable and logging.getLogger("torchao").level == logging.NOTSET
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -44,6 +44,18 @@ def test_train_mode(tosaic: Any, tmp_path: Path) -> None:
     _refuse(tosaic("compile", path), "train mode", "fix: call model.eval()")
 
 
+def test_errors_in_forward_name_the_line(tosaic: Any, tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(MODEL.format(mode=".eval()").replace("torch.relu(x)", "x @ x"))
+    _refuse(tosaic("compile", path), "cannot export the model", f"where: {path}:6", "why: RuntimeError")
+    path.write_text(MODEL.format(mode=".eval()").replace("torch.relu(x)", "x if x.sum() > 0 else -x"))
+    done = tosaic("compile", path)
+    _refuse(done, "branches on numbers", f"where: {path}:6", "torch.where")
+    assert "def forward" not in done.stderr
+    path.write_text(MODEL.format(mode=".eval()").replace("torch.relu(x)", "x[x > 0]"))
+    _refuse(tosaic("compile", path), "dynamic shapes", f"where: {path}:6", "`index` (aten.index.Tensor)")
+
+
 def test_dynamic_shapes(tosaic: Any, tmp_path: Path, relu: Path) -> None:
     module, inputs = model_file.load(str(relu))
     assert inputs is not None
@@ -51,8 +63,9 @@ def test_dynamic_shapes(tosaic: Any, tmp_path: Path, relu: Path) -> None:
     program = torch.export.export(module, inputs, dynamic_shapes=shapes)
     torch.export.save(program, tmp_path / "dynamic.pt2")
     _refuse(tosaic("compile", tmp_path / "dynamic.pt2"), "dynamic shapes", "fix: export without dynamic_shapes")
-    with pytest.raises(Invalid, match="dynamic shapes"):
+    with pytest.raises(Invalid, match="dynamic shapes") as caught:
         api.compile(program)
+    assert "dimension 0 of input `x` can vary" in caught.value.why
 
 
 @pytest.mark.parametrize(
@@ -138,7 +151,12 @@ def test_usage_errors(tosaic: Any) -> None:
 
 def test_float_graph_for_an_npu(tosaic: Any, tmp_path: Path, relu: Path) -> None:
     done = tosaic("compile", relu, "--no-quantize", "-o", tmp_path / "x.pte")
-    _refuse(done, "the model is float and ethos-u55-128 is an integer NPU", "leave out `--no-quantize`", "with `--no-delegate`")
+    _refuse(
+        done,
+        "the model is float and ethos-u55-128 is an integer NPU",
+        "leave out `--no-quantize`",
+        "with `--no-delegate`",
+    )
     assert not (tmp_path / "x.pte").exists()
 
 

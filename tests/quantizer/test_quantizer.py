@@ -131,6 +131,12 @@ def test_tosa_quantizer_wants_an_integer_profile() -> None:
         TOSAQuantizer("TOSA-1.0+FP")
 
 
+def test_dynamic_quantisation_is_refused() -> None:
+    with pytest.raises(Invalid, match="no dynamic quantisation") as caught:
+        get_symmetric_quantization_config(is_dynamic=True)
+    assert "is_dynamic=True" in caught.value.fix
+
+
 def test_unfolded_weights_and_float_bias() -> None:
     """A float weight behind its quantise, and a float bias beside an int8 weight, lower like the folded ones."""
     config = get_symmetric_quantization_config()

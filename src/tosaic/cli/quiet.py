@@ -1,30 +1,19 @@
-"""Keeps other packages' notes to their developers out of a user's terminal; Tosaic's own warnings stay."""
+"""Warnings as the command shows them."""
 
 from __future__ import annotations
 
-import importlib
-import logging
-import os
 import warnings
 
 import typer
 
-#: packages whose warnings a user of the command can do nothing about
-_OTHERS = r"(torch|torchao|torchvision|executorch|numpy|sympy|pydantic)(\.|$)"
+from tosaic.quiet import import_quietly, silence
 
 
 def import_torch() -> None:
-    """The first import of torch in a command, with the filters set around it."""
-    for category in (DeprecationWarning, FutureWarning, PendingDeprecationWarning):
-        warnings.simplefilter("ignore", category)
-    warnings.filterwarnings("ignore", module=_OTHERS)
+    """The first import of torch in a command, and silence for its notes from then on."""
+    import_quietly("torch")
+    silence()
     warnings.showwarning = _show
-    for name in ("torchao", "executorch"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    importlib.import_module("torch")
-    # Only now: torch sets the level of its logger while it is imported.
-    if "TORCH_LOGS" not in os.environ:
-        logging.getLogger("torch").setLevel(logging.ERROR)
 
 
 def _show(message: Warning | str, *_: object) -> None:

@@ -13,6 +13,7 @@ import torch.utils._pytree as pytree
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
@@ -22,9 +23,11 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from tosaic.lower.delegate import Built, Delegate
-from tosaic.lower.source import ASSERTIONS, QDQ, Source, bind, overload
+from tosaic.lower.source import ASSERTIONS, DEQUANTIZE, QDQ, QUANTIZE, Source, bind, overload
 from tosaic.runtime.sidecar import Border
 
+#: what the buffers are called that a program writes to
+STATE = "tosaic_state_"
 NCHW_TO_NHWC, NHWC_TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
@@ -51,16 +54,16 @@ def sign(source: Source, io: str, layout: str) -> Signature:
     inputs, outputs = [], []
     for node in source.inputs:
         users = [u for u in node.users if u.op == "call_function" and overload(u) not in ASSERTIONS]
-        quantizers = [u for u in users if overload(u) in QDQ]
+        quantizers = [u for u in users if overload(u) == QUANTIZE]
         moved = layout == "nhwc" and source.fake(node).dim() == 4
-        as_codes = io == "int8" and bool(users) and users == quantizers and len({_grid(u) for u in users}) == 1
+        as_codes = io == "int8" and users == quantizers and len({_grid(u) for u in users}) == 1 and _is_int8(users[0])
         if moved:
             nhwc.update({node, *quantizers})
         if as_codes:
             codes.update(quantizers)
         inputs.append(_border(source, node, quantizers[0] if as_codes else None, moved))
     for index, node in enumerate(_outputs(source)):
-        quantised = node.op == "call_function" and overload(node) in QDQ
+        quantised = node.op == "call_function" and overload(node) == DEQUANTIZE and _is_int8(node)
         moved = layout == "nhwc" and isinstance(source.fake(node), torch.Tensor) and source.fake(node).dim() == 4
         before: Any = node.args[0] if quantised else node
         if moved:
@@ -76,7 +79,11 @@ def sign(source: Source, io: str, layout: str) -> Signature:
 
 def _outputs(source: Source) -> list[Node]:
     """What the program returns, in order (a node that is returned twice stands there twice)."""
-    return [n for n in pytree.tree_leaves(source.output().args[0]) if isinstance(n, Node)]
+    return [n for n in pytree.tree_leaves(source.returned) if isinstance(n, Node)]
+
+
+def _is_int8(node: Node) -> bool:
+    return bind(node)["dtype"] is torch.int8
 
 
 def _grid(node: Node) -> tuple[Any, ...]:
@@ -145,13 +152,22 @@ class Outer:
     def build(self) -> GraphModule:
         for node in self.source.inputs:
             self.made[node] = self.graph.placeholder(node.name)
+        for index, (node, (start, _)) in enumerate(self.source.states.items()):
+            self.root.register_buffer(f"{STATE}{index}", start.clone())
+            self.made[node] = self.graph.get_attr(f"{STATE}{index}")
         for node in self.source.calls():
             if node not in self.home and overload(node) not in ASSERTIONS:
                 self._emit(node)
-        self.graph.output(map_arg(self.source.output().args[0], self._result))
+        results = map_arg(self.source.returned, self._result)
+        # All that is read is read by now.
+        for node, (_, new) in self.source.states.items():
+            self.graph.call_function(torch.ops.aten.copy_.default, (self.made[node], self._plain(new)))
+        self.graph.output(results)
         return GraphModule(self.root, self.graph)
 
     def _result(self, node: Node) -> Node:
+        if node in self.source.states:
+            return self.graph.call_function(torch.ops.aten.clone.default, (self.made[node],))
         inner: Any = node.args[0] if node in self.signature.coded else node
         made = self._use(inner)
         if node in self.signature.nhwc and not self._carries_nhwc(node):
@@ -250,4 +266,5 @@ def pack(
     edge = to_edge(
         program, constant_methods=dict(metadata) or None, compile_config=EdgeCompileConfig(_check_ir_validity=False)
     )
-    return edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=False))
+    passes: list[Any] = [InitializedMutableBufferPass([STATE])] if source.states else []
+    return edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=False, passes=passes))

@@ -12,7 +12,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import GraphModule, Node
 
 from tosaic.place import find_innermost
@@ -35,6 +35,8 @@ QDQ = frozenset(
     for verb in ("quantize", "dequantize")
     for grain in ("tensor", "channel")
 )
+
+_WRITE = OutputKind.BUFFER_MUTATION
 
 #: they hold by construction once shapes and dtypes are fixed
 ASSERTIONS = frozenset({"aten._assert_tensor_metadata.default"})
@@ -75,11 +77,17 @@ def bind(node: Node) -> dict[str, Any]:
 
 @dataclass(eq=False)
 class Source:
-    """A graph with its constants. A constant without data (a fake program) is given plausible numbers."""
+    """A graph with its constants. A constant without data (a fake program) is given plausible numbers.
+
+    states    the buffers that the program writes to: what they start with, and the node whose result is written
+    returned  what the model gives back, without what is written to its buffers
+    """
 
     graph: torch.fx.Graph
     constants: dict[Node, torch.Tensor]
     inputs: list[Node]
+    states: dict[Node, tuple[torch.Tensor, Node]] = field(default_factory=dict)
+    returned: Any = None
     invented: bool = False
     _types: dict[Node, Any] = field(default_factory=dict)
 
@@ -87,13 +95,20 @@ class Source:
     def of_program(program: ExportedProgram, real: ExportedProgram | None = None) -> Source:
         """`real` supplies the data where `program` holds fake tensors."""
         signature = program.graph_signature
-        mutated = set(signature.buffers_to_mutate.values())
         placeholders = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
         source = Source(program.graph, {}, [])
+        results: Any = source.output().args[0]
+        named = list(zip(signature.output_specs, results, strict=True))
+        writes = {result.target: node for result, node in named if result.kind is _WRITE}
+        source.returned = tuple(node for result, node in named if result.kind is not _WRITE)
         for spec in signature.input_specs:
             node = placeholders[spec.arg.name]
-            if spec.kind is InputKind.USER_INPUT or spec.target in mutated or spec.kind is InputKind.TOKEN:
+            if spec.kind is InputKind.USER_INPUT or spec.kind is InputKind.TOKEN:
                 source.inputs.append(node)
+                continue
+            if spec.target in writes:
+                start = _lookup(program, spec.target)
+                source.states[node] = (_invent(node.meta["val"]) if start is None else start, writes[spec.target])
                 continue
             tensor = _lookup(program, spec.target)
             if tensor is None or _is_fake(tensor):
@@ -107,6 +122,7 @@ class Source:
     def of_module(module: GraphModule) -> Source:
         """The graph of `export().module()` and of `convert_pt2e`: parameters are get_attr nodes."""
         source = Source(module.graph, {}, [])
+        source.returned = source.output().args[0]
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 source.inputs.append(node)

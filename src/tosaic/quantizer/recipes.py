@@ -9,6 +9,8 @@ import torch
 from torchao.quantization import pt2e
 from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
+from tosaic.errors import Invalid
+
 
 @dataclass(frozen=True, eq=True)
 class QuantizationConfig:
@@ -53,6 +55,10 @@ def get_symmetric_quantization_config(
 ) -> QuantizationConfig:
     """int8 weights around zero, per channel or per tensor, and int8 activations with a zero point."""
     if is_dynamic:
-        raise NotImplementedError("Ethos-U has no dynamic quantisation: calibrate with sample inputs instead")
+        raise Invalid(
+            "there is no dynamic quantisation",
+            why="no target measures ranges while it runs",
+            fix="leave out `is_dynamic=True`, and calibrate with sample inputs",
+        )
     activation = _activation(torch.int8, act_qmin, act_qmax, torch.per_tensor_affine, is_qat, eps)
     return QuantizationConfig(activation, activation, _weight(weight_qmin, weight_qmax, is_per_channel, is_qat))

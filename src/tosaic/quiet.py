@@ -1,0 +1,50 @@
+"""Keeps other packages' notes to their developers away from users; Tosaic's own warnings stay."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import ModuleType
+
+#: packages whose warnings a user can do nothing about
+_OTHERS = r"(torch|torchao|torchvision|executorch|numpy|sympy|pydantic)(\.|$)"
+_LOGGERS = ("torch", "torchao", "executorch")
+
+
+def silence() -> None:
+    """From now on, hide what is no error of these packages; TORCH_LOGS still brings torch's log back."""
+    for category in (DeprecationWarning, FutureWarning, PendingDeprecationWarning):
+        warnings.simplefilter("ignore", category)
+    warnings.filterwarnings("ignore", module=_OTHERS)
+    for name in _LOGGERS:
+        if name != "torch" or "TORCH_LOGS" not in os.environ:
+            logging.getLogger(name).setLevel(logging.ERROR)
+
+
+@contextmanager
+def quiet() -> Generator[None]:
+    """The same for a while."""
+    levels = {name: logging.getLogger(name).level for name in _LOGGERS}
+    with warnings.catch_warnings():
+        silence()
+        try:
+            yield
+        finally:
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)
+
+
+def import_quietly(name: str) -> ModuleType:
+    """Import a module; torch sets the level of its logger meanwhile, so all below an error is off."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module(name)
+    finally:
+        logging.disable(before)

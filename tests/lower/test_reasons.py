@@ -1,0 +1,107 @@
+"""The words and places of reasons, through both Python doors."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any
+
+import pytest
+import torch
+from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+from torch import nn
+
+import tosaic
+from tosaic.api import export, quantize
+from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
+from tosaic.lower.reason import Reason
+from tosaic.place import describe_place
+
+
+class Cut(nn.Module):
+    """Two layers around an operator that no NPU has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
+        self.last = nn.Conv2d(4, 2, 1)
+
+    def forward(self, t: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.cumsum(self.body(t), 1))
+
+
+X = torch.randn(1, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+LINE = f"{__file__}:{inspect.getsourcelines(Cut.forward)[1] + 1}"
+
+
+def compile_front(model: nn.Module) -> tuple[Reason, ...]:
+    return tosaic.compile(model.eval(), (X,), "ethos-u55-128").reasons
+
+
+def compile_edge(model: nn.Module) -> tuple[Reason, ...]:
+    module = quantize(export(model.eval(), (X,)), [(X,)])
+    partitioner = EthosUPartitioner(EthosUCompileSpec("ethos-u55-128"))
+    config = EdgeCompileConfig(_check_ir_validity=False)
+    to_edge_transform_and_lower(torch.export.export(module, (X,)), partitioner=[partitioner], compile_config=config)
+    return partitioner.reasons
+
+
+DOORS = pytest.mark.parametrize("door", [compile_front, compile_edge])
+
+
+@DOORS
+def test_every_reason_has_the_users_line_and_the_module(door: Any) -> None:
+    reasons = door(Cut())
+    assert {r.where for r in reasons} == {LINE}
+    assert next((r.op, r.module, r.layer) for r in reasons if not r.border) == ("aten.cumsum.default", "", "Cut")
+    assert {(r.module, r.layer) for r in reasons if r.border} >= {("body.0", "Conv2d"), ("last", "Conv2d")}
+
+
+@DOORS
+def test_a_sequential_alone_names_its_layer(door: Any) -> None:
+    reasons = door(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Sequential(nn.ReLU(), nn.Sigmoid())))
+    places = [describe_place(reason.where, reason.module, reason.layer) for reason in reasons]
+    assert [place.partition(":")[0] for place in places] == [
+        "model.0 (Conv2d) at torch/nn/modules/conv.py",
+        "model.1.1 (Sigmoid) at torch/nn/modules/activation.py",
+    ]
+
+
+def test_a_quantise_in_the_middle_names_the_operator_before_it() -> None:
+    reasons = compile_front(Cut())
+    first, last = [r for r in reasons if ".quantize_per_tensor" in r.op]
+    assert first.fix == 'compile with `io="int8"` to feed the NPU directly'
+    assert last.why.startswith("it takes the float result of `cumsum` (aten.cumsum.default)")
+    assert last.fix == "for `cumsum`: replace the operator, or leave it on the CPU"
+    (out,) = [r for r in reasons if ".dequantize" in r.op and "cumsum" in r.why]
+    assert out.fix == "for `cumsum`: replace the operator, or leave it on the CPU"
+
+
+@DOORS
+def test_one_result_of_several_goes_with_its_operator(door: Any) -> None:
+    class Sort(nn.Module):
+        def forward(self, t: torch.Tensor) -> Any:
+            numbers, order = torch.sort(t * 2.0, -1)
+            return numbers * 3.0, order
+
+    ops = [r.op for r in door(Sort()) if not r.border]
+    assert "getitem" not in ops
+    assert "aten.sort.default" in ops
+
+
+def test_the_front_door_logs_its_reasons() -> None:
+    said: list[logging.LogRecord] = []
+    handler, logger = logging.Handler(), logging.getLogger("tosaic")
+    handler.emit = said.append
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        reasons = compile_front(Cut())
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+    assert len(said) == len(reasons)
+    assert {record.levelno for record in said} == {logging.DEBUG, logging.INFO}
+    place = describe_place(LINE, "", "Cut")
+    assert any(f"cumsum (aten.cumsum.default) at {place} stays on the CPU" in record.getMessage() for record in said)
