@@ -12,7 +12,7 @@ from tosaic.lower import arith
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Tensor, of_array
 from tosaic.ops._registry import composite, op
-from tosaic.ops._samples import F, call, f32, module, nn
+from tosaic.ops._samples import F, Sample, call, f32, module, nn, torch
 from tosaic.quantizer.qparams import QParams
 from tosaic.tosa.ir import DType
 
@@ -276,5 +276,79 @@ composite(
         module(lambda: _shifted(nn.RMSNorm(17, eps=0.1)), f32(3, 4, 17)),
         module(lambda: _shifted(nn.RMSNorm((4, 5))), f32(1, 3, 4, 5)),
         module(lambda: nn.RMSNorm(64, elementwise_affine=False), f32(1, 2, 64)),
+    ],
+)
+
+
+def _spread(aten: Any, x: Any, dim: Any, divisor: float, keepdim: bool) -> Any:
+    """The variance: a mean of squares, as often as the divisor asks for."""
+    dims = list(range(len(aten.shape(x)))) if dim is None or dim == [] else [dim] if isinstance(dim, int) else list(dim)
+    count = math.prod(aten.shape(x)[d] for d in dims)
+    if count <= divisor:
+        raise Unsupported("the variance of so few numbers is infinite", "take it over more of them")
+    centred = aten("sub.Tensor", x, aten("mean.dim", x, dims, True))
+    variance = aten("mean.dim", aten("mul.Tensor", centred, centred), dims, keepdim)
+    return aten("mul.Tensor", variance, count / (count - divisor)) if divisor else variance
+
+
+def _expand_var(
+    aten: Any, self: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, correction: Any = None
+) -> Any:
+    return _spread(aten, self, dim, float(unbiased) if correction is None else float(correction), keepdim)
+
+
+def _expand_std(aten: Any, self: Any, **how: Any) -> Any:
+    return aten("sqrt.default", _expand_var(aten, self, **how))
+
+
+def _samples_spread(name: str) -> list[Sample]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return lambda x: getattr(torch, name)(x, *args, **kwargs)
+
+    return [
+        call(run(-1), f32(2, 17)),
+        call(run((2, 3), keepdim=True), f32(1, 5, 6, 7)),
+        call(run(1, unbiased=False), f32(3, 8, 5)),
+        call(run(dim=(0, 1), correction=2), f32(4, 6)),
+        call(run(), f32(3, 4)),
+    ]
+
+
+composite(
+    "var",
+    "aten.var.default",
+    "aten.var.dim",
+    "aten.var.correction",
+    expand=_expand_var,
+    samples=lambda: _samples_spread("var"),
+)
+composite(
+    "std",
+    "aten.std.default",
+    "aten.std.dim",
+    "aten.std.correction",
+    expand=_expand_std,
+    samples=lambda: _samples_spread("std"),
+)
+
+
+def _expand_vector_norm(
+    aten: Any, self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Any:
+    dims = list(range(len(aten.shape(self)))) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    if dtype is not None or ord not in (1, 2):
+        return None
+    powers = aten("mul.Tensor", self, self) if ord == 2 else aten("abs.default", self)
+    total = aten("sum.dim_IntList", powers, dims, keepdim)
+    return aten("sqrt.default", total) if ord == 2 else total
+
+
+composite(
+    "vector_norm",
+    "aten.linalg_vector_norm.default",
+    expand=_expand_vector_norm,
+    samples=lambda: [
+        call(lambda x: torch.linalg.vector_norm(x, dim=-1), f32(3, 8)),
+        call(lambda x: torch.linalg.vector_norm(x, 1, dim=(1, 2), keepdim=True), f32(2, 4, 5)),
     ],
 )

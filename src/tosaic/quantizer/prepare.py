@@ -17,7 +17,7 @@ from tosaic.lower.source import bind, overload, torch_op
 from tosaic.ops._registry import registry
 from tosaic.tosa.ir import Array
 
-_KEPT_META = ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack", "from_node", "seq_nr")
+KEPT_META = ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack", "from_node", "seq_nr")
 
 
 def strip_guards(module: GraphModule) -> None:
@@ -69,7 +69,7 @@ class Emitter:
         packet, _, variant = name.partition(".")
         target = getattr(getattr(torch.ops.aten, packet), variant)
         new = self.module.graph.call_function(target, args, kwargs)
-        for key in _KEPT_META:
+        for key in KEPT_META:
             if key in self.node.meta:
                 new.meta[key] = self.node.meta[key]
         new.meta["val"] = self._type(target, args, kwargs)
@@ -166,7 +166,7 @@ def expand_composites(module: GraphModule, wanted: Callable[[Node], bool]) -> No
         changed = False
         for node in list(module.graph.nodes):
             record = registry().find(overload(node)) if node.op == "call_function" else None
-            if record is None or record.expand is None or not wanted(node) or not _is_float(node):
+            if record is None or record.expand is None or not wanted(node) or not is_float(node):
                 continue
             with module.graph.inserting_before(node):
                 try:
@@ -182,7 +182,7 @@ def expand_composites(module: GraphModule, wanted: Callable[[Node], bool]) -> No
     module.graph.eliminate_dead_code()
 
 
-def _is_float(node: Node) -> bool:
+def is_float(node: Node) -> bool:
     value = node.meta.get("val")
     value = value[0] if isinstance(value, (tuple, list)) and value else value
     return isinstance(value, torch.Tensor) and value.is_floating_point()
@@ -191,7 +191,7 @@ def _is_float(node: Node) -> bool:
 def lift_numbers(module: GraphModule) -> None:
     """Make the number in `x * 2` a buffer, so that every dialect finds it under the same name."""
     for node in list(module.graph.nodes):
-        if node.op != "call_function" or not _is_float(node) or not hasattr(torch_op(node), "_schema"):
+        if node.op != "call_function" or not is_float(node) or not hasattr(torch_op(node), "_schema"):
             continue
         for index, argument in enumerate(torch_op(node)._schema.arguments):
             if index >= len(node.args) or str(argument.type) != "Tensor":

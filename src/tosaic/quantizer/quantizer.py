@@ -17,6 +17,7 @@ from tosaic.ethosu.compile_spec import EthosUCompileSpec
 from tosaic.lower.source import bind, module_stack, overload, torch_op
 from tosaic.ops._registry import Record, registry
 from tosaic.quantizer import prepare
+from tosaic.quantizer.decompose import decompose
 from tosaic.tosa.compile_spec import TosaCompileSpec
 from tosaic.tosa.spec import Specification
 from tosaic.vgf.compile_spec import VgfCompileSpec
@@ -61,6 +62,7 @@ class TosaQuantizer(pt2e.Quantizer):
         """Bring the graph into the form that is annotated; parameters stay parameters."""
         prepare.strip_guards(model)
         prepare.make_functional(model)
+        decompose(model, lambda n: self._config(n) is not None)
         prepare.fold_constants(model)
         prepare.expand_composites(model, lambda n: self._config(n) is not None)
         prepare.lift_numbers(model)
