@@ -77,6 +77,14 @@ def test_a_quantise_in_the_middle_names_the_operator_before_it() -> None:
     assert out.fix == "for `cumsum`: replace the operator, or leave it on the CPU"
 
 
+def test_quantise_and_dequantise_around_a_refused_operator_point_to_it() -> None:
+    model = nn.Conv2d(3, 3, 3, stride=4, padding=2, groups=3)
+    left = {r.op.split(".")[1]: r for r in compile_front(model) if not r.border}
+    why = left.pop("conv2d").why
+    assert why
+    assert {r.why for r in left.values()} == {"it belongs to `conv2d` (aten.conv2d.default), which is on the CPU"}
+
+
 @DOORS
 def test_one_result_of_several_goes_with_its_operator(door: Any) -> None:
     class Sort(nn.Module):

@@ -131,7 +131,8 @@ def build(
                 nodes = error.nodes if len(error.nodes) == 1 else _search(source, region, spec)
                 for node in nodes:
                     refused[node] = Unsupported(
-                        f"{error.tool}: {error.why or error.what}", "see `tosaic ops` for the target's limits"
+                        f"{error.tool}: {error.why or error.what}",
+                        f"`tosaic ops {spec.target.name}` lists the limits that are known",
                     )
                 if len(refused) > allowed or not nodes:
                     raise

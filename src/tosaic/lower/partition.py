@@ -125,11 +125,6 @@ def _escape(node: Node, outside: Sequence[Node], narrow: bool) -> Unsupported:
     user = outside[0]
     if narrow:
         return Unsupported("its result is int64, which the target has no type for", "cast the result to int32")
-    if user.op == "output":
-        return Unsupported(
-            "its result leaves the model in float",
-            'compile with `io="int8"`, or quantise the output of the model',
-        )
     return FloatResult(user)
 
 

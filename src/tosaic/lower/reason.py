@@ -10,7 +10,7 @@ from typing import Any
 from torch.fx import Node
 
 from tosaic.errors import FloatInput, Unsupported
-from tosaic.lower.source import ASSERTIONS, QDQ, find_module, overload, source_line
+from tosaic.lower.source import ASSERTIONS, QDQ, find_module, origin, overload, source_line
 from tosaic.place import describe_place
 
 _log = logging.getLogger("tosaic")
@@ -35,10 +35,15 @@ class Reason:
 
 
 class FloatResult(Unsupported):
-    """A node gives float numbers to an operator on the CPU."""
+    """A node gives float numbers to an operator on the CPU, or to the caller."""
 
     def __init__(self, user: Node) -> None:
-        super().__init__(f"its result is needed in float by {_name(user)}, which is on the CPU")
+        if user.op == "output":
+            super().__init__(
+                "its result leaves the model in float", 'compile with `io="int8"`, or quantise the output of the model'
+            )
+        else:
+            super().__init__(f"its result is needed in float by {_name(user)}, which is on the CPU")
         self.user = user
 
 
@@ -57,15 +62,16 @@ def explain(out: Mapping[Node, Unsupported]) -> dict[Node, Reason]:
 def _reason(node: Node, error: Unsupported, out: Mapping[Node, Unsupported]) -> Reason:
     if overload(node) == "getitem":
         node = node.all_input_nodes[0]
-    why, fix = error.what, error.fix
-    giver = _find_giver(node, out) if isinstance(error, FloatInput) else None
-    if giver is not None:
-        why = f"it takes the float result of {_name(giver)}, which is on the CPU"
-        fix = _mend(giver, out)
+    why, fix, border = error.what, error.fix, _is_border(node, out)
+    owner, giver = origin(node), _find_giver(node, out)
+    if isinstance(error, FloatInput | FloatResult) and not border and owner is not node and owner in out:
+        why, fix = f"it belongs to {_name(owner)}, which is on the CPU", _mend(owner, out)
+    elif isinstance(error, FloatInput) and giver is not None:
+        why, fix = f"it takes the float result of {_name(giver)}, which is on the CPU", _mend(giver, out)
     elif not fix and isinstance(error, FloatResult) and error.user in out:
         fix = _mend(error.user, out)
     path, layer = find_module(node)
-    return Reason(node.name, overload(node), why, fix, source_line(node), path, layer, _is_border(node, out))
+    return Reason(node.name, overload(node), why, fix, source_line(node), path, layer, border)
 
 
 def _name(node: Node) -> str:

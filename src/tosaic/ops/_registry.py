@@ -41,13 +41,16 @@ FAMILIES = (
 )
 
 
+NPU_FAMILIES = ("u55", "u65", "u85")
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """One sentence that is the check, the reason in a report, and a line of the manual."""
 
     sentence: str
     holds: Callable[[Lowering, Mapping[str, Any]], bool]
-    families: tuple[str, ...] = ("u55", "u65", "u85", "vgf", "tosa")
+    families: tuple[str, ...] = (*NPU_FAMILIES, "vgf", "tosa")
     fix: str = ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from tosaic.errors import Unsupported
 from tosaic.lower import arith
 from tosaic.lower.lowering import NHWC, Lowering
 from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
-from tosaic.ops._registry import op
+from tosaic.ops._registry import NPU_FAMILIES, Limit, op
 from tosaic.ops._rules import pair
 from tosaic.ops._samples import Sample, f32, module, nn
 from tosaic.quantizer.qparams import QParams
@@ -232,6 +233,36 @@ def convolve(
     return lo.reshape(out, shape if x.rank == weight.rank else shape[1:])
 
 
+def _fits_strides(lo: Lowering, a: Mapping[str, Any]) -> bool:
+    """Whether every stride above 3, along a dimension with several results, is one that Vela has a form for."""
+    x, kernel = a["input"], a["weight"].shape[2:]
+    if a.get("transposed") or len(kernel) > 2:
+        return True
+    stride, dilation = pair(a["stride"]), pair(a["dilation"])
+    pad = (0, 0) if isinstance(a["padding"], str) else pair(a["padding"])
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=False)]
+    if reach == list(kernel) and not a["groups"] == x.shape[-1 - len(kernel)] > 1:
+        return True
+    sizes = zip(x.shape[-len(kernel) :], reach, stride, pad, strict=False)
+    return all(step <= 3 or size + 2 * p < wide + step for size, wide, step, p in sizes)
+
+
+LIMITS = (
+    Limit(
+        "Ethos-U55 and Ethos-U65 take strides above 3 only in convolutions that are neither depthwise nor dilated",
+        _fits_strides,
+        ("u55", "u65"),
+        "use strides of at most 3, or an Ethos-U85",
+    ),
+    Limit(
+        "an Ethos-U takes at most 65536 input channels or features",
+        lambda lo, a: bool(a.get("transposed")) or a["weight"].shape[1] <= 1 << 16,
+        NPU_FAMILIES,
+        "divide them between several layers and add the results",
+    ),
+)
+
+
 def _samples_conv2d() -> list[Sample]:
     def conv(*args: Any, **kwargs: Any) -> Any:
         return lambda: nn.Conv2d(*args, **kwargs)
@@ -261,7 +292,7 @@ def _samples_conv2d() -> list[Sample]:
     ]
 
 
-@op("conv2d", "aten.conv2d.default", "aten.conv2d.padding", quant="weight", samples=_samples_conv2d)
+@op("conv2d", "aten.conv2d.default", "aten.conv2d.padding", quant="weight", limits=LIMITS, samples=_samples_conv2d)
 def conv2d(
     lo: Lowering,
     input: Tensor,
@@ -280,6 +311,7 @@ def conv2d(
     "aten.conv1d.default",
     "aten.conv1d.padding",
     quant="weight",
+    limits=LIMITS,
     samples=lambda: [
         module(lambda: nn.Conv1d(3, 8, 3), f32(1, 3, 12)),
         module(lambda: nn.Conv1d(3, 17, 5, stride=2, padding=2), f32(3, 3, 12)),

@@ -15,7 +15,7 @@ from tosaic.lower.tensor import Tensor, of_array, of_value
 from tosaic.ops._registry import op
 from tosaic.ops._rules import pair
 from tosaic.ops._samples import Sample, f32, module, nn
-from tosaic.ops.conv import as_2d, batched, convolution, convolve
+from tosaic.ops.conv import LIMITS, as_2d, batched, convolution, convolve
 from tosaic.quantizer.qparams import QParams
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.ir import Array, DType, Value
@@ -314,7 +314,7 @@ def conv_transpose1d(
     return _convolve_transposed(lo, input, weight, bias, stride, padding, output_padding, dilation, groups)
 
 
-@op("convolution", "aten.convolution.default", quant="weight")
+@op("convolution", "aten.convolution.default", quant="weight", limits=LIMITS)
 def convolution_any(
     lo: Lowering,
     input: Tensor,

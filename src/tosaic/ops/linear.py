@@ -12,6 +12,7 @@ from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Tensor, broadcast, of_value
 from tosaic.ops._registry import composite, op
 from tosaic.ops._samples import Sample, call, f32, module, nn, torch
+from tosaic.ops.conv import LIMITS
 from tosaic.quantizer.qparams import accumulator
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.ir import DType
@@ -94,7 +95,7 @@ def _samples_linear() -> list[Sample]:
     ]
 
 
-@op("linear", "aten.linear.default", quant="weight", samples=_samples_linear)
+@op("linear", "aten.linear.default", quant="weight", limits=LIMITS[1:], samples=_samples_linear)
 def linear(lo: Lowering, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return fully_connected(lo, input, weight, bias)
 
