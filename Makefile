@@ -47,6 +47,7 @@ test-all: setup
 
 bench: setup
 	$(BIN)/python bench/run.py
+	$(BIN)/python bench/vgf.py
 
 bench-quick: setup
 	$(BIN)/python bench/run.py --quick --out out/bench

@@ -110,19 +110,20 @@ def write_markdown(report: Mapping[str, Any]) -> str:
         f"Python {machine['python']}. {tools}.",
         "![cycles](cycles.svg)\n\n![compile time](compile.svg)",
         "## Goals",
-        _write_table(GOAL_TITLES, make_goal_lines(report)),
+        write_table(GOAL_TITLES, make_goal_lines(report)),
     ]
     means = make_mean_lines(report)
     if means:
-        parts += ["## Means of ours / peer's", _write_table(MEAN_TITLES, means)]
+        parts += ["## Means of ours / peer's", write_table(MEAN_TITLES, means)]
     for (model, target), columns in group(report["rows"]).items():
-        parts += [f"## {model}, {target}", _write_table(TITLES, make_lines(columns))]
+        parts += [f"## {model}, {target}", write_table(TITLES, make_lines(columns))]
         parts.append("\n".join(f"* {note}" for note in make_notes(columns)))
     parts += ["## How it was measured", "\n".join(f"* {line}" for line in _describe(c))]
     return "\n\n".join(parts) + "\n"
 
 
-def _write_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def write_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
     rows = [titles, ["---"] * len(titles), *lines]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 

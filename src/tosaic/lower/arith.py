@@ -11,10 +11,11 @@ import numpy as np
 
 from tosaic.errors import Unsupported
 from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.tensor import Tensor, of_value, with_value
+from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
 from tosaic.quantizer.qparams import QParams, accumulator, quantize
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.build import Builder
+from tosaic.tosa.encode import encode
 from tosaic.tosa.ir import Array, DType, Value
 
 Binary = Callable[[Builder, Value, Value], Value]
@@ -36,7 +37,9 @@ def total(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: b
         alpha, subtract = -alpha, not subtract
     op: Binary = tosa.sub if subtract else tosa.add
     if x.q is None and y.q is None:
-        if alpha != 1.0:
+        if alpha != 1.0 and y.is_const:
+            y = of_array(encode(y.real() * alpha, y.dtype), y.dtype)
+        elif alpha != 1.0:
             y = plain(lo, lambda b, u, v: tosa.mul(b, u, v), y, lo.scalar(alpha, y))
         return plain(lo, op, x, y)
     x, y = lo.codes(x, "first operand"), lo.codes(y, "second operand")
@@ -248,8 +251,8 @@ def _sum_by_conv(lo: Lowering, x: Tensor, axes: list[int]) -> Tensor | None:
     elif axes and math.prod(shape[: axes[-1] + 1]) == size:
         high = _divide(size)
         image = lo.emit(lo.reshape(of_value(x.value), (1, high, size // high, math.prod(shape[axes[-1] + 1 :]))))
-        if lo.target.is_npu and high < size >= 16:
-            # A window as large as the image keeps most of the NPU idle. Sums of a column fit 16 bits.
+        if _sums_twice(lo, size, high):
+            # Sums of a column fit 16 bits.
             value = _sum_window(lo, image, (high, 1), x.q.zp)
             value = _sum_window(lo, lo.rescale(value, DType.I16, [1.0]), (1, size // high))
         elif max(high, size // high) <= _KERNEL:
@@ -264,6 +267,11 @@ def _sum_by_conv(lo: Lowering, x: Tensor, axes: list[int]) -> Tensor | None:
     if value.shape != kept and x.perm != tuple(range(rank)):
         value = lo.emit(lo.reshape(of_value(value), kept))
     return Tensor(value.shape, value.dtype, value, perm=x.perm if value.rank == rank else tuple(range(value.rank)))
+
+
+def _sums_twice(lo: Lowering, size: int, high: int) -> bool:
+    """Whether to sum columns and then rows: a window as large as the image keeps most of the NPU idle."""
+    return lo.target.is_npu and high < size >= 16
 
 
 def _divide(size: int) -> int:
