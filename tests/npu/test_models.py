@@ -10,13 +10,14 @@ import build as samples
 import numpy as np
 import pytest
 
-from tosaic import zoo
+from tosaic import npu, zoo
 from tosaic.lower.partition import partition
 from tosaic.lower.program import lower
 from tosaic.lower.source import Source
 from tosaic.ops._registry import registry
 from tosaic.rewrite import rewrite
 from tosaic.targets import ACCELERATORS, find
+from tosaic.tools import reference
 from tosaic.tosa.flatbuffer import serialize
 
 TARGETS = ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256")
@@ -39,13 +40,15 @@ def _regions(module: Any, target: str) -> list[tuple[bytes, Any]]:
 
 def _check(bench: Any, module: Any, draw: Any, places: Sequence[tuple[str, str]]) -> None:
     """Every delegate, on two inputs, in every place, with Vela's listing of its commands beside ours."""
-    made: dict[str, list[tuple[bytes, Any]]] = {}
-    for target, mode in places:
-        if target not in made:
-            made[target] = _regions(module, target)
-        for tosa, region in made[target]:
-            for seed in range(2):
-                bench.check(tosa, draw(region, seed), target, mode, LISTING)
+    for target in dict.fromkeys(target for target, _ in places):
+        for tosa, region in _regions(module, target):
+            inputs = [draw(region, seed) for seed in range(2)]
+            wanted = [reference.run(tosa, given) for given in inputs]
+            for mode in (mode for at, mode in places if at == target):
+                compiled = bench.compile(tosa, target, mode, LISTING)
+                assert npu.disassemble(compiled.cmd_data).splitlines() == bench.read_listing(compiled.log)
+                for given, outputs in zip(inputs, wanted, strict=True):
+                    bench.compare(compiled, given, outputs)
     bench.compile.cache_clear()
 
 
