@@ -124,24 +124,57 @@ def test_reads_of_what_nothing_wrote(bench: Any, patched: Patch) -> None:
     assert caught.value.address == 0
 
 
-def _sum_to(bias: int) -> graphs.Case:
+def _sum_to(bias: int, zero: int, dtype: DType) -> graphs.Case:
     """One number plus a bias."""
     b = Builder()
-    x, w = b.input(Type(DType.I8, (1, 1, 1, 1))), b.const(np.ones((1, 1, 1, 1), np.int8), DType.I8)
-    once = {"pad": (0, 0, 0, 0), "stride": (1, 1), "dilation": (1, 1)}
-    acc = ops.conv2d(b, x, w, b.const(np.array([bias]), DType.I32), acc_type=DType.I32, **once)
-    return graphs.Case(b.finish([ops.rescale(b, acc, DType.I32, multiplier=[1 << 30], shift=[30])]))
+    x, w = b.input(Type(dtype, (1, 1, 1, 1))), b.const(np.ones((1, 1, 1, 1), np.int8), DType.I8)
+    wide = dtype is DType.I16
+    acc_type = DType.I48 if wide else DType.I32
+    once = {"pad": (0, 0, 0, 0), "stride": (1, 1), "dilation": (1, 1), "acc_type": acc_type, "x_zp": zero}
+    acc = ops.conv2d(b, x, w, b.const(np.array([bias]), acc_type), **once)
+    one, out = (14, dtype) if wide else (30, DType.I32)
+    return graphs.Case(b.finish([ops.rescale(b, acc, out, multiplier=[1 << one], shift=[one], scale32=not wide)]))
 
 
-@pytest.mark.parametrize("target", [U55, U85])
-@pytest.mark.parametrize(("bias", "given"), [((1 << 31) - 1, 1), (-(1 << 31), -1), ((1 << 31) - 100, 100)])
-def test_sums_that_overflow(bench: Any, target: str, bias: int, given: int) -> None:
-    compiled = bench.compile(_sum_to(bias).tosa, target)
-    just = given - (1 if given > 0 else -1)
-    (largest,) = bench.run(compiled, [np.full((1, 1, 1, 1), just, np.int8)])
-    assert largest.reshape(-1).tolist() == [bias + just]
+@pytest.mark.parametrize(("target", "bits"), [(U55, 32), (U85, 32), (U55, 40), (U85, 48)])
+@pytest.mark.parametrize(("before", "given", "zero"), [(1, 1, 0), (1, -2, 0), (100, 100, 0), (128, 127, -1)])
+def test_sums_that_overflow(bench: Any, target: str, bits: int, before: int, given: int, zero: int) -> None:
+    """The bias is so far from what the accumulator just holds; one less than the given number is not too much."""
+    if bits > 32 and zero:
+        return
+    top = 1 << (bits - 1)
+    bias, just = (top - before, given - 1) if given > 0 else (before - top, given + 1)
+    dtype, numbers = (DType.I8, np.int8) if bits == 32 else (DType.I16, np.int16)
+    compiled = bench.compile(_sum_to(bias, zero, dtype).tosa, target)
+    (largest,) = bench.run(compiled, [np.full((1, 1, 1, 1), just, numbers)])
+    held = np.iinfo(largest.dtype)
+    assert largest.reshape(-1).tolist() == [max(held.min, min(held.max, bias + just - zero))]
     with pytest.raises(npu.Fault, match="an accumulator overflows"):
-        bench.run(compiled, [np.full((1, 1, 1, 1), given, np.int8)])
+        bench.run(compiled, [np.full((1, 1, 1, 1), given, numbers)])
+
+
+def test_memory_that_nobody_has(bench: Any) -> None:
+    for size in (1 << 31, -1):
+        with pytest.raises(npu.TooMuch, match="too much memory"):
+            _run(bench, "conv_1x1", U55, scratch_size=size)
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "index", "wrong", "message"),
+    [
+        ("gather", U85, 1, 10, "a DMA index lies outside 0 to 9"),
+        ("gather", U85, 1, -1, "a DMA index lies outside 0 to 9"),
+        ("shift_right_rounded", U55, 1, 32, "less than 0 or more than 31"),
+        ("shift_left", U85, 1, -1, "less than 0 or more than 31"),
+        ("divide", U85, 1, 0, "divided by zero"),
+    ],
+)
+def test_numbers_without_a_meaning(bench: Any, name: str, target: str, index: int, wrong: int, message: str) -> None:
+    case = graphs.make(name)
+    inputs = case.inputs()
+    inputs[index].reshape(-1)[-1] = wrong
+    with pytest.raises(npu.Fault, match=message):
+        bench.run(bench.compile(case.tosa, target), inputs)
 
 
 def _drop(cmd_data: bytes, opcode: int) -> bytes:

@@ -135,5 +135,8 @@ def test_wrong_inputs_are_refused(bench: Any) -> None:
         bench.run(compiled, [])
     with pytest.raises(Invalid, match="input 0 is int16"):
         bench.run(compiled, [case.inputs()[0].astype(np.int16)])
+    for wrong in (case.inputs()[0][:, :4], case.inputs()[0].view(np.int16)):
+        with pytest.raises(Invalid, match="the network takes"):
+            bench.run(compiled, [wrong])
     with pytest.raises(Invalid, match="1 bytes per element"):
         bench.run(compiled, case.inputs(), output_dtypes=["int16"])

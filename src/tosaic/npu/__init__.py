@@ -90,9 +90,10 @@ def run(
     """
     stream = parse(cmd_data)
     sizes = {SCRATCH_REGION: scratch_size, FAST_REGION: fast_scratch_size}
-    for io in (*input_io, *output_io):
-        if io.region not in (WEIGHT_REGION, SCRATCH_REGION, FAST_REGION):
-            sizes[io.region] = max(sizes.get(io.region, 0), io.offset + _count_bytes(io))
+    # Inputs and outputs may have regions of their own, each as large as the last byte says.
+    for region, end in sorted((io.region, io.offset + _count_bytes(io)) for io in (*input_io, *output_io)):
+        if region not in (WEIGHT_REGION, SCRATCH_REGION, FAST_REGION):
+            sizes[region] = end
     memory = _make_memory(stream, weight_data, sizes, check_uninitialised)
     _write_inputs(memory, inputs, input_io)
     execute(
@@ -171,11 +172,11 @@ def _write_inputs(memory: Memory, inputs: Sequence[npt.NDArray[np.generic]], ios
                 f"input {index} is {given}",
                 why=f"the network takes {list(io.shape)} with {io.elem_size} bytes each",
             )
-        memory.view(io.region, io.offset, (data.size,), (1,), "u1", 0, write=True)[...] = data
+        memory.view(io.region, io.offset, (data.size,), (1,), "u1", None, write=True)[...] = data
 
 
 def _read_output(memory: Memory, io: IO, dtype: np.dtype[np.generic]) -> Numbers:
     if dtype.itemsize != io.elem_size:
         raise Invalid(f"an output has {io.elem_size} bytes per element", why=f"{dtype} was asked for")
-    data = memory.read_bytes(io.region, io.offset, _count_bytes(io), 0)
+    data = memory.read_bytes(io.region, io.offset, _count_bytes(io), None)
     return data.view(dtype).reshape(io.shape).copy()

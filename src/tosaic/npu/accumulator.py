@@ -28,7 +28,7 @@ def finish(output: Output, memory: Memory, sums: Numbers, first_row: int) -> Non
     if op.family is Family.U85:
         sums = _add_before(op, memory, sums, first_row)
         if op.name("ACC_FORMAT", "acc_output") == "DISABLE":
-            _keep(output, memory, sums, first_row)
+            _keep(output, memory, sums)
             return
     output.finish(memory, sums, first_row)
 
@@ -40,21 +40,18 @@ def _add_before(op: Op, memory: Memory, sums: Numbers, first_row: int) -> Number
             source = read_map(op, "IFM2")
             before = memory.load(source, Shape(rows, columns, depth), first_row).astype(np.int64) - source.zero_point
         case "KEEP":
-            kept = memory.sums
-            if kept is None or kept.shape[1:] != (columns, depth) or len(kept) < first_row + rows:
+            before = memory.sums
+            if before is None or before.shape != sums.shape:
                 raise Fault("the accumulators hold no sums of this shape", offset=op.offset)
-            before = kept[first_row : first_row + rows]
         case _:
             return sums
     return sums.astype(np.int64) + before
 
 
-def _keep(output: Output, memory: Memory, sums: Numbers, first_row: int) -> None:
+def _keep(output: Output, memory: Memory, sums: Numbers) -> None:
     """Leave the sums where they are: that only works if the whole output is one block."""
-    op, shape = output.op, output.shape
-    block = Shape(*(op.get(f"OFM_BLK_{axis}_M1") + 1 for axis in ("HEIGHT", "WIDTH", "DEPTH")))
-    if shape.height > block.height or shape.width > block.width or shape.depth > block.depth:
+    op = output.op
+    block = [op.get(f"OFM_BLK_{axis}_M1") + 1 for axis in ("HEIGHT", "WIDTH", "DEPTH")]
+    if sums.shape != tuple(output.shape) or np.greater(sums.shape, block).any():
         raise op.unknown("ACC_FORMAT", "acc_output", "the output does not fit the accumulators")
-    if first_row == 0 or memory.sums is None:
-        memory.sums = np.zeros(tuple(shape), np.int64)
-    memory.sums[first_row : first_row + len(sums)] = sums
+    memory.sums = sums.astype(np.int64)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from tosaic.npu.accumulator import count_bits, finish
 from tosaic.npu.errors import Fault, TooMuch, UnknownField
 from tosaic.npu.memory import Memory, Numbers
-from tosaic.npu.output import Scale, read_output
+from tosaic.npu.output import Output, read_output
 from tosaic.npu.record import FeatureMap, Kind, Op, Shape, Window, read_map, read_ofm_shape, read_window
 from tosaic.npu.registers import Family
 from tosaic.npu.weights import WeightCache, Weights, load_scales, load_weights
@@ -43,7 +42,7 @@ def run_conv(op: Op, memory: Memory, cache: WeightCache) -> None:
     for first, rows in output.pieces():
         padded = given.load(memory, first, rows, 0, dtype)
         values = compute(given, padded, weights.values.astype(dtype, copy=False), rows, ofm)
-        _check_sums(op, values, scales, reach)
+        _check_sums(output, values, reach)
         finish(output, memory, values, first)
 
 
@@ -105,13 +104,12 @@ def _sum_channels(given: Input, padded: Numbers, weights: Numbers, rows: int, of
     return total
 
 
-def _check_sums(op: Op, values: Numbers, scales: Scale | None, reach: int) -> None:
+def _check_sums(output: Output, values: Numbers, reach: int) -> None:
     """What an accumulator does when it overflows is not known."""
-    limit = 1 << (count_bits(op) - 1)
-    bias: npt.NDArray[np.int64] | int = 0 if scales is None else scales.bias
-    largest = int(np.max(np.abs(bias)))
-    if reach + largest < limit:
+    bias = output.scale.bias
+    bits = count_bits(output.op)
+    if (reach + int(np.abs(bias).max())) >> (bits - 1) == 0:
         return
-    sums = values.astype(np.int64) + bias
-    if sums.min() < -limit or sums.max() >= limit:
-        raise Fault("an accumulator overflows", offset=op.offset, why=f"it has {count_bits(op)} bits")
+    high = (values.astype(np.int64) + bias) >> (bits - 1)
+    if high.min() < -1 or high.max() > 0:
+        raise Fault("an accumulator overflows", offset=output.op.offset, why=f"it has {bits} bits")

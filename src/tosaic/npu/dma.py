@@ -30,35 +30,35 @@ class Transfer:
     gathers: bool
     scatters: bool
 
+    @property
+    def size(self) -> int:
+        return self.planes * self.rows * self.length
+
 
 def read_transfer(op: Op) -> Transfer:
     """What the DMA registers ask for."""
-    length = op.get("DMA0_LEN")
-    u85 = op.family is Family.U85
-    register = "DMA0_SRC_REGION" if u85 else "DMA0_DST_REGION"
-    dimensions = 1 + ("D1", "D2", "D3").index(op.name(register, "stride_mode"))
-    if not u85 and op.name("DMA0_SRC_REGION", "stride_mode") != "D1":
-        raise op.unknown("DMA0_SRC_REGION", "stride_mode", "a source with strides is not known")
+    mode = op.name("DMA0_SRC_REGION", "stride_mode")
+    u85, strided, deep = op.family is Family.U85, mode != "D1", mode == "D3"
+    if strided and not u85:
+        raise op.unknown("DMA0_SRC_REGION", "stride_mode", "a DMA with strides has not been seen in a stream")
     gathers = bool(u85 and op.get("DMA0_SRC_REGION", "idx_mode"))
     scatters = bool(u85 and op.get("DMA0_DST_REGION", "idx_mode"))
-    rows = op.get("DMA0_SIZE0") if dimensions > 1 or gathers or scatters else 1
-    planes = op.get("DMA0_SIZE1") if dimensions > 2 else 1
-    source_strides, target_strides = _read_strides(op, dimensions, length, rows, gathers, scatters)
-    if rows * planes * length > _MAX_BYTES:
-        raise TooMuch(f"a DMA of {rows * planes * length} bytes", offset=op.offset)
-    return Transfer(
+    found = Transfer(
         source=_read_region(op, "SRC"),
         source_start=op.get("DMA0_SRC"),
-        source_strides=source_strides,
+        source_strides=_read_strides(op, "SRC", strided or gathers, deep),
         target=_read_region(op, "DST"),
         target_start=op.get("DMA0_DST"),
-        target_strides=target_strides,
-        planes=planes,
-        rows=rows,
-        length=length,
+        target_strides=_read_strides(op, "DST", strided or scatters, deep),
+        planes=op.get("DMA0_SIZE1") if deep else 1,
+        rows=op.get("DMA0_SIZE0") if strided or gathers or scatters else 1,
+        length=op.get("DMA0_LEN"),
         gathers=gathers,
         scatters=scatters,
     )
+    if found.size > _MAX_BYTES:
+        raise TooMuch(f"a DMA of {found.size} bytes", offset=op.offset)
+    return found
 
 
 def _read_region(op: Op, side: str) -> int:
@@ -66,28 +66,15 @@ def _read_region(op: Op, side: str) -> int:
     return INTERNAL if internal else op.get(f"DMA0_{side}_REGION", "region")
 
 
-def _read_strides(
-    op: Op, dimensions: int, length: int, rows: int, gathers: bool, scatters: bool
-) -> tuple[tuple[int, int], tuple[int, int]]:
-    if op.family is not Family.U85:
-        row = length + _signed(op.get("DMA0_SKIP0")) if dimensions > 1 else length
-        plane = length * rows + _signed(op.get("DMA0_SKIP1")) if dimensions > 2 else 0
-        return (length, length * rows), (row, plane)
-    source = op.get("DMA0_SRC_STRIDE0") if dimensions > 1 or gathers else length
-    target = op.get("DMA0_DST_STRIDE0") if dimensions > 1 or scatters else length
-    source_plane = op.get("DMA0_SRC_STRIDE1") if dimensions > 2 else 0
-    target_plane = op.get("DMA0_DST_STRIDE1") if dimensions > 2 else 0
-    return (_signed(source), _signed(source_plane)), (_signed(target), _signed(target_plane))
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 40) if value >> 39 else value
+def _read_strides(op: Op, side: str, strided: bool, deep: bool) -> tuple[int, int]:
+    row, plane = (f"DMA0_{side}_STRIDE{axis}" for axis in "01")
+    return op.get(row) if strided else 0, op.get(plane) if deep else 0
 
 
 def run_dma(op: Op, memory: Memory) -> None:
     """Execute DMA_START."""
     transfer = read_transfer(op)
-    if transfer.rows * transfer.planes * transfer.length == 0:
+    if not transfer.size:
         return
     if transfer.gathers or transfer.scatters:
         _move_rows(op, memory, transfer)
@@ -104,11 +91,11 @@ def _move_rows(op: Op, memory: Memory, transfer: Transfer) -> None:
     """Rows whose place in the source or in the target is given by 32-bit indices."""
     if transfer.gathers and transfer.scatters:
         raise op.unknown("DMA0_DST_REGION", "idx_mode", "indices on both sides are not known")
-    skip = op.get("DMA0_IDX_SKIP1") if transfer.planes > 1 else 0
-    strides = (4 * transfer.rows + skip, 4)
+    if transfer.planes > 1 and op.get("DMA0_IDX_SKIP1"):
+        raise op.unknown("DMA0_IDX_SKIP1", why="no stream with a gap between its indices has been seen")
     shape = (transfer.planes, transfer.rows)
     region, start = op.get("DMA0_IDX_REGION"), op.get("DMA0_IDX")
-    index = memory.view(region, start, shape, strides, "<i4", op.offset, write=False).astype(np.int64)
+    index = memory.view(region, start, shape, (4 * transfer.rows, 4), "<i4", op.offset, write=False).astype(np.int64)
     limit = op.get("DMA0_IDX_MAX")
     if index.min() < 0 or index.max() > limit:
         raise Fault(f"a DMA index lies outside 0 to {limit}", offset=op.offset)

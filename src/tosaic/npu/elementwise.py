@@ -124,7 +124,7 @@ def _scale_input(op: Op, values: Numbers, name: str) -> Numbers:
     if factor == 1 and shift == 0:
         return values
     rounding = {"DOUBLE_SYMMETRIC": "double", "NATURAL": "natural"}[op.name(f"{name}_SCALE", "round_mode")]
-    return round_shift(values * factor, np.array(shift), rounding, values < 0)
+    return round_shift(values * factor, np.array(shift), rounding)
 
 
 def _scale_pair(op: Op, a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
@@ -142,14 +142,14 @@ def _scale_pair(op: Op, a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
     rounding = "double" if name == "DBL" else "natural"
     left = _LEFT_SHIFTS[bits]
     scaled, other = (a, b) if mode == "OPA_32" else (b, a)
-    scaled = round_shift(scaled * factor, np.array(shift), rounding, scaled < 0)
+    scaled = round_shift(scaled * factor, np.array(shift), rounding)
     other = other << left
     return (scaled, other) if mode == "OPA_32" else (other, scaled)
 
 
 def _shift(op: Op, a: Numbers, b: Numbers, mode: str) -> Numbers:
     """Shifts by 0 to 31; for an arithmetic one the output's rounding decides about the bits that are lost."""
-    if b.size and (b.min() < 0 or b.max() > 31):
+    if b.min() < 0 or b.max() > 31:
         raise Fault("a number is shifted by less than 0 or more than 31", offset=op.offset)
     if mode == "SHL":
         return _wrap(a << b)
@@ -160,8 +160,7 @@ def _shift(op: Op, a: Numbers, b: Numbers, mode: str) -> Numbers:
 
 def _divide(a: Numbers, b: Numbers) -> Numbers:
     """Division towards zero."""
-    quotient = np.abs(a) // np.abs(b)
-    return np.where((a < 0) != (b < 0), -quotient, quotient)
+    return np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
 
 
 def _wrap(a: Numbers) -> Numbers:

@@ -62,9 +62,19 @@ class Memory:
     accesses: list[Access] | None = None
 
     def view(
-        self, region: int, start: int, shape: Sequence[int], strides: Sequence[int], dtype: str, at: int, write: bool
+        self,
+        region: int,
+        start: int,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        dtype: str,
+        at: int | None,
+        write: bool,
     ) -> Numbers:
-        """The elements at these strides as an array on the memory itself, after all checks. `at` is for errors."""
+        """The elements at these strides as an array on the memory itself, after all checks.
+
+        `at` is the offset of the command, for errors.
+        """
         item = np.dtype(dtype).itemsize
         access = Access(region, start, (*shape, item), (*strides, 1), write)
         found = self._note(access, at)
@@ -80,7 +90,7 @@ class Memory:
             marks = True if taken.written is None else _at(taken.written, source).copy()
             _at(given.written, target)[...] = marks
 
-    def _note(self, access: Access, at: int) -> Region:
+    def _note(self, access: Access, at: int | None) -> Region:
         """The region of an access that is allowed."""
         found = self.regions.get(access.region)
         if found is None:
@@ -94,7 +104,7 @@ class Memory:
             self.accesses.append(access)
         return found
 
-    def _track(self, region: Region, access: Access, at: int) -> None:
+    def _track(self, region: Region, access: Access, at: int | None) -> None:
         assert region.written is not None
         marks = _at(region.written, access)
         if access.writes:
@@ -105,7 +115,7 @@ class Memory:
             first = low + int(np.argmin(region.written[low:high]))
             raise Uninitialised(region.name, first, missing, offset=at)
 
-    def read_bytes(self, region: int, start: int, size: int, at: int) -> Bytes:
+    def read_bytes(self, region: int, start: int, size: int, at: int | None) -> Bytes:
         """Consecutive bytes, as a view."""
         return self.view(region, start, (size,), (1,), "u1", at, write=False)
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tosaic.npu.errors import Fault, TooMuch, UnknownField
 from tosaic.npu.lut import Table, find_table
 from tosaic.npu.memory import Memory, Numbers
-from tosaic.npu.record import FeatureMap, Kind, Op, Shape, Storage, read_map, read_ofm_shape
+from tosaic.npu.record import FeatureMap, Op, Shape, Storage, read_map, read_ofm_shape
 from tosaic.npu.registers import Family
 
 #: An output this large is computed in pieces, each of about this many elements: what stays in the caches is fast.
@@ -40,7 +40,7 @@ class Output:
     op: Op
     target: FeatureMap
     shape: Shape
-    scale: Scale | None
+    scale: Scale
     low: int | None
     high: int | None
     table: Table | None
@@ -75,7 +75,7 @@ class Output:
 
     def _convert(self, values: Numbers) -> Numbers:
         zero = self.target.zero_point
-        if self.scale is None or self.scale.is_unit:
+        if self.scale.is_unit:
             values = values.astype(np.int64)
             if zero:
                 values += zero
@@ -90,34 +90,29 @@ def apply_scale(values: Numbers, scale: Scale, zero: int, op: Op) -> Numbers:
     """round((values + bias) * factor / 2**shift) + zero, as int64."""
     result = values.astype(np.int64)
     _check_product(result, scale, op)
+    result *= scale.factor
     if scale.rounding == "natural":
-        # One addition for bias, rounding and zero point: all three are exact under the shift.
-        result *= scale.factor
-        result += scale.bias * scale.factor + (1 << scale.shift >> 1) + (zero << scale.shift)
+        # As below, but faster: one addition for bias and rounding.
+        result += scale.bias * scale.factor + (1 << scale.shift >> 1)
         result >>= scale.shift
-        return result
-    result += scale.bias
-    result = round_shift(result * scale.factor, scale.shift, scale.rounding, result < 0)
+    else:
+        result = round_shift(result + scale.bias * scale.factor, scale.shift, scale.rounding)
     result += zero
     return result
 
 
-def round_shift(
-    product: npt.NDArray[np.int64], shift: npt.NDArray[np.int64], rounding: str, negative: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.int64]:
+def round_shift(product: npt.NDArray[np.int64], shift: npt.NDArray[np.int64], rounding: str) -> npt.NDArray[np.int64]:
     """product / 2**shift. Double rounding first rounds away from zero at bit 30, if so much is shifted away."""
     if rounding == "floor":
         return product >> shift
-    product = product + (1 << shift >> 1)
+    rounded = product + (1 << shift >> 1)
     if rounding == "double":
-        product += np.where(shift > 31, np.where(negative, -(1 << 30), 1 << 30), 0)
-    return product >> shift
+        rounded += (shift > 31) * (np.sign(product) << 30)
+    return rounded >> shift
 
 
 def _check_product(values: npt.NDArray[np.int64], scale: Scale, op: Op) -> None:
     """What 64 bits cannot hold the NPU may still hold: say so instead of giving wrong numbers."""
-    if values.size == 0:
-        return
     bias = int(np.abs(scale.bias).max())
     largest = max(-int(values.min()), int(values.max())) + bias
     if largest * int(np.abs(scale.factor).max()) >= 1 << 62:
@@ -146,13 +141,13 @@ def read_output(op: Op, memory: Memory, records: Scale | None) -> Output:
 _UNSCALED = frozenset({"MIN", "MAX", "SHR", "SHL", "CLZ"})
 
 
-def _read_scale(op: Op, records: Scale | None) -> Scale | None:
+def _read_scale(op: Op, records: Scale | None) -> Scale:
     if op.name("OFM_PRECISION", "scale_mode") == "PER_CHANNEL":
-        if records is None and not (op.kind is Kind.ELEMENTWISE and op.family is not Family.U85):
+        if records is not None:
+            return records
+        if op.family is Family.U85 or op.mode not in _UNSCALED:
             raise op.unknown("OFM_PRECISION", "scale_mode", f"{op.kind.name} has no scales per channel")
-        if records is None and op.mode not in _UNSCALED:
-            raise op.unknown("OFM_PRECISION", "scale_mode", f"{op.mode} has no scales per channel")
-        return records
+        return Scale(np.array(1), np.array(0), np.array(0), "natural")
     factor, shift = op.get("OFM_SCALE", "scale"), op.get("OFM_SCALE", "shift")
     return Scale(np.array(factor), np.array(shift), np.array(0), read_rounding(op))
 
