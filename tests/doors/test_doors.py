@@ -57,8 +57,14 @@ def test_models(model: str, target: str, quantised_zoo: Any) -> None:
     assert all("quantize_per_tensor" in name for name in left)
 
 
-def every_sample() -> list[tuple[str, int]]:
-    return [(n, i) for n, r in registry().records.items() for i, s in enumerate(r.samples()) if "INT" in s.flavours]
+#: exir decomposes this overload although the partitioner asks to keep it; export itself makes the other one, `vec`
+DECOMPOSED = ("upsample_bilinear2d", 14)
+
+
+def every_sample() -> list[Any]:
+    found = [(n, i) for n, r in registry().records.items() for i, s in enumerate(r.samples()) if "INT" in s.flavours]
+    differs = pytest.mark.xfail(strict=True, reason="exir decomposes it, whatever the partitioner says")
+    return [pytest.param(*one, marks=differs if one == DECOMPOSED else ()) for one in found]
 
 
 def check_sample(op: str, index: int, folder: Path) -> None:
