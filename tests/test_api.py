@@ -127,7 +127,7 @@ def test_no_calibration_is_said() -> None:
     [
         lambda x: (x * 2.0, x * 2.0),
         lambda x: (x, x + 1.0),
-        lambda x: [x + 1.0, None],
+        lambda x: [x + 1.0, None, 3],
         lambda x: {"a": x + 1.0, "b": torch.tanh(x)},
         lambda x: (x.split(2, 1)[0], x.split(2, 1)[1] * 3.0),
     ],
@@ -145,6 +145,48 @@ def test_outputs_of_every_form(function: Any) -> None:
     assert len(got) == len(want)
     for a, b in zip(got, want, strict=True):
         assert np.abs(a - b).max() <= 0.05 * np.abs(b).max()
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (lambda x: torch.cond(x.sum() > 0, lambda t: t * 2.0, lambda t: t - 1.0, (x,)), draw(2, 4)),
+        (lambda x: torch.fft.rfft(x).abs(), draw(8)),
+        (lambda x: torch.fft.rfft(x), draw(8)),
+        (lambda x: x * 2.0, draw(4).to(torch.float64)),
+        (lambda x: x * 2.0, draw(4).to(torch.float16)),
+        (lambda x: x * x, draw(1)[0]),
+        (lambda x: x + 1, torch.arange(4)),
+        (lambda x: x * x.max().item(), draw(2, 4)),
+        (lambda x: x, draw(4)),
+        (lambda x: torch.ones(3), draw(4)),
+    ],
+    ids=["cond", "spectrum", "complex", "double", "half", "number", "int64", "item", "input", "constant"],
+)
+@pytest.mark.parametrize("io", ["float", "int8"])
+def test_what_no_npu_has_runs_on_the_cpu(function: Any, x: torch.Tensor, io: str) -> None:
+    class Call(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return function(x)
+
+    program = tosaic.compile(Call().eval(), (x,), "ethos-u55-128", io=io)
+    assert all(r.why and r.where for r in program.reasons)
+    (given,), (left,) = program.inputs, program.outputs
+    (got,) = program.run(x if given.scale is None else to_codes(x, given))
+    real = got if left.scale is None else (got.astype(np.float32) - left.zero_point) * left.scale
+    want = function(x).numpy()
+    assert real.shape == want.shape
+    assert np.abs(real - want).max() <= 0.02 * max(np.abs(want).max(), 1e-3)
+    assert program.verify().ok
+
+
+def test_a_model_that_returns_nothing_is_refused() -> None:
+    class Nothing(nn.Module):
+        def forward(self, x: torch.Tensor) -> None:
+            x * 2.0
+
+    with pytest.raises(Invalid, match="returns no tensor"):
+        tosaic.compile(Nothing().eval(), (draw(4),))
 
 
 def test_one_tensor_for_two_inputs() -> None:

@@ -155,6 +155,8 @@ def compile(
     module, samples = _front(model, inputs, spec, calibration, quantizer, quantized, stages, notes)
     source = _source(module, inputs)
     signature = sign(source, io, layout)
+    if not signature.outputs:
+        raise Invalid("the model returns no tensor", fix="return the results at the end of forward")
     with stages.stage("compile"):
         built = build(source, spec, nhwc=signature.nhwc, codes=signature.codes) if delegate else _nothing(source)
     for one in built.delegates:
@@ -203,7 +205,10 @@ def _example(model: Any, example_inputs: Sequence[torch.Tensor] | None) -> tuple
     given: list[Any] = list(example_inputs)
     for i, x in enumerate(given):
         if not isinstance(x, torch.Tensor):
-            raise Invalid(f"example input {i} is of type `{type(x).__name__}`", fix="pass tensors only")
+            raise Invalid(
+                f"example input {i} is of type `{type(x).__name__}`",
+                fix="pass tensors only: a model that takes dicts or lists can be wrapped in one that takes tensors",
+            )
     return tuple(given)
 
 
@@ -245,12 +250,12 @@ def _front(
 
 
 def _run_float(program: ExportedProgram, samples: Sequence[Sequence[torch.Tensor]]) -> list[Any]:
-    """The first samples with the outputs of the float model; none in bfloat16, which numpy cannot keep."""
+    """The first samples with the outputs of the float model; none in bfloat16 or complex, which are not kept."""
     model = program.module()
     with torch.no_grad():
         kept = [(s, _reset(model, program)(*(x.clone() for x in s))) for s in samples[:MOST_SAMPLES]]
-    small = any(isinstance(x, torch.Tensor) and x.dtype is torch.bfloat16 for x in pytree.tree_leaves(kept))
-    return [] if small else kept
+    dtypes = [x.dtype for x in pytree.tree_leaves(kept) if isinstance(x, torch.Tensor)]
+    return [] if any(d is torch.bfloat16 or d.is_complex for d in dtypes) else kept
 
 
 def _functional(program: ExportedProgram) -> ExportedProgram:

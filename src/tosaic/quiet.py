@@ -20,6 +20,8 @@ def silence() -> None:
     for category in (DeprecationWarning, FutureWarning, PendingDeprecationWarning):
         warnings.simplefilter("ignore", category)
     warnings.filterwarnings("ignore", module=_OTHERS)
+    # torch.export says it of its own LSTM, in the name of contextlib.
+    warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
     for name in _LOGGERS:
         if name != "torch" or "TORCH_LOGS" not in os.environ:
             logging.getLogger(name).setLevel(logging.ERROR)

@@ -179,11 +179,11 @@ def verify(pte: bytes, sidecar: Sidecar | None, *, rounds: int = ROUNDS, seed: i
                 _feed(program, plan, call, compare, generator)
             except Undefined as error:
                 skipped.append(f"delegate {call.delegate} on {compare.label} inputs: {error.what} ({error.why})")
-    method = Method(program, executors={backend: compare})
     results: list[list[Array]] = []
     for number, sample in enumerate(sidecar.samples):
         compare.label = f"sample {number}"
-        results.append(method.run(_as_called(sample.inputs, sidecar)))
+        # Anew each time: a program may write to its buffers.
+        results.append(Method(program, executors={backend: compare}).run(_as_called(sample.inputs, sidecar)))
     if not sidecar.samples:
         skipped.append("the distance from float: the .tosaic file holds no samples")
     differences, sqnr = tuple(compare.differences), _sqnr(results, sidecar)
@@ -249,10 +249,10 @@ def _as_called(arrays: Sequence[Array], sidecar: Sidecar) -> list[Array]:
     out: list[Array] = []
     for array, border in zip(arrays, sidecar.inputs, strict=True):
         value = array.transpose(0, 2, 3, 1) if border.layout == "nhwc" and array.ndim == 4 else array
-        if border.scale is not None and border.zero_point is not None and array.dtype == np.float32:
+        if border.scale is not None and border.zero_point is not None and array.dtype.kind == "f":
             steps = np.rint(value.astype(np.float32) * np.float32(1.0 / border.scale)) + border.zero_point
             value = np.clip(steps, -128, 127).astype(np.int8)
-        out.append(np.ascontiguousarray(value))
+        out.append(np.require(value, requirements="C"))
     return out
 
 

@@ -233,7 +233,7 @@ def test_another_backend_of_the_same_name_is_refused() -> None:
 def test_source_lines(quantised_zoo: Any) -> None:
     """At least 99 % of the calls know their file and line, also in a program that was saved and loaded.
 
-    The line is the model's own, unless the model is an nn.Sequential, which has none: then there is a layer to name.
+    The line is the model's own, unless its class is torch's (an nn.Sequential): then there is a layer to name.
     """
     import io
 
@@ -249,8 +249,8 @@ def test_source_lines(quantised_zoo: Any) -> None:
             known = [n for n in calls if ":" in source_line(n)]
             assert len(known) >= 0.99 * len(calls), name
             inner = [n for n in known if "/site-packages/torch/" in source_line(n)]
-            assert not inner or isinstance(zoo.load(name)[0], nn.Sequential), name
-            assert all(path and layer for path, layer in map(find_module, inner)), name
+            assert not inner or type(zoo.load(name)[0]).__module__.startswith("torch."), name
+            assert all(layer for _, layer in map(find_module, inner)), name
 
 
 def test_in_place_ops_that_others_see() -> None:

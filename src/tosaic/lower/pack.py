@@ -78,7 +78,7 @@ def sign(source: Source, io: str, layout: str) -> Signature:
 
 
 def _outputs(source: Source) -> list[Node]:
-    """What the program returns, in order (a node that is returned twice stands there twice)."""
+    """What the program returns, in order (a node that is returned twice stands there twice): no None, no number."""
     return [n for n in pytree.tree_leaves(source.returned) if isinstance(n, Node)]
 
 
@@ -158,7 +158,7 @@ class Outer:
         for node in self.source.calls():
             if node not in self.home and overload(node) not in ASSERTIONS:
                 self._emit(node)
-        results = map_arg(self.source.returned, self._result)
+        results = tuple(self._result(node) for node in _outputs(self.source))
         # All that is read is read by now.
         for node, (_, new) in self.source.states.items():
             self.graph.call_function(torch.ops.aten.copy_.default, (self.made[node], self._plain(new)))
@@ -209,6 +209,11 @@ class Outer:
         if node in self.source.constants:
             name = f"constant_{len(self.made)}"
             self.root.register_buffer(name, self.source.constants[node].detach())
+            self.made[node] = self.graph.get_attr(name)
+            return self.made[node]
+        if node in self.source.modules:
+            name = f"branch_{len(self.made)}"
+            self.root.add_module(name, self.source.modules[node])
             self.made[node] = self.graph.get_attr(name)
             return self.made[node]
         if node in self.home:

@@ -139,10 +139,14 @@ class Walk:
                 raise item
             return item
         record = registry().find(name)
-        arguments = {k: self._argument(v) for k, v in bind(node).items()} if hasattr(torch_op(node), "_schema") else {}
+        if not hasattr(torch_op(node), "_schema"):
+            raise _no_lowering(name)
+        arguments = {k: self._argument(v) for k, v in bind(node).items()}
         folded = self._fold(node, record, arguments)
         if folded is not None:
             return folded
+        if record is None and not _is_pointwise(node):
+            raise _no_lowering(name)
         self._refuse_float(name, arguments)
         if wide or (self.lo.has_float and name not in QDQ and _is_mixed(arguments)):
             arguments = convert_all(arguments, lambda t: to_real(self.lo, t))
@@ -152,7 +156,7 @@ class Walk:
         if table is not None:
             return table
         if record is None:
-            raise Unsupported(f"Tosaic has no lowering for `{name}`", "replace the operator, or leave it on the CPU")
+            raise _no_lowering(name)
         family = self.lo.target.family
         for limit in record.limits:
             if family in limit.families and not limit.holds(self.lo, arguments):
@@ -352,6 +356,10 @@ def _constant(tensor: torch.Tensor) -> Result:
 def _numpy(tensor: torch.Tensor) -> Array:
     tensor = tensor.detach().cpu().contiguous()
     return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype is torch.bfloat16 else tensor.numpy()
+
+
+def _no_lowering(name: str) -> Unsupported:
+    return Unsupported(f"Tosaic has no lowering for `{name}`", "replace the operator, or leave it on the CPU")
 
 
 def _check_shapes(op: Op) -> None:

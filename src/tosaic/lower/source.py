@@ -81,6 +81,7 @@ class Source:
 
     states    the buffers that the program writes to: what they start with, and the node whose result is written
     returned  what the model gives back, without what is written to its buffers
+    modules   the graphs that a `torch.cond` and its like choose from
     """
 
     graph: torch.fx.Graph
@@ -88,6 +89,7 @@ class Source:
     inputs: list[Node]
     states: dict[Node, tuple[torch.Tensor, Node]] = field(default_factory=dict)
     returned: Any = None
+    modules: dict[Node, torch.nn.Module] = field(default_factory=dict)
     invented: bool = False
     _types: dict[Node, Any] = field(default_factory=dict)
 
@@ -101,6 +103,8 @@ class Source:
         named = list(zip(signature.output_specs, results, strict=True))
         writes = {result.target: node for result, node in named if result.kind is _WRITE}
         source.returned = tuple(node for result, node in named if result.kind is not _WRITE)
+        for node in program.graph.find_nodes(op="get_attr"):
+            source.modules[node] = program.graph_module.get_submodule(str(node.target))
         for spec in signature.input_specs:
             node = placeholders[spec.arg.name]
             if spec.kind is InputKind.USER_INPUT or spec.kind is InputKind.TOKEN:
@@ -132,6 +136,8 @@ class Source:
                     value = getattr(value, part)
                 if isinstance(value, torch.Tensor):
                     source.constants[node] = value
+                elif isinstance(value, torch.nn.Module):
+                    source.modules[node] = value
         return source
 
     def calls(self) -> Iterator[Node]:

@@ -116,6 +116,8 @@ DTYPES: Mapping[int, tuple[str, int]] = MappingProxyType(
         5: ("float16", 2),
         6: ("float32", 4),
         7: ("float64", 8),
+        9: ("complex64", 8),
+        10: ("complex128", 16),
         11: ("bool", 1),
         12: ("qint8", 1),
         13: ("quint8", 1),

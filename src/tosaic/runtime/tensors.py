@@ -39,6 +39,8 @@ NUMPY: Mapping[str, type[np.generic]] = {
     "float16": np.float16,
     "float32": np.float32,
     "float64": np.float64,
+    "complex64": np.complex64,
+    "complex128": np.complex128,
     "bool": np.bool_,
     "bfloat16": np.uint16,
     "float8_e5m2": np.uint8,
