@@ -14,6 +14,7 @@ import pytest
 
 from tosaic import npu
 from tosaic.errors import TosaicError
+from tosaic.npu.record import Kind
 from tosaic.npu.stream import parse
 from tosaic.tosa import ops
 from tosaic.tosa.build import Builder
@@ -200,6 +201,31 @@ def test_missing_kernel_wait(bench: Any) -> None:
     cmd_data = _drop(_stream(bench, "loop", U85), 0x12)
     with pytest.raises(npu.Hazard, match="KERNEL_WAIT is missing"):
         _run(bench, "loop", U85, cmd_data, check_waits=True)
+
+
+def _find_record(bench: Any, target: str) -> int:
+    (op,) = (op for op in npu.decode(_stream(bench, "conv_1x1", target)) if op.kind is Kind.CONV)
+    return op.get("SCALE_BASE")
+
+
+@pytest.mark.parametrize(
+    ("target", "place", "right", "wrong"), [(U55, 9, 63, 64), (U85, 8, 63, 64), (U85, 9, 0, 1), (U85, 7, 127, 128)]
+)
+def test_bits_of_scale_records(bench: Any, target: str, place: int, right: int, wrong: int) -> None:
+    weights = bytearray(bench.compile(graphs.make("conv_1x1").tosa, target).weight_data)
+    at = _find_record(bench, target) + place
+    weights[at] = right
+    _run(bench, "conv_1x1", target, weight_data=bytes(weights))
+    weights[at] = wrong
+    with pytest.raises(npu.Malformed, match="bits that mean nothing"):
+        _run(bench, "conv_1x1", target, weight_data=bytes(weights))
+
+
+def test_scale_records_that_are_not_all_there(bench: Any, patched: Patch) -> None:
+    cmd_data = patched(_stream(bench, "conv_1x1", U55), "SET_SCALE_LENGTH", payload=240)
+    _run(bench, "conv_1x1", U55, cmd_data)
+    with pytest.raises(npu.Malformed, match="SCALE_LENGTH is too small for 24 channels"):
+        _run(bench, "conv_1x1", U55, patched(cmd_data, "SET_SCALE_LENGTH", payload=239))
 
 
 def test_damaged_weights(bench: Any) -> None:

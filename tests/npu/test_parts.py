@@ -16,7 +16,7 @@ from tosaic.npu.hazard import Hazards
 from tosaic.npu.lut import Table, forget_tables
 from tosaic.npu.memory import INTERNAL, Access, make_region
 from tosaic.npu.output import Scale, apply_scale
-from tosaic.npu.record import FeatureMap, Kind, Op, Shape, Storage
+from tosaic.npu.record import FeatureMap, Kind, Layout, Op, Shape, Storage
 from tosaic.npu.registers import Family
 from tosaic.npu.stream import parse
 
@@ -128,9 +128,9 @@ def test_memory_knows_what_was_written() -> None:
         view(memory, 0, (1,), (1,), region=0, write=True)
 
 
-def make_map(**changes: Any) -> FeatureMap:
-    plain = FeatureMap("IFM", 0, 2, (0, 0, 0, 0), 9, 9, 9, 8, 1, 0, 8, True, False, 0, Storage.TILES)
-    return dataclasses.replace(plain, **changes)
+def make_map(bits: int = 8, **changes: Any) -> FeatureMap:
+    layout = dataclasses.replace(Layout((0, 0, 0, 0), 9, 9, 9, 8, 1, 0, False), **changes)
+    return FeatureMap(bits, True, 0, "IFM", 0, 2, Storage.TILES, layout)
 
 
 def test_tiles_meet() -> None:
@@ -150,7 +150,7 @@ def test_tiles_meet() -> None:
 def test_bricks_of_channels() -> None:
     memory = make_memory(512)
     memory.regions[2].data[:] = np.arange(512)
-    source = make_map(bricks=True, stride_y=64, stride_c=200, bits=16, bases=(2, 0, 0, 0))
+    source = make_map(16, bricks=True, stride_y=64, stride_c=200, bases=(2, 0, 0, 0))
     values = memory.load(source, Shape(2, 2, 18))
     for row, column, channel in ((0, 0, 0), (1, 1, 15), (1, 0, 16), (0, 1, 17)):
         at = 2 + row * 64 + column * 32 + channel // 16 * 200 + channel % 16 * 2

@@ -90,12 +90,39 @@ _HEADER = [0x31504F43, 1, 0x00001807, 0, 5, 5, 5]
         ([_HEADER[0], 2 | 1 << 16, 0xFFFF0000], "does not say for which accelerator"),
         ([_HEADER[0], 7, 0, 0], "driver action"),
         ([_HEADER[0], 1, 0x30000007, 0], "accelerator configuration"),
-        ([0x32504F43, 1, 0, 0], "too short"),
+        ([_HEADER[0], 1, 0x00001804, 0], "accelerator configuration"),
+        ([_HEADER[0], 1], "driver action"),
+        ([_HEADER[0], 1, 0x00001807], "no command stream"),
+        ([_HEADER[0], 5], "no command stream"),
+        ([*_HEADER, 2 | 1 << 16], "promises 1 words"),
+        ([*_HEADER, 2 | 1 << 8, 0xFFFF0000], "promises 65536 words"),
+        ([0x32504F43, *[0] * 13], "too short"),
+        ([0x32504F43, *[0] * 14], "container version"),
     ],
 )
 def test_damaged_containers(words: list[int], message: str) -> None:
     with pytest.raises(npu.Fault, match=message):
         parse(struct.pack(f"<{len(words)}I", *words))
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_damaged_second_container(bench: Any, at: int) -> None:
+    """Version, sizes, kind and mark: one more than it should be."""
+    cmd_data = bench.compile(graphs.make("conv_1x1").tosa, "ethos-u85-256", "", ("--cop-format=COP2",)).cmd_data
+    words = list(struct.unpack(f"<{len(cmd_data) // 4}I", cmd_data))
+    words[at] += 1
+    message = {2: "sizes are wrong", 3: "sizes are wrong", 5: "sizes are wrong", 6: "is not aligned"}
+    with pytest.raises(npu.Fault, match=message.get(at, "container version")):
+        parse(struct.pack(f"<{len(words)}I", *words))
+
+
+def test_commands_without_their_payload() -> None:
+    words = [*_HEADER, 2 | 2 << 16, 0x00010100, 0x00004000]
+    with pytest.raises(npu.Malformed, match="SET_IFM_BASE0 has no payload word") as caught:
+        npu.disassemble(struct.pack(f"<{len(words)}I", *words))
+    assert caught.value.offset == 4
+    with pytest.raises(npu.Malformed, match="bad size"):
+        parse(bytes(33))
 
 
 def test_unknown_commands_name_their_offset() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from tosaic.npu.errors import Fault, UnknownField
 from tosaic.npu.memory import Memory, Numbers
 from tosaic.npu.output import Output, read_output, read_rounding, round_shift
-from tosaic.npu.record import FeatureMap, Op, Shape, read_map
+from tosaic.npu.record import Element, Op, Shape, read_element, read_map
 from tosaic.npu.registers import Family
 
 _UNARY = frozenset({"ABS", "CLZ", "NOT"})
@@ -40,9 +40,10 @@ def run_elementwise(op: Op, memory: Memory) -> None:
 def _load(op: Op, memory: Memory, output: Output, name: str, first: int, rows: int) -> Numbers:
     """An input minus its zero point, with size 1 where it is broadcast."""
     broadcast = _read_broadcast(op, name)
-    source = read_map(op, name, placed="SCALAR" not in broadcast)
     if "SCALAR" in broadcast:
-        return np.array(_read_scalar(op, source) - source.zero_point, np.int64).reshape(1, 1, 1)
+        element = read_element(op, name)
+        return np.array([[[_read_scalar(op, element) - element.zero_point]]], np.int64)
+    source = read_map(op, name)
     shape = Shape(
         1 if "H" in broadcast else rows,
         1 if "W" in broadcast else output.shape.width,
@@ -66,11 +67,11 @@ def _read_broadcast(op: Op, name: str) -> frozenset[str]:
     return frozenset(axis for axis in "HWC" if op.get("IFM2_BROADCAST", f"broadcast_{axis.lower()}"))
 
 
-def _read_scalar(op: Op, source: FeatureMap) -> int:
+def _read_scalar(op: Op, element: Element) -> int:
     if op.family is Family.U85:
         return op.get("OP_SCALAR")
     value = op.get("IFM2_SCALAR")
-    return value - (1 << 16) if source.signed and value >> 15 else value
+    return value - (1 << 16) if element.signed and value >> 15 else value
 
 
 def _apply_unary(op: Op, a: Numbers, mode: str) -> Numbers:
@@ -130,7 +131,7 @@ def _scale_input(op: Op, values: Numbers, name: str) -> Numbers:
 def _scale_pair(op: Op, a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
     """U55: both inputs times 16-bit factors, or one scaled with 32 bits and the other shifted to match."""
     mode = op.name("IFM_PRECISION", "scale_mode")
-    bits = read_map(op, "IFM").bits
+    bits = read_element(op, "IFM").bits
     factor, shift = op.get("OPA_SCALE", "scale"), op.get("OPA_SCALE", "shift")
     if mode == "OPA_OPB_16":
         return (a, b) if bits == 32 else (a * factor, b * op.get("OPB_SCALE"))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tosaic.npu.errors import Fault, OutOfRange, TooMuch, Uninitialised
-from tosaic.npu.record import FeatureMap, Shape, Storage
+from tosaic.npu.record import FeatureMap, Layout, Shape, Storage
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Numbers: TypeAlias = npt.NDArray[Any]
@@ -121,11 +121,11 @@ class Memory:
 
     def load(self, source: FeatureMap, shape: Shape, first_row: int = 0) -> Numbers:
         """Rows from `first_row` on as [rows, columns, channels]; a view where the layout allows."""
-        if source.storage is not Storage.TILES:
+        if source.layout is None:
             return self._load_chained(source, shape, first_row)
         if shape.size > _MAX_ELEMENTS:
             raise TooMuch(f"{source.name} has {shape.size} elements", offset=source.offset)
-        parts = list(self._parts(source, shape, first_row, write=False))
+        parts = list(self._parts(source, source.layout, shape, first_row, write=False))
         if len(parts) == 1 and parts[0].part.ndim == 3:
             return parts[0].part
         result = np.empty(tuple(shape), np.dtype(source.dtype))
@@ -146,16 +146,18 @@ class Memory:
     def store(self, target: FeatureMap, values: Numbers, first_row: int = 0) -> None:
         """Write [rows, columns, channels], keeping the low bits of each number."""
         height, width, depth = values.shape
-        for piece in self._parts(target, Shape(height, width, depth), first_row, write=True):
+        if target.layout is None:
+            raise Fault(f"{target.name} is written to, but lies nowhere", offset=target.offset)
+        for piece in self._parts(target, target.layout, Shape(height, width, depth), first_row, write=True):
             np.copyto(piece.part, piece.select(values), casting="unsafe")
 
-    def _parts(self, source: FeatureMap, shape: Shape, first_row: int, write: bool) -> Iterator[_Part]:
+    def _parts(self, source: FeatureMap, layout: Layout, shape: Shape, first_row: int, write: bool) -> Iterator[_Part]:
         """The pieces in which a block lies: one per tile and, in bricks, one more for a last brick that is not full."""
         item = source.bits // 8
-        for rows, columns, start in _cut_tiles(source, shape, first_row):
+        for rows, columns, start in _cut_tiles(layout, shape, first_row):
             height, width = rows.stop - rows.start, columns.stop - columns.start
-            if not source.bricks:
-                sizes, strides = (height, width, shape.depth), (source.stride_y, source.stride_x, item)
+            if not layout.bricks:
+                sizes, strides = (height, width, shape.depth), (layout.stride_y, layout.stride_x, item)
                 view = self.view(source.region, start, sizes, strides, source.dtype, source.offset, write)
                 yield _Part(rows, columns, slice(0, shape.depth), view)
                 continue
@@ -163,8 +165,8 @@ class Memory:
             for first, count, channels in ((0, full, _BRICK), (full, 1, shape.depth % _BRICK)):
                 if count and channels:
                     sizes = (height, width, count, channels)
-                    strides = (source.stride_y, _BRICK * item, source.stride_c, item)
-                    at = start + first * source.stride_c
+                    strides = (layout.stride_y, _BRICK * item, layout.stride_c, item)
+                    at = start + first * layout.stride_c
                     view = self.view(source.region, at, sizes, strides, source.dtype, source.offset, write)
                     begin = first * _BRICK
                     yield _Part(rows, columns, slice(begin, begin + count * channels), view)
@@ -189,10 +191,10 @@ class _Part:
         return block[self.rows, self.columns, self.channels].reshape(self.part.shape)
 
 
-def _cut_tiles(source: FeatureMap, shape: Shape, first_row: int) -> Iterator[tuple[slice, slice, int]]:
+def _cut_tiles(layout: Layout, shape: Shape, first_row: int) -> Iterator[tuple[slice, slice, int]]:
     """Rows and columns (relative to the block) of each tile that the block touches, with the address of its corner."""
     last_row = first_row + shape.height
-    sides = ((0, min(shape.width, source.width0), source.height0, 0), (source.width0, shape.width, source.height1, 1))
+    sides = ((0, min(shape.width, layout.width0), layout.height0, 0), (layout.width0, shape.width, layout.height1, 1))
     for left, right, split, side in sides:
         if left >= right:
             continue
@@ -201,7 +203,7 @@ def _cut_tiles(source: FeatureMap, shape: Shape, first_row: int) -> Iterator[tup
             (max(first_row, split), last_row, side + 2, split),
         ):
             if top < bottom:
-                start = source.bases[tile] + (top - origin) * source.stride_y
+                start = layout.bases[tile] + (top - origin) * layout.stride_y
                 yield slice(top - first_row, bottom - first_row), slice(left, right), start
 
 

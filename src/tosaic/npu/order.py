@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,3 +33,10 @@ class Place:
             self.first_in : self.first_in + self.in_groups * inputs,
             self.first_out : self.first_out + self.groups * outputs,
         ]
+
+
+def make_volume(taps: tuple[int, int], places: Sequence[Place], inputs: int, outputs: int) -> npt.NDArray[np.float32]:
+    """Zeros for [kernel rows, kernel columns, inputs, outputs], with room for the groups of all places."""
+    deep = max(place.first_in + place.in_groups * inputs for place in places)
+    wide = max(place.first_out + place.groups * outputs for place in places)
+    return np.zeros((*taps, deep, wide), np.float32)

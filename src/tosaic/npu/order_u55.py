@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tosaic.npu.errors import Malformed
-from tosaic.npu.order import PART, Place
+from tosaic.npu.order import PART, Place, make_volume
 from tosaic.npu.record import Kind, Op, Shape, Window
 from tosaic.npu.registers import Family
 
@@ -82,9 +82,10 @@ class OrderU55:
     ) -> npt.NDArray[np.float32]:
         if block < 1 or len(stream) != self._count_stream(outputs, block):
             raise Malformed("a weight stream does not fit its convolution", offset=offset, why=f"{len(stream)} weights")
-        volume = np.zeros((self.taps_y, self.taps_x, self.inputs + 32, outputs + self.group), np.float32)
+        places = list(self._places(outputs, block))
+        volume = make_volume((self.taps_y, self.taps_x), places, self._deep, self.group)
         at, fits = 0, True
-        for place in self._places(outputs, block):
+        for place in places:
             sizes = self._sizes(place)
             end = at + math.prod(sizes)
             fits = self._put(place, stream[at:end].reshape(sizes), volume) and fits

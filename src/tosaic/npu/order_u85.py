@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tosaic.npu.errors import Malformed, UnknownField
-from tosaic.npu.order import PART, Place
+from tosaic.npu.order import PART, Place, make_volume
 from tosaic.npu.record import Kind, Op, Shape, Window
 
 #: Output channels that one core takes in a row.
@@ -103,16 +103,15 @@ class OrderU85:
             return body.view(np.int8).astype(np.int16) - np.int16(adjust)
         codes = [header >> (112 + 9 * entry) & 0x1FF for entry in range(16)]
         table = np.array([-(code >> 1) if code & 1 else code >> 1 for code in codes], np.int16)
-        width = 2 if header & 2 else 4
-        shifts = np.arange(0, 8, width, dtype=np.uint8)
-        return table[(body[:, None] >> shifts & ((1 << width) - 1)).reshape(-1)]
+        shifts, mask = ((0, 2, 4, 6), 3) if header & 2 else ((0, 4), 15)
+        return table[(body[:, None] >> np.array(shifts, np.uint8) & mask).ravel()]
 
     def arrange(self, numbers: Sequence[npt.NDArray[np.int16]], offset: int) -> npt.NDArray[np.float32]:
         """The numbers of the streams as [kernel rows, kernel columns, inputs, outputs]."""
         total = self._count_share()
         cores = self._deal_out(numbers[0], total, offset) if self.fast else list(numbers)
-        inputs = 1 if self.depthwise else self.inputs + self.input_block
-        volume = np.zeros((self.taps_y, self.taps_x, inputs, self.outputs + self.block + self.group), np.float32)
+        places = list(self._places())
+        volume = make_volume((self.taps_y, self.taps_x), places, self.input_group, self.group)
         for core, stream in enumerate(cores):
             if len(stream) != total:
                 raise Malformed(
@@ -121,7 +120,7 @@ class OrderU85:
                     why=f"it has {len(stream)} weights where {total} are needed",
                 )
             at = 0
-            for place in self._places():
+            for place in places:
                 end = at + self._size(place)
                 if not self._put(place, stream[at:end], volume, core):
                     raise Malformed("the padding of a weight stream is not zero", offset=offset)
@@ -147,8 +146,8 @@ class OrderU85:
         if len(numbers) < total * self.cores:
             raise Malformed("a weight stream is too short", offset=offset, why=f"it has {len(numbers)} weights")
         share = self.group * self.input_group * self.rounding // self.cores
-        dealt = numbers[: total * self.cores].reshape(-1, self.cores, share)
-        return [dealt[:, core].reshape(-1) for core in range(self.cores)]
+        dealt = numbers[: total * self.cores].reshape(total // share, self.cores, share)
+        return [dealt[:, core].ravel() for core in range(self.cores)]
 
     def _places(self) -> Iterator[Place]:
         """The parts of the stream in order; each core has its share of every one."""
@@ -194,10 +193,11 @@ class OrderU85:
         lanes, steps = self.group // _INTERLEAVE // self.cores, self.input_group // self.step
         slots, count = self.rounding + self.padding, place.rows * place.columns
         in_groups, groups = place.in_groups, place.groups
-        part = share.reshape(in_groups, groups, -1, slots, steps, lanes, _INTERLEAVE, self.step)
-        if self.padding and part[:, :, :, self.rounding :].any():
+        rounds = -(-count // self.rounding)
+        part = share.reshape(in_groups, groups, rounds, slots, steps, lanes, _INTERLEAVE, self.step)
+        if part[:, :, :, self.rounding :].any():
             return False
-        part = part[:, :, :, : self.rounding].reshape(in_groups, groups, -1, *part.shape[4:])
+        part = part[:, :, :, : self.rounding].reshape(in_groups, groups, rounds * self.rounding, *part.shape[4:])
         ys, xs = self._walk(place.rows, place.columns)
         channels = (in_groups, steps, self.step, groups, lanes, self.cores, _INTERLEAVE)
         target = place.cut(volume, self.input_group, self.group).reshape(place.rows, place.columns, *channels)

@@ -66,8 +66,6 @@ class Output:
         if self.target.storage is Storage.CHAINED:
             memory.chains[self.target.region] = result
             return
-        if self.target.storage is Storage.NONE:
-            raise self.op.unknown("OFM_PRECISION", "activation_storage", "a result that goes nowhere is not known")
         result = result.transpose(self.permutation)
         if self.flipped is not None:
             result = np.flip(result, self.flipped)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tosaic.npu.cycles import Work, count_mac_cycles, count_output_cycles, read_work
 from tosaic.npu.dma import read_transfer
 from tosaic.npu.memory import INTERNAL
-from tosaic.npu.record import FeatureMap, Kind, Op, Shape, Storage, decode, read_map
+from tosaic.npu.record import FeatureMap, Kind, Op, Shape, decode, read_map
 from tosaic.npu.registers import Family
 from tosaic.npu.stream import parse
 from tosaic.npu.system import MemoryPort, System, read_system
@@ -238,7 +238,7 @@ def _measure_compute(work: Work, system: System, overlaps: bool) -> tuple[int, i
 def _count_block(work: Work, system: System, name: str) -> float:
     """Cycles to load the first block of input, or to write the last block of output."""
     fm = read_map(work.op, name) if name == "OFM" or _reads(work.op, "IFM") else None
-    if fm is None or fm.storage is not Storage.TILES:
+    if fm is None or fm.layout is None:
         return 0.0
     memory = system.find(fm.region)
     block = work.ofm_block if name == "OFM" else work.ifm_block
@@ -266,7 +266,7 @@ def _find_burst(op: Op, fm: FeatureMap, block: Shape, shape: Shape, write: bool)
     """Bytes that lie together in memory for a block."""
     cores = 2 if write and op.family is Family.U65 and op.macs == 512 else 1
     item = fm.bits // 8
-    if fm.bricks:
+    if fm.layout is not None and fm.layout.bricks:
         return max(1, 16 * item * block.width * cores)
     if shape.depth == block.depth and not (write and block.depth * item > 16):
         return max(1, item * block.width * block.depth)
@@ -278,13 +278,13 @@ def _add_feature_maps(work: Work, system: System, traffic: _Traffic) -> None:
     channel = _STREAM if work.window is None else _INPUT
     for name in ("IFM", "IFM2"):
         fm = read_map(op, name) if _reads(op, name) else None
-        if fm is not None and fm.storage is Storage.TILES:
+        if fm is not None and fm.layout is not None:
             elements = _count_fetched(work) if name == "IFM" and work.window is not None else _count_input(work, name)
             burst = _find_burst(op, fm, work.ifm_block, work.ifm, write=False)
             traffic.add(system.find(fm.region), channel, elements * fm.bits // 8, burst)
     target = read_map(op, "OFM")
-    if target.storage is Storage.TILES:
-        depth = -(-work.ofm.depth // 16) * 16 if target.bricks else work.ofm.depth
+    if target.layout is not None:
+        depth = -(-work.ofm.depth // 16) * 16 if target.layout.bricks else work.ofm.depth
         size = work.ofm.height * work.ofm.width * depth * target.bits // 8
         burst = _find_burst(op, target, work.ofm_block, work.ofm, write=True)
         traffic.add(system.find(target.region), _WRITES, size, burst)

@@ -7,13 +7,14 @@ import numpy as np
 from tosaic.npu.accumulator import count_bits, finish
 from tosaic.npu.errors import UnknownField
 from tosaic.npu.memory import Memory, Numbers
-from tosaic.npu.output import Output, read_output
+from tosaic.npu.output import Output, read_output, read_rounding
 from tosaic.npu.record import Op, Shape, read_map, read_ofm_shape, read_window
 from tosaic.npu.registers import Family
 from tosaic.npu.weights import load_scales
 from tosaic.npu.window import Input
 
-_LOWEST, _HIGHEST = -(1 << 40), 1 << 40
+#: A search keeps the place that it has found above this many bits.
+_RAISED = 16
 
 
 def run_pool(op: Op, memory: Memory) -> None:
@@ -33,7 +34,8 @@ def run_pool(op: Op, memory: Memory) -> None:
     if sums_channels and (window.height != 1 or window.width != 1):
         raise op.unknown("KERNEL_HEIGHT_M1", why="a sum over channels has no window")
     given = Input.of(op, source, window, ofm, depth)
-    fill = {"MAX": _LOWEST, "MIN": _HIGHEST}.get(op.mode, 0)
+    numbers = np.iinfo(np.int64)
+    fill = {"MAX": numbers.min, "MIN": numbers.max}.get(op.mode, 0)
     for first, rows in output.pieces():
         padded = given.load(memory, first, rows, fill, "i8")
         values = _reduce(op, given, padded, rows, ofm)
@@ -75,26 +77,22 @@ def _reduce(op: Op, given: Input, padded: Numbers, rows: int, ofm: Shape) -> Num
 
 
 def _search(op: Op, given: Input, padded: Numbers, rows: int, ofm: Shape) -> Numbers:
-    """The first place of the maximum in each window; the accumulator keeps it above 16 bits of value."""
+    """The first place of the maximum in each window. The accumulator also holds the value: the scale drops that."""
     window = given.window
     if (window.taps_y if op.mode == "ARGMAX_X" else window.taps_x) != 1:
         raise op.unknown("KERNEL_HEIGHT_M1", why="a search for a maximum goes along one axis")
     if window.top or window.bottom or window.left or window.right:
         raise op.unknown("IFM_PAD_TOP", why="of a search for a maximum")
-    place = np.zeros((rows, ofm.width, ofm.depth), np.int64)
-    best: Numbers | None = None
-    for index, (_, _, inputs) in enumerate(given.taps(padded, rows, ofm.width)):
-        better = np.ones_like(place, np.bool_) if best is None else inputs > best
-        place[better] = index
-        best = inputs if best is None else np.maximum(best, inputs)
-    assert best is not None
-    return (place << 16) | (best & 0xFFFF)
+    if (op.get("OFM_SCALE", "scale"), op.get("OFM_SCALE", "shift"), read_rounding(op)) != (1, _RAISED, "floor"):
+        raise op.unknown("OFM_SCALE", "scale", "of a search for a maximum")
+    windows = np.stack([inputs for _, _, inputs in given.taps(padded, rows, ofm.width)])
+    return windows.argmax(axis=0) << _RAISED
 
 
 def _divides(op: Op, given: Input) -> bool:
     """U55 divides by the number of elements only where there is padding: else its scale does that."""
     window = given.window
-    return op.family is Family.U85 or window.top + window.bottom + window.left + window.right > 0
+    return op.family is Family.U85 or any((window.top, window.bottom, window.left, window.right))
 
 
 def _count_valid(given: Input, first: int, rows: int, ofm: Shape) -> Numbers:

@@ -142,18 +142,28 @@ class Shape:
 class Storage(Enum):
     """Where a feature map lies: in memory, or in one of the buffers that chain operations of a U85."""
 
-    TILES = 0
-    CHAINED = 2
-    NONE = 3
+    TILES = "TILE2X2"
+    CHAINED = "CHAINED"
+    NONE = "NONE"
 
 
 @dataclass(frozen=True, slots=True)
-class FeatureMap:
-    """Where a tensor lies and how its elements are kept; `name` is the register group: IFM, IFM2 or OFM."""
+class Element:
+    """The numbers of a feature map or scalar."""
 
-    name: str
-    offset: int
-    region: int
+    bits: int
+    signed: bool
+    zero_point: int
+
+    @property
+    def dtype(self) -> str:
+        return f"<{'i' if self.signed else 'u'}{self.bits // 8}"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How elements lie in memory: up to four tiles, in `bricks` of 16 channels or channel by channel."""
+
     bases: tuple[int, int, int, int]
     width0: int
     height0: int
@@ -161,43 +171,45 @@ class FeatureMap:
     stride_y: int
     stride_x: int
     stride_c: int
-    bits: int
-    signed: bool
     bricks: bool
-    zero_point: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureMap(Element):
+    """Where a tensor lies and how its elements are kept; `name` is the register group: IFM, IFM2 or OFM.
+
+    Only what lies in tiles has a layout.
+    """
+
+    name: str
+    offset: int
+    region: int
     storage: Storage
-
-    @property
-    def dtype(self) -> str:
-        return f"<{'i' if self.signed else 'u'}{self.bits // 8}"
+    layout: Layout | None
 
 
-def read_map(op: Op, name: str, *, placed: bool = True) -> FeatureMap:
-    """The feature map that the registers of a group describe; a scalar has a type but no place."""
-    storage = _read_storage(op, name) if placed else Storage.NONE
+def read_element(op: Op, name: str) -> Element:
+    """The type of the numbers that the registers of a group describe."""
     signed = op.get(f"{name}_PRECISION", "activation_type") == 1
     bits = 8 << op.get(f"{name}_PRECISION", "activation_precision")
     if bits == 64:
         raise op.unknown(f"{name}_PRECISION", "activation_precision", "64-bit feature maps are not known")
-    layout = op.name(f"{name}_PRECISION", "activation_format")
     zero = op.get(f"{name}_ZERO_POINT")
-    in_memory = storage is Storage.TILES
+    return Element(bits, signed, zero - (1 << 16) if signed and zero >> 15 else zero)
+
+
+def read_map(op: Op, name: str) -> FeatureMap:
+    """The feature map that the registers of a group describe."""
+    element, storage = read_element(op, name), _read_storage(op, name)
     return FeatureMap(
+        bits=element.bits,
+        signed=element.signed,
+        zero_point=element.zero_point,
         name=name,
         offset=op.offset,
-        region=op.get(f"{name}_REGION") if placed else 0,
-        bases=_read_bases(op, name) if in_memory else (0, 0, 0, 0),
-        width0=op.get(f"{name}_WIDTH0_M1") + 1 if in_memory else 0,
-        height0=op.get(f"{name}_HEIGHT0_M1") + 1 if in_memory else 0,
-        height1=op.get(f"{name}_HEIGHT1_M1") + 1 if in_memory else 0,
-        stride_y=_read_stride(op, f"{name}_STRIDE_Y") if in_memory else 0,
-        stride_x=_read_stride(op, f"{name}_STRIDE_X") if in_memory else 0,
-        stride_c=_read_stride(op, f"{name}_STRIDE_C") if in_memory else 0,
-        bits=bits,
-        signed=signed,
-        bricks=layout == "NHCWB16",
-        zero_point=zero - (1 << 16) if signed and zero >> 15 else zero,
+        region=op.get(f"{name}_REGION"),
         storage=storage,
+        layout=_read_layout(op, name) if storage is Storage.TILES else None,
     )
 
 
@@ -207,7 +219,20 @@ def _read_storage(op: Op, name: str) -> Storage:
     storage = op.name(f"{name}_PRECISION", "activation_storage")
     if storage == "TILE3X1":
         raise op.unknown(f"{name}_PRECISION", "activation_storage", "tiles in one row of three are not known")
-    return {"TILE2X2": Storage.TILES, "CHAINED": Storage.CHAINED, "NONE": Storage.NONE}[storage]
+    return Storage(storage)
+
+
+def _read_layout(op: Op, name: str) -> Layout:
+    return Layout(
+        bases=_read_bases(op, name),
+        width0=op.get(f"{name}_WIDTH0_M1") + 1,
+        height0=op.get(f"{name}_HEIGHT0_M1") + 1,
+        height1=op.get(f"{name}_HEIGHT1_M1") + 1,
+        stride_y=_read_stride(op, f"{name}_STRIDE_Y"),
+        stride_x=_read_stride(op, f"{name}_STRIDE_X"),
+        stride_c=_read_stride(op, f"{name}_STRIDE_C"),
+        bricks=op.name(f"{name}_PRECISION", "activation_format") == "NHCWB16",
+    )
 
 
 def _read_bases(op: Op, name: str) -> tuple[int, int, int, int]:

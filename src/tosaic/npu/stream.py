@@ -11,7 +11,6 @@ from tosaic.npu.registers import COMMANDS, Command, Family
 _CONFIG, _COMMAND_STREAM, _NOP = 1, 2, 5
 #: Vela's own limit for a command stream, and a little for the container.
 MAX_BYTES = (16 << 20) + 1024
-_MAX_ACTIONS = 64
 #: Words before the command stream in the second format of the container, and the mark of its description.
 _ENTRY_WORDS, _METADATA = 15, int.from_bytes(b"VEUM", "little")
 _MACS = {
@@ -85,12 +84,10 @@ def _parse_actions(words: memoryview) -> Stream:
     """The first format: a list of actions for the driver, of which the command stream is the last."""
     product: tuple[Family, int] | None = None
     at = 1
-    for _ in range(_MAX_ACTIONS):
-        if at >= len(words):
-            break
+    while at < len(words):
         tag = words[at]
         action = tag & 0xFF
-        if action == _CONFIG and at + 2 < len(words):
+        if action == _CONFIG and at + 1 < len(words):
             product = _read_product(words[at + 1])
             at += 3
         elif action == _NOP:
@@ -117,8 +114,8 @@ def _parse_entry(words: memoryview) -> Stream:
     if length != 4 * len(words) - 16 or size != 4 * len(words) - 24:
         raise Malformed("the container's sizes are wrong", why=f"{length} and {size} in {4 * len(words)} bytes")
     start, rest = divmod(28 + described, 4)
-    if rest or not _ENTRY_WORDS <= start <= len(words):
-        raise Malformed("the container's command stream lies outside", why=f"it begins at byte {28 + described}")
+    if rest:
+        raise Malformed("the container's command stream is not aligned", why=f"it begins at byte {28 + described}")
     return Stream(*_read_product(words[10]), words[start:])
 
 

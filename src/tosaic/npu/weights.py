@@ -92,15 +92,13 @@ def decoder() -> Worker:
 
 def decode_streams(streams: Sequence[bytes], offset: int) -> list[npt.NDArray[np.int16]]:
     """The numbers in compressed weight streams; an empty stream has none."""
-    filled = [stream for stream in streams if stream]
     try:
-        reply = decoder().request({}, filled, timeout=_DECODE_SECONDS) if filled else None
+        reply = decoder().request({}, streams, timeout=_DECODE_SECONDS)
     except ToolFailed as error:
         raise Malformed("a weight stream is damaged", offset=offset, why=error.why or error.what) from None
-    if reply is not None and reply.failure:
+    if reply.failure:
         raise Malformed("a weight stream is damaged", offset=offset, why=reply.failure)
-    parts = iter(reply.parts if reply is not None else ())
-    return [np.frombuffer(next(parts) if stream else b"", np.int16) for stream in streams]
+    return [np.frombuffer(part, np.int16) for part in reply.parts]
 
 
 def load_scales(op: Op, memory: Memory, depth: int) -> Scale:
@@ -120,18 +118,19 @@ def load_scales(op: Op, memory: Memory, depth: int) -> Scale:
         data = memory.read_bytes(region, op.get(f"{name}_BASE"), size, op.offset)
         rows[...] = data.reshape(len(rows), _RECORD_BYTES)
     if op.family is not Family.U85:
-        bias, factor, shift = _number(parts, 0, 5, 40), _number(parts, 5, 9, 32), parts[:, 9].astype(np.int64)
+        bias, factor, shift = _number(parts[:, :5]), _number(parts[:, 5:9]), parts[:, 9].astype(np.int64)
     elif op.name("ACC_FORMAT", "acc_format") == "I32":
-        bias, factor, shift = _number(parts, 0, 4, 32), _number(parts, 4, 8, 32), parts[:, 8].astype(np.int64)
+        bias, factor, shift = _number(parts[:, :4]), _number(parts[:, 4:8]), parts[:, 8].astype(np.int64)
     else:
-        bias, factor, shift = _number(parts, 0, 6, 48), _number(parts, 6, 8, 16), parts[:, 8].astype(np.int64)
+        bias, factor, shift = _number(parts[:, :6]), _number(parts[:, 6:8]), parts[:, 8].astype(np.int64)
     if (shift > 63).any() or (op.family is Family.U85 and (parts[:, 9].any() or (factor < 0).any())):
         raise Malformed("a scale record has bits that mean nothing", offset=op.offset)
     return Scale(factor, shift, bias, read_rounding(op))
 
 
-def _number(rows: npt.NDArray[np.uint8], first: int, last: int, bits: int) -> npt.NDArray[np.int64]:
-    """A signed little-endian number in some columns of the rows."""
-    places = np.arange(0, bits, 8, dtype=np.int64)
-    value = (rows[:, first:last].astype(np.int64) << places).sum(axis=1)
-    return np.where(value >> (bits - 1), value - (1 << bits), value)
+def _number(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """The signed little-endian number in each row."""
+    size = rows.shape[1]
+    wide = np.zeros((len(rows), 8), np.uint8)
+    wide[:, 8 - size :] = rows
+    return wide.view("<i8")[:, 0] >> 8 * (8 - size)

@@ -38,13 +38,14 @@ class Input:
         count = (rows - 1) * window.stride_y + window.height
         if count * self.columns * self.depth > _MAX_ELEMENTS:
             raise TooMuch("a window reaches over too large an input", offset=self.source.offset)
-        low, high = max(top, 0), min(top + count, self.height)
+        low = max(top, 0)
+        # A window may lie in the padding altogether.
+        high = max(low, min(top + count, self.height))
         padded = np.empty((count, self.columns, self.depth), np.dtype(dtype))
         inner = padded[low - top : high - top, window.left : window.left + self.width]
         if inner.size != padded.size:
             padded[...] = fill
-        if high > low:
-            self._fill(memory, inner, low, high)
+        self._fill(memory, inner, low, high)
         return padded
 
     def _fill(self, memory: Memory, inner: Numbers, low: int, high: int) -> None:
@@ -58,8 +59,6 @@ class Input:
         first = low // 2 if repeats else -(-low // 2)
         rows, columns = -(-high // 2) - first, -(-self.width // 2)
         inner[...] = 0
-        if rows < 1:
-            return
         values = memory.load(self.source, Shape(rows, columns, self.depth), first).astype(inner.dtype) - zero
         if repeats:
             doubled = values.repeat(2, axis=0).repeat(2, axis=1)
