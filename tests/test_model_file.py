@@ -113,6 +113,14 @@ def test_the_line_of_a_file_in_the_working_folder(tmp_path: Path, monkeypatch: p
     assert caught.value.where == f"{tmp_path / 'bad.py'}:8"
 
 
+def test_a_file_without_its_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(tmp_path / "net.py", "")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Invalid, match="no model named `net`") as caught:
+        model_file.load("net")
+    assert "`net.py`" in caught.value.fix
+
+
 @pytest.mark.parametrize("name", ["nothing.py", "nothing.pt2", "a/model.onnx", "weights.pth", "program.pte"])
 def test_names_that_are_no_model(name: str) -> None:
     with pytest.raises(Invalid):

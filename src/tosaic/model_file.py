@@ -29,7 +29,12 @@ def check(name: str) -> None:
     elif "/" in name or name.endswith((".pt", ".pth", ".pte", ".onnx", ".tflite")):
         raise Invalid(f"`{name}` is no model that can be compiled", fix="give a zoo name, a .py file or a .pt2 file")
     else:
-        zoo.find(name)
+        try:
+            zoo.find(name)
+        except Invalid as error:
+            if Path(f"{name}.py").is_file():
+                error.fix = f"did you mean the file `{name}.py`?"
+            raise
 
 
 def load(name: str) -> tuple[Any, tuple[Any, ...] | None]:

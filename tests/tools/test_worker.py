@@ -113,7 +113,7 @@ def test_timeout_kills_says_how_to_raise_it_then_restarts(worker: Worker) -> Non
         worker.request({"do": "hang", "say": "still here"}, timeout=0.5)
     assert time.monotonic() - start < 20.0
     assert "0.5 s" in caught.value.what
-    assert "`timeout=`" in caught.value.fix and TIMEOUT_VARIABLE in caught.value.fix
+    assert TIMEOUT_VARIABLE in caught.value.fix
     assert not _is_alive(pid)
     assert _ask(worker)["pid"] != pid
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -50,4 +51,6 @@ def start(
 
 def main() -> None:
     """The entry point of the installed command."""
+    # The simulator's matrices are small: threads of numpy's BLAS cost more than they bring.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     app()

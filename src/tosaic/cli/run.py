@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,6 +55,8 @@ def run_file(
     from tosaic.runtime.host import Method
     from tosaic.runtime.inputs import make_ones, read_inputs
 
+    if output is not None and output.suffix != ".npz":
+        raise Invalid(f"outputs are saved as .npz, not as `{output.name}`", fix="give a file name that ends with .npz")
     data = file.read_bytes()
     program = pte.read(data)
     types = Method(program, executors={}).inputs
@@ -84,10 +87,11 @@ def run_file(
 def _save(path: Path, outputs: Sequence[object]) -> None:
     import numpy as np
 
-    if path.suffix != ".npz":
-        raise Invalid(f"outputs are saved as .npz, not as `{path.name}`", fix="give a file name that ends with .npz")
-    arrays = {f"output_{i}": np.asarray(a) for i, a in enumerate(outputs)}
-    np.savez(path, allow_pickle=False, **arrays)
+    from tosaic.output import write_files
+
+    packed = io.BytesIO()
+    np.savez(packed, allow_pickle=False, **{f"output_{i}": np.asarray(a) for i, a in enumerate(outputs)})
+    write_files({path: packed.getvalue()})
 
 
 @guarded

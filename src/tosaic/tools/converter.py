@@ -89,7 +89,7 @@ def compile(tosa: bytes, flags: Sequence[str] = (), *, timeout: float | None = N
             raise ToolFailed(
                 f"the model converter was stopped: it did not end within the {limit:g} s it was given",
                 log=log,
-                fix=f"give it more with `timeout=` or the environment variable `{TIMEOUT_VARIABLE}` (seconds)",
+                fix=f"give it more seconds with the environment variable `{TIMEOUT_VARIABLE}`",
             )
         if code < 0:
             raise Refused(tosa, f"it crashed with {signal_name(-code)}", log, flags)

@@ -151,7 +151,7 @@ def _execute(folder: Path, precise: bool, limit: float) -> None:
         raise ToolFailed(
             f"the TOSA reference model was stopped: it did not end within the {limit:g} s it was given",
             log=text,
-            fix=f"give it more with `timeout=` or the environment variable `{TIMEOUT_VARIABLE}` (seconds)",
+            fix=f"give it more seconds with the environment variable `{TIMEOUT_VARIABLE}`",
         )
     if done.returncode < 0:
         end = f"crashed with {signal_name(-done.returncode)}"

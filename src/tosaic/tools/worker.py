@@ -120,7 +120,7 @@ class Worker:
             return ToolFailed(
                 f"{self._tool} was stopped: it did not answer within the {limit:g} s it was given",
                 log=log,
-                fix=f"give it more with `timeout=` or the environment variable `{TIMEOUT_VARIABLE}` (seconds)",
+                fix=f"give it more seconds with the environment variable `{TIMEOUT_VARIABLE}`",
             )
         end = f"crashed with {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         return ToolCrashed(f"{self._tool} {end}", log=log, why=log.strip()[-_LOG_TAIL:])
