@@ -90,7 +90,7 @@ def _save(path: Path, outputs: Sequence[object]) -> None:
     from tosaic.output import write_files
 
     packed = io.BytesIO()
-    np.savez(packed, allow_pickle=False, **{f"output_{i}": np.asarray(a) for i, a in enumerate(outputs)})
+    np.savez(packed, **{f"output_{i}": np.asarray(a) for i, a in enumerate(outputs)})
     write_files({path: packed.getvalue()})
 
 
