@@ -6,7 +6,7 @@ STAMP := $(VENV)/.tosaic-setup
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 WORKERS ?= 2
 
-.PHONY: help setup setup-vgf demo test test-all bench bench-quick mutate lint format clean
+.PHONY: help setup setup-vgf demo test test-all bench bench-quick accuracy mutate lint format clean
 
 help:
 	@echo "make setup     build .venv with everything pinned in constraints.txt"
@@ -15,6 +15,7 @@ help:
 	@echo "make test      the quick tests;  make test-all  every test"
 	@echo "make lint      ruff, basedpyright, import rules;  make format  rewrite in house format"
 	@echo "make bench     the side-by-side figures;  make bench-quick  three small models"
+	@echo "make accuracy  int8 against float on real data, the peer beside it; fetches weights and data"
 	@echo "make mutate    100 small errors in the simulator: do its tests notice them?"
 	@echo "make clean     remove what these targets made, .venv included"
 
@@ -48,9 +49,13 @@ test-all: setup
 bench: setup
 	$(BIN)/python bench/run.py
 	$(BIN)/python bench/vgf.py
+	$(BIN)/python bench/simulator.py
 
 bench-quick: setup
 	$(BIN)/python bench/run.py --quick --out out/bench
+
+accuracy: setup
+	$(BIN)/python bench/accuracy.py
 
 mutate: setup
 	$(BIN)/python bench/mutate.py
