@@ -235,6 +235,18 @@ def test_bad_input_is_refused() -> None:
     dynamic = torch.export.export(model, (draw(2, 4),), dynamic_shapes=({0: batch},))
     with pytest.raises(Invalid, match="dynamic shapes"):
         tosaic.compile(dynamic, (draw(2, 4),))
+    for other, what in (
+        ((nn.Linear, (draw(1, 4),)), "`Linear`, not an nn.Module"),
+        (("mobilenet_v2", (draw(1, 4),)), "`str`, not an nn.Module"),
+        ((model, (draw(1, 4),), 55), "the target is of type `int`"),
+        ((model, (torch.ones(1, 4, dtype=torch.int64),)), "the model does not run"),
+    ):
+        with pytest.raises(Invalid, match=what):
+            tosaic.compile(*other)
+    with pytest.raises(Invalid, match="calibration is of type `int`"):
+        tosaic.compile(model, (draw(1, 4),), calibration=5)
+    with pytest.raises(Invalid, match="`Linear`, not an exported one"):
+        tosaic.quantize(model, [(draw(1, 4),)])
     for bad, what in ((torch.full((1, 4), float("nan")), "NaN"), (torch.ones(1, 4), "everywhere")):
         with pytest.raises(Invalid, match=what):
             tosaic.compile(model, (draw(1, 4),), calibration=[bad])
@@ -304,6 +316,27 @@ def test_only_int8_borders_are_codes() -> None:
         want = model(given).numpy()
         (got,) = program.run(given)
         assert got.dtype == want.dtype and np.array_equal(got, want)
+
+
+def test_layers_in_train_mode_and_numbers_that_are_none() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval()
+    model[1].train()
+    with pytest.raises(Invalid, match="the layer `1` of the model is in train mode"):
+        tosaic.compile(model, (draw(3, 4),))
+    model.eval()
+    assert tosaic.compile(torch.export.export(model, (draw(3, 4),)).module(), (draw(3, 4),)).delegates
+    nn.init.constant_(model[0].weight, float("nan"))
+    with pytest.raises(Invalid, match="cannot be calibrated") as caught:
+        tosaic.compile(model, (draw(3, 4),))
+    assert "finite" in caught.value.fix and caught.value.where == ""
+
+
+def test_what_a_program_refuses(plain: tosaic.Program, tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="input 0 is of type `str`, not a tensor"):
+        plain.run("image.png", INPUTS[1])
+    with pytest.raises(Invalid, match="is a folder"):
+        plain.save(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_seven_models_both_targets() -> None:

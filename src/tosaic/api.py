@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
-from torch.export.graph_signature import OutputKind
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from torchao.quantization.pt2e.quantizer import Quantizer
 
@@ -24,12 +21,12 @@ from tosaic.common.arm_compile_spec import ArmCompileSpec
 from tosaic.errors import Invalid, Unsupported
 from tosaic.ethosu.compile_spec import EthosUCompileSpec
 from tosaic.lower.delegate import Built, build, dump
+from tosaic.lower.exported import export, keep_inputs, make_functional, refuse_dynamic, told
 from tosaic.lower.pack import pack, sign
 from tosaic.lower.partition import Plan
 from tosaic.lower.reason import explain, log_reasons
-from tosaic.lower.source import QDQ, Source, overload, source_line
+from tosaic.lower.source import QDQ, Source, overload
 from tosaic.ops._registry import registry
-from tosaic.place import find_line
 from tosaic.program import Program, describe
 from tosaic.quantizer.prepare import is_private, mutates
 from tosaic.quantizer.quantizer import TosaQuantizer
@@ -42,7 +39,6 @@ from tosaic.vgf.compile_spec import VgfCompileSpec
 IO_KINDS = ("float", "int8")
 LAYOUTS = ("nchw", "nhwc")
 MOST_SAMPLES = 4
-_INPUT_WRITE = OutputKind.USER_INPUT_MUTATION
 
 
 @dataclass
@@ -61,40 +57,6 @@ class Stages:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
-def export(model: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> ExportedProgram:
-    """torch.export with this project's conditions: eval mode, static shapes, plain tensors."""
-    if model.training:
-        raise Invalid("the model is in train mode", fix="call model.eval() before compiling")
-    said, graph = io.StringIO(), ""
-    try:
-        with redirect_stderr(said):
-            # Two inputs must never be one tensor: exir would give them one buffer.
-            return torch.export.export(model, tuple(x.clone() for x in example_inputs))
-    except Exception as error:
-        graph = str(getattr(error, "partial_fx_graph", ""))
-        raise _explain_export(error) from error
-    finally:
-        # torch prints how far it has come, which helps nobody here.
-        sys.stderr.write(said.getvalue().replace(f"{graph}\n", "") if graph else said.getvalue())
-
-
-def _explain_export(error: Exception) -> Invalid:
-    first = next(iter(str(error).strip().splitlines()), "")
-    if "data-dependent" in first:
-        return Invalid(
-            "the model branches on numbers that are known at run time only",
-            where=find_line(error),
-            why=first,
-            fix="compute both branches and choose with torch.where",
-        )
-    return Invalid(
-        "torch.export cannot export the model",
-        where=find_line(error),
-        why=f"{type(error).__name__}: {first}",
-        fix="make torch.export.export(model, example_inputs) work first",
-    )
-
-
 @quiet()
 def quantize(
     program: ExportedProgram,
@@ -102,13 +64,20 @@ def quantize(
     quantizer: Quantizer | None = None,
 ) -> GraphModule:
     """Post-training quantisation of an exported program with calibration samples."""
+    exported: Any = program
+    if not isinstance(exported, ExportedProgram):
+        raise Invalid(
+            f"the program is `{type(exported).__name__}`, not an exported one",
+            fix="pass torch.export.export(model, inputs)",
+        )
     chosen = quantizer or TosaQuantizer().set_global(get_symmetric_quantization_config())
     with torch.no_grad():
         module = program.module()
         _reset(module, program)
         module = prepare_pt2e(module, chosen)
-        for sample in samples:
-            module(*sample)
+        with told("the model cannot be calibrated", "make sure that it gives finite numbers for every sample"):
+            for sample in samples:
+                module(*sample)
         return _reset(convert_pt2e(module), program)
 
 
@@ -165,7 +134,8 @@ def compile(
         _refuse_float(source, built, spec)
     with stages.stage("pack"):
         metadata = describe(signature) if io == "int8" or layout == "nhwc" else {}
-        program = pack(source, built, signature, _backend(spec), spec.to_program(), metadata)
+        with told("ExecuTorch cannot take what is left for the CPU", "replace the operator that it names"):
+            program = pack(source, built, signature, _backend(spec), spec.to_program(), metadata)
     finished = Program.make(spec, built, signature, program, samples, stages.seconds, notes)
     log_reasons(finished.reasons)
     return finished
@@ -177,6 +147,9 @@ def make_spec(
     """The compile spec of a target name."""
     if isinstance(target, ArmCompileSpec):
         return target
+    given: Any = target
+    if not isinstance(given, str):
+        raise Invalid(f"the target is of type `{type(given).__name__}`", fix="give a name; `tosaic targets` lists all")
     found = find(target)
     if found.is_npu:
         return EthosUCompileSpec(found.name, system_config, memory_mode)
@@ -228,9 +201,9 @@ def _front(
         return model, []
     with stages.stage("export"):
         program = model if isinstance(model, ExportedProgram) else export(model, inputs)
-    _refuse_dynamic(program)
+    refuse_dynamic(program)
     _check_signature(Source.of_program(program), inputs)
-    program = _functional(program)
+    program = make_functional(program)
     # Indices are integers and what an embedding makes of them is not.
     values = [node.meta.get("val") for node in program.graph.nodes]
     floats = any(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)
@@ -252,47 +225,14 @@ def _front(
 def _run_float(program: ExportedProgram, samples: Sequence[Sequence[torch.Tensor]]) -> list[Any]:
     """The first samples with the outputs of the float model; none in bfloat16 or complex, which are not kept."""
     model = program.module()
-    with torch.no_grad():
+    with torch.no_grad(), told("the model does not run", "make model(*example_inputs) work first"):
         kept = [(s, _reset(model, program)(*(x.clone() for x in s))) for s in samples[:MOST_SAMPLES]]
     dtypes = [x.dtype for x in pytree.tree_leaves(kept) if isinstance(x, torch.Tensor)]
     return [] if any(d is torch.bfloat16 or d.is_complex for d in dtypes) else kept
 
 
-def _functional(program: ExportedProgram) -> ExportedProgram:
-    """A program whose in-place ops are visible through another name must lose them before observers come between."""
-    unsafe = [n for n in program.graph.nodes if n.op == "call_function" and mutates(n) and not is_private(n)]
-    writes = program.graph_signature.user_inputs_to_mutate
-    return _keep_inputs(program.run_decompositions({})) if unsafe or writes else program
-
-
 def _is_quantised(graph: torch.fx.Graph) -> bool:
     return any(n.op == "call_function" and overload(n) in QDQ for n in graph.nodes)
-
-
-def _refuse_dynamic(program: ExportedProgram) -> None:
-    node = next((n for n in program.graph.nodes if _list_dynamic(n)), None)
-    if node is None:
-        return
-    if node.op == "placeholder":
-        dims = ", ".join(map(str, _list_dynamic(node)))
-        raise Invalid(
-            "the program has dynamic shapes",
-            why=f"dimension {dims} of input `{node.name}` can vary, and an NPU command stream is made for one shape",
-            fix="export without dynamic_shapes, once per shape",
-        )
-    raise Invalid(
-        "the program has dynamic shapes",
-        where=source_line(node),
-        why=f"what `{node.name}` ({overload(node)}) gives depends on numbers that are known at run time only",
-        fix="use an operator whose result has one shape: a mask or torch.where in place of nonzero or x[mask]",
-    )
-
-
-def _list_dynamic(node: Node) -> list[int]:
-    """The dimensions of a node's result that have no fixed size."""
-    value = node.meta.get("val")
-    shape = value.shape if isinstance(value, torch.Tensor) else ()
-    return [d for d, size in enumerate(shape) if isinstance(size, torch.SymInt)]
 
 
 def _check_signature(source: Source, inputs: Sequence[torch.Tensor]) -> None:
@@ -305,18 +245,7 @@ def _source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tensor, .
     if not any(mutates(n) and not (is_private(n) and registry().find(overload(n))) for n in source.calls()):
         return source
     program = module if isinstance(module, ExportedProgram) else torch.export.export(module, inputs)
-    return Source.of_program(_keep_inputs(program.run_decompositions({})))
-
-
-def _keep_inputs(program: ExportedProgram) -> ExportedProgram:
-    """The program without writes to its own inputs: a caller gets what the model returns, and nothing else."""
-    signature, output = program.graph_signature, program.graph.output_node()
-    results: Any = output.args[0]
-    kept = [(s, n) for s, n in zip(signature.output_specs, results, strict=True) if s.kind is not _INPUT_WRITE]
-    signature.output_specs = [s for s, _ in kept]
-    output.args = (tuple(n for _, n in kept),)
-    program.graph.eliminate_dead_code()
-    return program
+    return Source.of_program(keep_inputs(program.run_decompositions({})))
 
 
 def _nothing(source: Source) -> Built:

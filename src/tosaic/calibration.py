@@ -17,13 +17,18 @@ Sample: TypeAlias = tuple[torch.Tensor, ...]
 SUFFIXES = (".npz", ".npy", ".pt")
 
 
-def read(data: Iterable[Any] | str | Path, example: Sequence[torch.Tensor]) -> list[Sample]:
+def read(calibration: Iterable[Any] | str | Path, example: Sequence[torch.Tensor]) -> list[Sample]:
     """All samples, each checked against the example inputs."""
+    data: Any = calibration
     if isinstance(data, (str, Path)):
         found = list(_bounded(_read_path(Path(data), example), str(data)))
         origin = str(data)
     elif isinstance(data, torch.Tensor):
         raise Invalid("calibration is a single tensor", fix="pass a list of samples: calibration=[x1, x2, ...]")
+    elif not isinstance(data, Iterable):
+        raise Invalid(
+            f"calibration is of type `{type(data).__name__}`", fix="pass a list of samples, a file or a folder"
+        )
     else:
         found = [(_as_sample(item), f"sample {i}") for i, item in enumerate(data)]
         origin = "calibration"
@@ -44,7 +49,7 @@ def check(sample: Sequence[Any], example: Sequence[torch.Tensor], where: str) ->
         )
     out = []
     for i, (got, want) in enumerate(zip(sample, example, strict=True)):
-        tensor = _as_tensor(got, i, where)
+        tensor = as_tensor(got, f"input {i} of {where}")
         if tuple(tensor.shape) != tuple(want.shape):
             raise Invalid(
                 f"input {i} of {where} has shape {list(tensor.shape)}, the model takes {list(want.shape)}",
@@ -66,12 +71,13 @@ def check(sample: Sequence[Any], example: Sequence[torch.Tensor], where: str) ->
     return tuple(out)
 
 
-def _as_tensor(value: Any, index: int, where: str) -> torch.Tensor:
+def as_tensor(value: Any, what: str) -> torch.Tensor:
+    """A tensor, or anything that torch can make one of."""
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        what = f"input {index} of {where} is of type `{type(value).__name__}`, not a tensor"
-        raise Invalid(what, where=where, why=str(error), fix="give tensors or numpy arrays") from error
+        kind = type(value).__name__
+        raise Invalid(f"{what} is of type `{kind}`, not a tensor", fix="give tensors or numpy arrays") from error
 
 
 def _check_spread(samples: Sequence[Sample], origin: str) -> None:

@@ -20,6 +20,11 @@ class TosaicError(Exception):
         return "\n".join(parts)
 
 
+def first_line(error: BaseException) -> str:
+    """The kind of a foreign error and the first line of what it says."""
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+
+
 class Unsupported(TosaicError):
     """A node cannot run on the target; the partitioner leaves it on the CPU with this reason."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 _PYTHON = sysconfig.get_paths()["stdlib"] + os.sep
 _TOSAIC = str(Path(__file__).parent) + os.sep
 #: code that Python, torch.fx and Tosaic run on the way: nobody's place
-_NOBODY = ("<frozen", "<eval_with_key>", _PYTHON, _TOSAIC)
+_NOBODY = ("<frozen", "<string>", "<eval_with_key>", _PYTHON, _TOSAIC)
 _USER, _PACKAGE, _TORCH = 3, 2, 1
 
 
@@ -41,7 +41,7 @@ def _owner(file: str) -> int:
     place = file.replace("\\", "/")
     if file.startswith(f"{_TOSAIC}zoo"):
         return _PACKAGE
-    if "/site-packages/torch/" in place:
+    if any(f"/site-packages/{name}/" in place for name in ("torch", "torchao", "executorch")):
         return _TORCH
     if file.startswith(_TOSAIC):
         return 0

@@ -18,6 +18,7 @@ import torch
 import torch.utils._pytree as pytree
 
 import tosaic
+from tosaic.calibration import as_tensor
 from tosaic.common.arm_compile_spec import ArmCompileSpec
 from tosaic.errors import Invalid
 from tosaic.ethosu.compile_spec import EthosUCompileSpec
@@ -97,6 +98,8 @@ class Program:
         """What `save` writes, and where."""
         if path.suffix == ".tosaic":
             raise Invalid(f"`{path}` is the name of a sidecar", fix="let the name of the program end in .pte")
+        if path.is_dir():
+            raise Invalid(f"`{path}` is a folder", fix=f"give the name of a file, as `{path / 'model.pte'}`")
         beside = {path.with_suffix(".tosaic"): self.sidecar()} if with_sidecar else {}
         return {path: self.pte, **beside}
 
@@ -137,7 +140,7 @@ class Program:
 
     def run(self, *inputs: Any, engine: str = "auto") -> list[np.ndarray[Any, Any]]:
         """Run the .pte here; engine auto is the simulated NPU for Ethos-U, and Vulkan for VGF where that is usable."""
-        tensors = [torch.as_tensor(x).detach().contiguous() for x in inputs]
+        tensors = [as_tensor(x, f"input {i}").detach().contiguous() for i, x in enumerate(inputs)]
         _check_inputs(tensors, self.inputs)
         # numpy has no bfloat16 of its own: engines take its bits.
         arrays = [(t.view(torch.uint16) if t.dtype is torch.bfloat16 else t).numpy() for t in tensors]

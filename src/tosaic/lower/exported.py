@@ -1,0 +1,109 @@
+"""What torch.export makes of a model, with this project's conditions and in the words of its errors."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
+from torch.fx import GraphModule, Node
+
+from tosaic.errors import Invalid, TosaicError, first_line
+from tosaic.lower.source import overload, source_line
+from tosaic.place import find_line
+from tosaic.quantizer.prepare import is_private, mutates
+
+_INPUT_WRITE = OutputKind.USER_INPUT_MUTATION
+
+
+def export(model: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> ExportedProgram:
+    """torch.export with this project's conditions: eval mode, static shapes, plain tensors."""
+    given: Any = model
+    if not isinstance(given, torch.nn.Module):
+        kind = given.__name__ if isinstance(given, type) else type(given).__name__
+        raise Invalid(f"the model is `{kind}`, not an nn.Module", fix="pass an instance of an nn.Module in eval mode")
+    # What torch.export has made of a model keeps the mode that the model was in.
+    training = () if isinstance(model, GraphModule) else (n for n, m in model.named_modules() if m.training)
+    for name in training:
+        part = f"the layer `{name}` of the model" if name else "the model"
+        raise Invalid(f"{part} is in train mode", fix="call model.eval() before compiling")
+    said, graph = io.StringIO(), ""
+    try:
+        with redirect_stderr(said):
+            # Two inputs must never be one tensor: exir would give them one buffer.
+            return torch.export.export(model, tuple(x.clone() for x in example_inputs))
+    except Exception as error:
+        graph = str(getattr(error, "partial_fx_graph", ""))
+        raise _explain_export(error) from error
+    finally:
+        # torch prints how far it has come, which helps nobody here.
+        sys.stderr.write(said.getvalue().replace(f"{graph}\n", "") if graph else said.getvalue())
+
+
+def _explain_export(error: Exception) -> Invalid:
+    why, where = first_line(error), find_line(error)
+    if "data-dependent" in why:
+        what = "the model branches on numbers that are known at run time only"
+        return Invalid(what, where=where, why=why, fix="compute both branches and choose with torch.where")
+    fix = "make torch.export.export(model, example_inputs) work first"
+    return Invalid("torch.export cannot export the model", where=where, why=why, fix=fix)
+
+
+@contextmanager
+def told(what: str, fix: str) -> Generator[None]:
+    """Errors of other packages, said as what they mean for the user."""
+    try:
+        yield
+    except TosaicError:
+        raise
+    except Exception as error:
+        raise Invalid(what, where=find_line(error), why=first_line(error), fix=fix) from error
+
+
+def refuse_dynamic(program: ExportedProgram) -> None:
+    node = next((n for n in program.graph.nodes if _list_dynamic(n)), None)
+    if node is None:
+        return
+    if node.op == "placeholder":
+        dims = ", ".join(map(str, _list_dynamic(node)))
+        raise Invalid(
+            "the program has dynamic shapes",
+            why=f"dimension {dims} of input `{node.name}` can vary, and an NPU command stream is made for one shape",
+            fix="export without dynamic_shapes, once per shape",
+        )
+    raise Invalid(
+        "the program has dynamic shapes",
+        where=source_line(node),
+        why=f"what `{node.name}` ({overload(node)}) gives depends on numbers that are known at run time only",
+        fix="use an operator whose result has one shape: a mask or torch.where in place of nonzero or x[mask]",
+    )
+
+
+def _list_dynamic(node: Node) -> list[int]:
+    """The dimensions of a node's result that have no fixed size."""
+    value = node.meta.get("val")
+    shape = value.shape if isinstance(value, torch.Tensor) else ()
+    return [d for d, size in enumerate(shape) if isinstance(size, torch.SymInt)]
+
+
+def make_functional(program: ExportedProgram) -> ExportedProgram:
+    """A program whose in-place ops are visible through another name must lose them before observers come between."""
+    unsafe = [n for n in program.graph.nodes if n.op == "call_function" and mutates(n) and not is_private(n)]
+    writes = program.graph_signature.user_inputs_to_mutate
+    return keep_inputs(program.run_decompositions({})) if unsafe or writes else program
+
+
+def keep_inputs(program: ExportedProgram) -> ExportedProgram:
+    """The program without writes to its own inputs: a caller gets what the model returns, and nothing else."""
+    signature, output = program.graph_signature, program.graph.output_node()
+    results: Any = output.args[0]
+    kept = [(s, n) for s, n in zip(signature.output_specs, results, strict=True) if s.kind is not _INPUT_WRITE]
+    signature.output_specs = [s for s, _ in kept]
+    output.args = (tuple(n for _, n in kept),)
+    program.graph.eliminate_dead_code()
+    return program
