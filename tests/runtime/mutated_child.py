@@ -22,6 +22,7 @@ import numpy as np
 from tosaic import npu
 from tosaic.errors import TosaicError
 from tosaic.ethosu import blob
+from tosaic.report import contents
 from tosaic.runtime import engine, pte
 from tosaic.runtime.host import Method
 from tosaic.runtime.inputs import make_ones
@@ -149,6 +150,7 @@ def try_blob(data: bytes, passed: list[str]) -> None:
     parts = blob.unpack(data)
     npu.stream.parse(parts.cmd_data)
     passed.append("header")
+    contents.read(data)
     small = [io for io in parts.inputs if io.elem_size in (1, 2, 4) and math.prod(io.shape) < 1 << 22]
     rng = np.random.default_rng(0)
     inputs = [rng.integers(-9, 9, io.shape).astype(f"i{io.elem_size}") for io in small]
@@ -158,6 +160,7 @@ def try_blob(data: bytes, passed: list[str]) -> None:
 def try_pte(data: bytes, passed: list[str]) -> None:
     method = Method(pte.read(data))
     passed.append("header")
+    contents.read(data)
     sizes = [math.prod(kind.shape) for kind in method.inputs]
     if max(sizes, default=0) < 1 << 22:
         engine.run(data, make_ones(method.inputs))

@@ -13,8 +13,8 @@ from tosaic.npu.registers import Family
 from tosaic.npu.weights import WeightCache, Weights, load_scales, load_weights
 from tosaic.npu.window import Input
 
-#: Sums below these are exact in the two float types, in which matrix products are fast.
-_EXACT_SINGLE, _EXACT_DOUBLE = 1 << 24, 1 << 53
+#: Sums below this are exact in single precision, in which matrix products are fastest; in double precision all are.
+_EXACT_SINGLE = 1 << 24
 #: Elements of the matrix that a piece of the input is unfolded into: as a rule, and at most.
 _UNFOLDED, _MAX_UNFOLDED = 1 << 21, 1 << 24
 
@@ -37,12 +37,12 @@ def run_conv(op: Op, memory: Memory, cache: WeightCache) -> None:
     output = read_output(op, memory, scales)
     given = Input.of(op, source, window, ofm, depth)
     reach = _bound_inputs(source) * weights.reach
-    dtype = _choose_type(op, reach)
+    dtype = "f4" if reach < _EXACT_SINGLE else "f8"
     compute = _sum_channels if op.kind is Kind.DEPTHWISE else _multiply
     for first, rows in output.pieces():
         padded = given.load(memory, first, rows, 0, dtype)
         values = compute(given, padded, weights.values.astype(dtype, copy=False), rows, ofm)
-        _check_sums(output, values, reach)
+        _check_sums(output, values)
         finish(output, memory, values, first)
 
 
@@ -50,14 +50,6 @@ def _bound_inputs(source: FeatureMap) -> int:
     """The largest distance of an input from its zero point."""
     numbers = np.iinfo(source.dtype)
     return max(numbers.max - source.zero_point, source.zero_point - numbers.min)
-
-
-def _choose_type(op: Op, reach: int) -> str:
-    if reach < _EXACT_SINGLE:
-        return "f4"
-    if reach < _EXACT_DOUBLE:
-        return "f8"
-    raise Fault("a convolution is too large to be computed exactly", offset=op.offset, why=f"sums may reach {reach}")
 
 
 def _load_matrix(op: Op, memory: Memory, window: Window, depth: int, ofm: Shape) -> Weights:
@@ -99,17 +91,15 @@ def _sum_channels(given: Input, padded: Numbers, weights: Numbers, rows: int, of
     total = np.zeros((rows, ofm.width, ofm.depth), padded.dtype)
     product = np.empty_like(total)
     for ky, kx, inputs in given.taps(padded, rows, ofm.width):
-        np.multiply(inputs, weights[ky, kx, 0], out=product)
+        np.multiply(inputs, weights[ky, kx], out=product)
         total += product
     return total
 
 
-def _check_sums(output: Output, values: Numbers, reach: int) -> None:
+def _check_sums(output: Output, values: Numbers) -> None:
     """What an accumulator does when it overflows is not known."""
-    bias = output.scale.bias
     bits = count_bits(output.op)
-    if (reach + int(np.abs(bias).max())) >> (bits - 1) == 0:
-        return
-    high = (values.astype(np.int64) + bias) >> (bits - 1)
+    ends = np.stack([values.min(axis=(0, 1)), values.max(axis=(0, 1))])
+    high = (ends.astype(np.int64) + output.scale.bias) >> (bits - 1)
     if high.min() < -1 or high.max() > 0:
         raise Fault("an accumulator overflows", offset=output.op.offset, why=f"it has {bits} bits")

@@ -50,8 +50,7 @@ class OrderU85:
     def of(op: Op, window: Window, depth: int, ofm: Shape) -> OrderU85:
         depthwise = op.kind is Kind.DEPTHWISE
         part_kernel = not depthwise and op.get("KERNEL_STRIDE", "weight_order") == 1
-        precision = op.name("IFM_PRECISION", "activation_precision")
-        wide = precision == "B16"
+        wide = op.name("IFM_PRECISION", "activation_precision") == "B16"
         sparse = op.name("WEIGHT_FORMAT", "weight_sparsity") != "NONE"
         group = op.macs // 8 // _MICROBLOCKS[op.name("ACC_FORMAT", "microblock")]
         if group % (_INTERLEAVE * _CORES[op.macs]):
@@ -60,7 +59,7 @@ class OrderU85:
             )
         if depthwise and sparse:
             raise UnknownField("WEIGHT_FORMAT.weight_sparsity", 1, offset=op.offset, why="of a depthwise convolution")
-        input_block = _find_input_block(op.macs, group, part_kernel, sparse, precision)
+        input_block = _find_input_block(op.macs, group, part_kernel, sparse, wide)
         input_group = 1 if depthwise else 8 if part_kernel and wide and not sparse else input_block
         return OrderU85(
             outputs=ofm.depth,
@@ -205,11 +204,9 @@ class OrderU85:
         return not part[:, :, count:].any()
 
 
-def _find_input_block(macs: int, group: int, part_kernel: bool, sparse: bool, precision: str) -> int:
+def _find_input_block(macs: int, group: int, part_kernel: bool, sparse: bool, wide: bool) -> int:
     if part_kernel:
         return 16
-    if sparse and precision == "B8":
-        return 128
-    if precision == "B32" or (macs <= 256 and group == 16 and not sparse):
-        return 32
-    return 64
+    if sparse:
+        return 64 if wide else 128
+    return 32 if macs <= 256 and group == 16 else 64
