@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tosaic.errors import ToolFailed
+from tosaic.errors import ToolCrashed, ToolFailed
 from tosaic.npu.errors import Malformed, TooMuch
 from tosaic.npu.memory import Memory
 from tosaic.npu.order_u55 import OrderU55, count_cores
@@ -18,7 +18,7 @@ from tosaic.npu.order_u85 import OrderU85
 from tosaic.npu.output import Scale, read_rounding
 from tosaic.npu.record import Op, Shape, Window
 from tosaic.npu.registers import Family
-from tosaic.tools.worker import Worker
+from tosaic.tools.worker import Reply, Worker
 
 _RECORD_BYTES = 10
 #: More weights than this do not come from one stream of a real network.
@@ -90,10 +90,18 @@ def decoder() -> Worker:
     return Worker("tosaic.npu.weights_child", "the weight decoder")
 
 
+def _request(streams: Sequence[bytes]) -> Reply:
+    """Once more where the decoder crashed: it has little memory, and a new process has all of it."""
+    try:
+        return decoder().request({}, streams, timeout=_DECODE_SECONDS)
+    except ToolCrashed:
+        return decoder().request({}, streams, timeout=_DECODE_SECONDS)
+
+
 def decode_streams(streams: Sequence[bytes], offset: int) -> list[npt.NDArray[np.int16]]:
     """The numbers in compressed weight streams; an empty stream has none."""
     try:
-        reply = decoder().request({}, streams, timeout=_DECODE_SECONDS)
+        reply = _request(streams)
     except ToolFailed as error:
         raise Malformed("a weight stream is damaged", offset=offset, why=error.why or error.what) from None
     if reply.failure:
