@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -75,9 +77,16 @@ def test_garbage_is_refused() -> None:
         converter.compile(b"no flatbuffer at all")
 
 
-def test_time_is_limited() -> None:
-    with pytest.raises(ToolFailed, match=r"within the 0\.0001 s"):
-        converter.compile(serialize(make_add()), timeout=0.0001)
+def test_time_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "binaries" / "bin" / "model-converter"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    place = importlib.metadata.PackagePath("binaries/bin/model-converter")
+    place.dist = SimpleNamespace(locate_file=lambda _: program)
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda _: SimpleNamespace(files=[place]))
+    with pytest.raises(ToolFailed, match=r"within the 0\.1 s"):
+        converter.compile(serialize(make_add()), timeout=0.1)
 
 
 def test_unknown_flags_are_refused() -> None:
