@@ -8,7 +8,8 @@ import json
 import time
 from pathlib import Path
 
-from tosaic import zoo
+import models
+
 from tosaic.targets import ACCELERATORS
 
 
@@ -17,7 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--side", required=True, choices=("ours", "peer"))
     parser.add_argument("--door", required=True, choices=("executorch", "front"))
-    parser.add_argument("--model", required=True, choices=zoo.names())
+    parser.add_argument("--model", required=True, choices=models.names())
     parser.add_argument("--target", required=True, choices=list(ACCELERATORS))
     parser.add_argument("--calibration", type=int, required=True)
     parser.add_argument("--evaluation", type=int, required=True)

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import figures
+import models
 import plot
 import table
 from figures import Column
 from rich.console import Console
 from rich.table import Table
 
-from tosaic import zoo
 from tosaic.targets import ACCELERATORS
 
 HERE = Path(__file__).resolve().parent
@@ -32,6 +32,7 @@ MODELS = (
     "mobilenet_v2",
     "mobilenet_v3_small",
     "resnet18",
+    "efficientnet_lite0",
     "resnet8",
     "ds_cnn",
     "mobilenet_v1",
@@ -74,7 +75,7 @@ class ChildFailed(Exception):
 
 def read_options(arguments: Sequence[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", help="names of the zoo with commas between, or `all`")
+    parser.add_argument("--models", help="names with commas between, or `all`")
     parser.add_argument("--targets", default=",".join(TARGETS), help="accelerators with commas between")
     parser.add_argument("--repeats", type=int, help="compiles per side, the least seconds count (2)")
     parser.add_argument("--quick", action="store_true", help="three small models, one repeat, few evaluation inputs")
@@ -84,13 +85,13 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
     )
     given = parser.parse_args(arguments)
     usual = QUICK if given.quick else MODELS
-    models = zoo.names() if given.models == "all" else given.models.split(",") if given.models else usual
+    chosen = models.names() if given.models == "all" else given.models.split(",") if given.models else usual
     targets = given.targets.split(",")
-    for name, known in ((n, k) for names, k in ((models, zoo.names()), (targets, [*ACCELERATORS])) for n in names):
+    for name, known in ((n, k) for names, k in ((chosen, models.names()), (targets, [*ACCELERATORS])) for n in names):
         if name not in known:
             parser.error(f"`{name}` is not one of {', '.join(known)}")
     repeats = given.repeats or (1 if given.quick else 2)
-    return Options(tuple(models), tuple(targets), repeats, 8, 2 if given.quick else 16, given.out, given.add)
+    return Options(tuple(chosen), tuple(targets), repeats, 8, 2 if given.quick else 16, given.out, given.add)
 
 
 def run_child(model: str, target: str, column: Column, options: Options, last: bool) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import executorch.kernels.quantized  # noqa: F401  (registers the out variants that exir looks for)
+import models
 import torch
 from clock import Clock, children_peak_bytes, peak_bytes, reset_peak
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
 from torch.export import ExportedProgram
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-from tosaic import zoo
 from tosaic.targets import Target
 
 torch.set_num_threads(1)
@@ -39,13 +39,13 @@ class Job:
     evaluation: int
 
     def load(self) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-        return zoo.load(self.model)
+        return models.load(self.model)
 
     def calibration_inputs(self) -> list[tuple[torch.Tensor, ...]]:
-        return zoo.inputs(self.model, self.calibration, CALIBRATION_SEED)
+        return models.inputs(self.model, self.calibration, CALIBRATION_SEED)
 
     def evaluation_inputs(self) -> list[tuple[torch.Tensor, ...]]:
-        return zoo.inputs(self.model, self.evaluation, EVALUATION_SEED)
+        return models.inputs(self.model, self.evaluation, EVALUATION_SEED)
 
 
 @dataclass(frozen=True)
