@@ -25,9 +25,10 @@ def find_innermost(frames: Iterable[tuple[str, int | str | None]], least: int = 
 def find_line(error: BaseException) -> str:
     """file:line of the user's code that led to an error."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
+        return describe_place(f"{error.filename}:{error.lineno}", "", "")
     frames = traceback.extract_tb(error.__traceback__)
-    return find_innermost(((frame.filename, frame.lineno) for frame in frames), least=_PACKAGE)
+    line = find_innermost(((frame.filename, frame.lineno) for frame in frames), least=_PACKAGE)
+    return describe_place(line, "", "")
 
 
 def describe_place(where: str, module: str, layer: str) -> str:

@@ -95,7 +95,7 @@ class UNet(nn.Module):
         super().__init__()
         c = width
         self.down = nn.ModuleList([_double(3, c), _double(c, 2 * c), _double(2 * c, 4 * c)])
-        self.half = nn.MaxPool2d(2)
+        self.shrink = nn.MaxPool2d(2)
         self.middle = _double(4 * c, 8 * c)
         self.bilinear = nn.Upsample(scale_factor=2, mode="bilinear")
         self.nearest = nn.Upsample(scale_factor=2, mode="nearest")
@@ -108,7 +108,7 @@ class UNet(nn.Module):
         for level in self.down:
             x = level(x)
             kept.append(x)
-            x = self.half(x)
+            x = self.shrink(x)
         x = self.middle(x)
         for enlarge, level in zip((self.bilinear, self.nearest, self.transposed), self.up, strict=True):
             x = level(torch.cat([enlarge(x), kept.pop()], 1))

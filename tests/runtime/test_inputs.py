@@ -88,7 +88,7 @@ def save_npy(array: np.ndarray) -> bytes:
         ("x.pt", lambda p: p.write_bytes(b"1"), "`{}` is damaged"),
         ("x.pt", write_pickled, "`{}` cannot be read"),
         ("x.pt", lambda p: torch.save({"a": 1}, p), "`a` of `{}` is no plain tensor"),
-        ("x.pt", lambda p: torch.save(torch.zeros(2, dtype=torch.complex64), p), "`{}` cannot be used"),
+        ("x.pt", lambda p: torch.save(torch.zeros(2, dtype=torch.complex64), p), "`{}` is complex64[2], but input 0"),
         ("x.bin", lambda p: p.write_bytes(b"12345"), "`{}` has 5 bytes, but int8[2, 3] takes 6"),
     ],
 )

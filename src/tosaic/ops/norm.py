@@ -336,7 +336,7 @@ def _expand_vector_norm(
     aten: Any, self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Any:
     dims = list(range(len(aten.shape(self)))) if dim is None else [dim] if isinstance(dim, int) else list(dim)
-    if dtype is not None or ord not in (1, 2):
+    if str(dtype) not in ("None", "torch.float32") or ord not in (1, 2):
         return None
     powers = aten("mul.Tensor", self, self) if ord == 2 else aten("abs.default", self)
     total = aten("sum.dim_IntList", powers, dims, keepdim)
@@ -348,7 +348,7 @@ composite(
     "aten.linalg_vector_norm.default",
     expand=_expand_vector_norm,
     samples=lambda: [
-        call(lambda x: torch.linalg.vector_norm(x, dim=-1), f32(3, 8)),
+        call(lambda x: torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32), f32(3, 8)),
         call(lambda x: torch.linalg.vector_norm(x, 1, dim=(1, 2), keepdim=True), f32(2, 4, 5)),
     ],
 )
