@@ -69,6 +69,8 @@ def refuse_dynamic(program: ExportedProgram) -> None:
     node = next((n for n in program.graph.nodes if _list_dynamic(n)), None)
     if node is None:
         return
+    if overload(node) == "getitem":
+        node = node.all_input_nodes[0]
     if node.op == "placeholder":
         dims = ", ".join(map(str, _list_dynamic(node)))
         raise Invalid(
