@@ -7,6 +7,7 @@ import pytest
 
 from tosaic.rewrite import PIPELINE, rewrite
 from tosaic.rewrite.dead import drop_dead
+from tosaic.rewrite.fold import fold_channels
 from tosaic.rewrite.merge import merge_equal
 from tosaic.rewrite.transpose import TO_FIRST, TO_LAST, convolve_transposes
 from tosaic.targets import find
@@ -14,7 +15,7 @@ from tosaic.tools import reference
 from tosaic.tosa import ops
 from tosaic.tosa.build import Builder
 from tosaic.tosa.flatbuffer import serialize
-from tosaic.tosa.ir import DType, Graph, Type
+from tosaic.tosa.ir import DType, Graph, Type, Value
 from tosaic.tosa.spec import Specification
 from tosaic.tosa.text import to_text
 from tosaic.tosa.verify import verify
@@ -80,3 +81,57 @@ def test_other_transposes_stay(shape: tuple[int, ...]) -> None:
     b = Builder()
     graph = b.finish([ops.transpose(b, b.input(Type(DType.I8, shape)), TO_LAST)])
     assert kinds(convolve_transposes(graph, "u55")) == ["TRANSPOSE"]
+
+
+def convolution(b: Builder, kind: str) -> Value:
+    """A float convolution of each kind with 6 channels, and random weights."""
+    dice = np.random.default_rng(1)
+    shape = (1, 4, 5, 5, 3) if kind == "CONV3D" else (1, 5, 5, 3)
+    weights = {"CONV3D": (6, 2, 2, 2, 3), "DEPTHWISE_CONV2D": (2, 2, 3, 2)}.get(kind, (6, 2, 2, 3))
+    x = b.input(Type(DType.F32, shape))
+    weight = b.const(dice.standard_normal(weights).astype(np.float32), DType.F32)
+    bias = b.const(dice.standard_normal(6).astype(np.float32), DType.F32)
+    if kind == "TRANSPOSE_CONV2D":
+        return ops.transpose_conv2d(b, x, weight, bias, out_pad=(0,) * 4, stride=(2, 2), acc_type=DType.F32)
+    window = {"pad": (0,) * 4, "stride": (1, 1), "dilation": (1, 1)}
+    if kind == "CONV3D":
+        window = {"pad": (0,) * 6, "stride": (1, 1, 1), "dilation": (1, 1, 1)}
+    build = {"CONV2D": ops.conv2d, "CONV3D": ops.conv3d, "DEPTHWISE_CONV2D": ops.depthwise_conv2d}[kind]
+    return build(b, x, weight, bias, acc_type=DType.F32, **window)
+
+
+def normalise(b: Builder, value: Value) -> Value:
+    """Times one constant per channel, plus another one."""
+    shape = (*(1,) * (value.rank - 1), 6)
+    scale, shift = (np.linspace(a, 2, 6, dtype=np.float32).reshape(shape) for a in (-1, 0.5))
+    return ops.add(b, ops.mul(b, value, b.const(scale, DType.F32)), b.const(shift, DType.F32))
+
+
+@pytest.mark.parametrize("kind", ["CONV2D", "CONV3D", "DEPTHWISE_CONV2D", "TRANSPOSE_CONV2D"])
+def test_factors_go_into_the_convolution(kind: str) -> None:
+    b = Builder(("conv",))
+    value = convolution(b, kind)
+    b.origin = ("norm",)
+    graph = b.finish([normalise(b, value)])
+    after = drop_dead(fold_channels(graph))
+    assert [k for k in kinds(after) if k != "CONST"] == [kind]
+    assert after.ops[-1].origin == ("conv", "norm")
+    data = np.random.default_rng(2).standard_normal(graph.inputs[0].shape).astype(np.float32)
+    want, got = (reference.run(serialize(g), [data])[0] for g in (graph, after))
+    assert float(np.abs(want - got).max()) <= 1e-5 * float(np.abs(want).max())
+
+
+def test_a_convolution_with_other_readers_stays() -> None:
+    for read_twice in (True, False):
+        b = Builder()
+        value = convolution(b, "CONV2D")
+        graph = b.finish([normalise(b, value), ops.abs(b, value) if read_twice else value])
+        assert "MUL" in kinds(fold_channels(graph))
+
+
+def test_only_constants_of_channels_are_folded() -> None:
+    b = Builder()
+    value = convolution(b, "CONV2D")
+    picture = np.ones((1, *value.shape[1:3], 1), np.float32)
+    graph = b.finish([ops.mul(b, value, b.const(picture, DType.F32)), b.input(value.type)])
+    assert kinds(fold_channels(graph)) == kinds(graph)

@@ -71,15 +71,19 @@ def scaled(t: Tensor, factor: float) -> Tensor:
     return replace(t, q=replace(t.q, scale=tuple(s * factor for s in t.q.scale)), clamp=clamp)
 
 
-def bias_codes(lo: Lowering, bias: Tensor | None, scales: Sequence[float], size: int) -> Array:
-    """An int32 bias on the accumulator's grid, whatever grid (or float) it arrives on."""
+def bias_codes(bias: Tensor | None, scales: Sequence[float], reach: Array) -> Array:
+    """An int32 bias on the accumulator's grid, whatever grid (or float) it arrives on.
+
+    `reach` is the largest sum of products of each channel: a channel of tiny weights has a bias of so many steps that
+    the accumulator would overflow, so it stops short of that.
+    """
     if bias is None:
-        return np.zeros(size, np.int32)
+        return np.zeros(reach.size, np.int32)
     if not bias.is_const:
         raise Unsupported("its bias is not a constant", "use a parameter or buffer as bias")
     steps = np.rint(bias.real().reshape(-1) / np.asarray(scales, np.float64))
     info = np.iinfo(np.int32)
-    return np.clip(np.broadcast_to(steps, (size,)), info.min, info.max).astype(np.int32)
+    return np.clip(steps, info.min + reach, info.max - reach).astype(np.int32)
 
 
 def weight_codes(weight: Tensor, x: Tensor) -> tuple[Array, DType, QParams | None]:
@@ -98,17 +102,24 @@ def weight_codes(weight: Tensor, x: Tensor) -> tuple[Array, DType, QParams | Non
 
 
 def conv_operands(
-    lo: Lowering, x: Tensor, weight_q: QParams | None, bias: Tensor | None, channels: int
+    lo: Lowering, x: Tensor, weight: Array, weight_q: QParams | None, bias: Tensor | None
 ) -> tuple[DType, Value, QParams | None]:
-    """The weight's dtype, the bias, and the meaning of the accumulator of a convolution (None for a float one)."""
+    """The weight's dtype, the bias, and the meaning of the accumulator of a convolution (None for a float one).
+
+    The weight has a line for each output channel.
+    """
     if x.q is None:
+        channels = weight.shape[0]
         real = np.zeros(channels) if bias is None else np.broadcast_to(bias.real(), (channels,))
         return x.dtype, lo.constant(real, x.dtype), None
     assert weight_q is not None
     scales = tuple(x.q.s * s for s in weight_q.scale)
     q = accumulator(scales, 3 if len(scales) > 1 else None)
     q = replace(q, dtype=DType.I32 if x.dtype is DType.I8 else DType.I48)
-    return DType.I8, lo.constant(bias_codes(lo, bias, scales, channels), q.dtype), q
+    reach = np.abs(weight.reshape(weight.shape[0], -1).astype(np.int64)).sum(1)
+    # The 48 bits of the other accumulator hold any sum beside an int32.
+    reach *= max(127 - x.q.zp, x.q.zp + 128) if x.dtype is DType.I8 else 0
+    return DType.I8, lo.constant(bias_codes(bias, scales, reach), q.dtype), q
 
 
 def convolve(
@@ -127,8 +138,8 @@ def convolve(
 
     Sums of 16-bit floats are kept in 32 bits, as torch keeps them.
     """
-    channels = weight.shape[0] if not depthwise else weight.shape[2] * weight.shape[3]
-    dtype, bias_value, q = conv_operands(lo, x, weight_q, bias, channels)
+    lines = weight.reshape(-1, weight.shape[2] * weight.shape[3]).T if depthwise else weight
+    dtype, bias_value, q = conv_operands(lo, x, lines, weight_q, bias)
     image, pad = _exact(
         lo, x, lo.arrange(x, NHWC), weight.shape[0:2] if depthwise else weight.shape[1:3], pad, stride, dilation
     )
@@ -230,7 +241,8 @@ def sum_over(lo: Lowering, x: Tensor, dims: Sequence[int], divisor: float) -> Te
     axes = sorted(x.perm[d] for d in dims)
     shape = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
     q = accumulator((x.q.s / divisor,))
-    summed = _sum_by_conv(lo, x, axes) if x.dtype is DType.I8 else None
+    # A GPU has no reason to read ones.
+    summed = _sum_by_conv(lo, x, axes) if x.dtype is DType.I8 and lo.target.family != "vgf" else None
     if summed is not None:
         return replace(summed, shape=shape, q=q)
     value = lo.rescale(x.value, DType.I32, [1.0], x.q.zp)

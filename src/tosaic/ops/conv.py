@@ -14,7 +14,7 @@ from tosaic.lower.lowering import NHWC, Lowering
 from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
 from tosaic.ops._registry import NPU_FAMILIES, Limit, op
 from tosaic.ops._rules import pair
-from tosaic.ops._samples import Sample, f32, module, nn
+from tosaic.ops._samples import Sample, f32, module, nn, torch
 from tosaic.quantizer.qparams import QParams
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.ir import Array, DType
@@ -264,6 +264,15 @@ LIMITS = (
 )
 
 
+def _make_faint() -> Any:
+    """Two channels of tiny weights, whose biases are more steps than an int32 holds."""
+    conv = nn.Conv2d(3, 8, 3)
+    with torch.no_grad():
+        conv.weight[2:4] *= 1e-5
+        conv.bias[2:4] = torch.tensor([-7.0, 7.0])
+    return conv
+
+
 def _samples_conv2d() -> list[Sample]:
     def conv(*args: Any, **kwargs: Any) -> Any:
         return lambda: nn.Conv2d(*args, **kwargs)
@@ -290,6 +299,7 @@ def _samples_conv2d() -> list[Sample]:
         module(conv(3, 17, 5, padding=2), f32(1, 3, 7, 8)),
         module(conv(1, 16, (3, 7), padding=(0, 3), stride=(1, 2), bias=False), f32(1, 1, 5, 16)),
         module(conv(3, 8, 3), f32(1, 3, 9, 9, low=-40.0, high=2.0)),
+        module(_make_faint, f32(1, 3, 9, 9)),
     ]
 
 

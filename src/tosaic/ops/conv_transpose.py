@@ -93,7 +93,7 @@ def _transposed(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None, up
 
 def _scattered(lo: Lowering, x: Tensor, kernel: Array, q: QParams | None, bias: Tensor | None, up: Upward) -> Tensor:
     """TRANSPOSE_CONV2D itself."""
-    dtype, offset, acc = arith.conv_operands(lo, x, q, bias, kernel.shape[0])
+    dtype, offset, acc = arith.conv_operands(lo, x, kernel, q, bias)
     value = tosa.transpose_conv2d(
         lo.b,
         lo.arrange(x, NHWC),

@@ -171,7 +171,7 @@ def avg_pool2d(
 def _window_sum(lo: Lowering, x: Tensor, window: Window, divisor: int) -> Tensor:
     """Sums of equal windows over a constant, as a depthwise convolution with ones."""
     channels = x.shape[1]
-    if x.q is not None and window.kernel == x.shape[2:] and not any(window.padding):
+    if window.kernel == x.shape[2:] and not any(window.padding):
         return arith.sum_over(lo, x, (2, 3), divisor)
     dtype = np.float32 if x.q is None else np.int8
     ones = np.ones((*window.kernel, channels, 1), dtype)

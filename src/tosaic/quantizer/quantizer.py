@@ -221,7 +221,8 @@ def _derived_bias(x: Node, weight: Node, node: Node, spec: pt2e.QuantizationSpec
         derive_qparams_fn=derive,
         dtype=torch.int32,
         quant_min=-(2**31),
-        quant_max=2**31 - 1,
+        # The next float32 is 2**31, which torch would turn into the most negative int32.
+        quant_max=2**31 - 128,
         qscheme=torch.per_channel_symmetric if per_channel else torch.per_tensor_symmetric,
         ch_axis=0 if per_channel else None,
     )

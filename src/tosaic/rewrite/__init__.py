@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from tosaic.rewrite.dead import drop_dead
+from tosaic.rewrite.fold import fold_channels
 from tosaic.rewrite.merge import merge_equal
 from tosaic.rewrite.transpose import convolve_transposes
 from tosaic.targets import Target
@@ -14,7 +15,8 @@ from tosaic.tosa.ir import Graph
 Rewrite: TypeAlias = Callable[[Graph, Target], Graph]
 
 PIPELINE: tuple[tuple[Rewrite, str], ...] = (
-    (lambda g, t: merge_equal(g), "first: what is computed twice is dead once it is merged"),
+    (lambda g, t: fold_channels(g), "first: two convolutions that only differ after them are then not equal"),
+    (lambda g, t: merge_equal(g), "before what is dead goes: what is computed twice is dead once it is merged"),
     (lambda g, t: drop_dead(g), "before costs are weighed: a transpose that nobody reads costs nothing"),
     (
         lambda g, t: convolve_transposes(g, t.family),
