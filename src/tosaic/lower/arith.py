@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tosaic.errors import Unsupported
 from tosaic.lower.lowering import NHWC, Lowering
@@ -71,7 +72,7 @@ def scaled(t: Tensor, factor: float) -> Tensor:
     return replace(t, q=replace(t.q, scale=tuple(s * factor for s in t.q.scale)), clamp=clamp)
 
 
-def bias_codes(bias: Tensor | None, scales: Sequence[float], reach: Array) -> Array:
+def bias_codes(bias: Tensor | None, scales: Sequence[float], reach: npt.NDArray[np.int64]) -> Array:
     """An int32 bias on the accumulator's grid, whatever grid (or float) it arrives on.
 
     `reach` is the largest sum of products of each channel: a channel of tiny weights has a bias of so many steps that
