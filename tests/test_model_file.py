@@ -110,7 +110,7 @@ def test_the_line_of_a_file_in_the_working_folder(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Invalid) as caught:
         model_file.load("bad.py")
-    assert caught.value.where == f"{tmp_path / 'bad.py'}:8"
+    assert caught.value.where == "bad.py:8"
 
 
 def test_a_file_without_its_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
