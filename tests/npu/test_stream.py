@@ -48,9 +48,9 @@ def test_operations_keep_their_registers(bench: Any) -> None:
     conv = ops[2]
     assert (conv.get("OFM_DEPTH_M1"), conv.get("IFM_DEPTH_M1"), conv.get("KERNEL_WIDTH_M1")) == (15, 7, 2)
     assert conv.name("ACTIVATION", "activation_function") == "TABLE_0"
-    assert "SET_OFM_DEPTH_M1" not in ops[0].registers
+    assert "OFM_DEPTH_M1" not in ops[0].registers
     with pytest.raises(TypeError):
-        conv.registers["SET_OFM_DEPTH_M1"] = 3
+        conv.registers["OFM_DEPTH_M1"] = 3
 
 
 def test_accelerator_is_read_from_the_container(bench: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tosaic.npu.errors import Malformed
-from tosaic.npu.order import PART, Place, make_volume
+from tosaic.npu.order import PART
 from tosaic.npu.record import Kind, Op, Shape, Window
 from tosaic.npu.registers import Family
 
@@ -80,27 +79,43 @@ class OrderU55:
     def _arrange_core(
         self, stream: npt.NDArray[np.int16], outputs: int, block: int, offset: int
     ) -> npt.NDArray[np.float32]:
-        if block < 1 or len(stream) != self._count_stream(outputs, block):
+        runs, inputs = self._output_runs(outputs, block), self._input_runs()
+        elements = sum(self._pad(rows * columns) for _, _, rows, columns in self._kernel_parts())
+        deep = self._deep * sum(blocks * groups for _, blocks, groups in inputs)
+        sizes = [self.group * groups * deep * elements for _, _, groups in runs]
+        if len(stream) != sum(blocks * size for (_, blocks, _), size in zip(runs, sizes, strict=True)):
             raise Malformed("a weight stream does not fit its convolution", offset=offset, why=f"{len(stream)} weights")
-        places = list(self._places(outputs, block))
-        volume = make_volume((self.taps_y, self.taps_x), places, self._deep, self.group)
+        wide = max(first + blocks * groups * self.group for first, blocks, groups in runs)
+        volume = np.zeros((self.taps_y, self.taps_x, deep, wide), np.float32)
         at, fits = 0, True
-        for place in places:
-            sizes = self._sizes(place)
-            end = at + math.prod(sizes)
-            fits = self._put(place, stream[at:end].reshape(sizes), volume) and fits
-            at = end
+        for (first, blocks, groups), size in zip(runs, sizes, strict=True):
+            part = stream[at : at + blocks * size].reshape(blocks, size)
+            target = volume[..., first : first + blocks * groups * self.group]
+            fits = self._put(part, target, groups) and fits
+            at += blocks * size
         if not fits or volume[:, :, self.inputs :].any() or volume[..., outputs:].any():
             raise Malformed("the padding of a weight stream is not zero", offset=offset)
         return volume[:, :, : self.inputs, :outputs]
 
-    def _count_stream(self, outputs: int, block: int) -> int:
-        """How many weights a core's stream holds, padding included."""
+    def _output_runs(self, outputs: int, block: int) -> list[tuple[int, int, int]]:
+        """First channel, number of blocks and of groups in each, of equal blocks of output channels in a row."""
         whole, rest = divmod(outputs, block)
-        groups = whole * -(-block // self.group) + -(-rest // self.group)
-        inputs = sum(groups for _, groups in self._input_blocks()) * self._deep
-        elements = sum(self._pad(rows * columns) for _, _, rows, columns in self._kernel_parts())
-        return groups * self.group * inputs * elements
+        groups, last = -(-block // self.group), -(-rest // self.group)
+        # Blocks that are no multiple of a group overlap.
+        step = whole if block % self.group == 0 else 1
+        runs = [(first * block, step, groups) for first in range(0, whole, max(step, 1))]
+        return [*runs, (whole * block, 1, last)] if last else runs
+
+    def _input_runs(self) -> list[tuple[int, int, int]]:
+        """The same for input channels; depth first always fills its blocks."""
+        if self.depthwise:
+            return [(0, 1, 1)]
+        size = 16 if self.part_kernel or self.wide else 32
+        if not self.part_kernel:
+            return [(0, -(-self.inputs // size), size // _IFM_GROUP)]
+        whole, rest = divmod(self.inputs, size)
+        runs = ((0, whole, size // _IFM_GROUP), (whole * size, 1, -(-rest // _IFM_GROUP)))
+        return [(first, blocks, groups) for first, blocks, groups in runs if blocks * groups]
 
     @property
     def _deep(self) -> int:
@@ -112,38 +127,33 @@ class OrderU55:
         step = 4 if self.depthwise else (2 if self.wide else 4) if self.part_kernel else 1
         return -(-elements // step) * step
 
-    def _places(self, outputs: int, block: int) -> Iterator[Place]:
-        for first_out in range(0, outputs, block):
-            groups = -(-min(block, outputs - first_out) // self.group)
-            for first_in, in_groups in self._input_blocks():
-                for y, x, rows, columns in self._kernel_parts():
-                    yield Place(first_out, groups, first_in, in_groups, y, x, rows, columns)
-
-    def _input_blocks(self) -> Iterator[tuple[int, int]]:
-        """First input channel and number of input groups of each block; depth first always fills its blocks."""
-        if self.depthwise:
-            yield 0, 1
-            return
-        size = 16 if self.part_kernel or self.wide else 32
-        for first in range(0, self.inputs, size):
-            used = min(size, self.inputs - first) if self.part_kernel else size
-            yield first, -(-used // _IFM_GROUP)
-
     def _kernel_parts(self) -> Iterator[tuple[int, int, int, int]]:
         for y in range(0, self.taps_y, self.part_y):
             for x in range(0, self.taps_x, self.part_x):
                 yield y, x, min(self.part_y, self.taps_y - y), min(self.part_x, self.taps_x - x)
 
-    def _sizes(self, place: Place) -> tuple[int, int, int, int, int, int]:
-        """The weights of a part in the order of the stream: input groups stand outside or inside the kernel."""
-        outer, inner = (place.in_groups, 1) if self.part_kernel else (1, place.in_groups)
-        return outer, place.groups, self._pad(place.rows * place.columns), inner, self.group, self._deep
+    def _put(self, stream: npt.NDArray[np.int16], volume: npt.NDArray[np.float32], groups: int) -> bool:
+        """Put some blocks of output channels, one per row, into their part of the volume; False if padding is not zero.
 
-    def _put(self, place: Place, part: npt.NDArray[np.int16], volume: npt.NDArray[np.float32]) -> bool:
-        """Put a part of the stream into the volume; False if its padding is not zero."""
-        outer, groups, _, inner, group, deep = part.shape
-        rows, columns, count = place.rows, place.columns, place.rows * place.columns
-        target = place.cut(volume, deep, group).reshape(rows, columns, outer, inner, deep, groups, group)
-        elements = part[:, :, :count].reshape(outer, groups, rows, columns, inner, group, deep)
-        target[...] = elements.transpose(2, 3, 0, 4, 6, 1, 5)
-        return not part[:, :, count:].any()
+        Inside a block come blocks of input channels, and in each of these the parts of the kernel.
+        """
+        fits, at, deep, group, outs = True, 0, self._deep, self.group, len(stream)
+        for first, blocks, in_groups in self._input_runs():
+            parts = [(y, x, rows, columns, self._pad(rows * columns)) for y, x, rows, columns in self._kernel_parts()]
+            each = in_groups * groups * group * deep
+            size = each * sum(padded for *_, padded in parts)
+            run = stream[:, at : at + blocks * size].reshape(outs, blocks, size)
+            at, begin = at + blocks * size, 0
+            # Input groups stand outside or inside the kernel.
+            outer, inner = (in_groups, 1) if self.part_kernel else (1, in_groups)
+            for y, x, rows, columns, padded in parts:
+                part = run[..., begin : begin + each * padded]
+                part = part.reshape(outs, blocks, outer, groups, padded, inner, group, deep)
+                begin += each * padded
+                fits = fits and not part[:, :, :, :, rows * columns :].any()
+                kernel = part[:, :, :, :, : rows * columns]
+                kernel = kernel.reshape(outs, blocks, outer, groups, rows, columns, inner, group, deep)
+                target = volume[y : y + rows, x : x + columns, first : first + blocks * in_groups * deep]
+                target = target.reshape(rows, columns, blocks, outer, inner, deep, outs, groups, group)
+                target[...] = kernel.transpose(4, 5, 1, 2, 6, 8, 0, 3, 7)
+        return fits

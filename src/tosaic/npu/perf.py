@@ -221,7 +221,7 @@ def _measure_compute(work: Work, system: System, overlaps: bool) -> tuple[int, i
         issue = (max(first, last) / work.block_size + per_element) / 4 * elements
         return 0, int(output), int(max(output, issue)), "command" if issue > output else "output"
     mac, output = count_mac_cycles(work), per_element * work.ofm_block.size
-    if op.kind in (Kind.CONV, Kind.DEPTHWISE) and "SET_SCALE_REGION" in op.registers:
+    if op.kind in (Kind.CONV, Kind.DEPTHWISE) and "SCALE_REGION" in op.registers:
         latency = system.find(op.get("SCALE_REGION")).read_latency
         output = max(output, 10 * work.ofm_block.depth * latency / 256)
     blocks = work.blocks
@@ -326,9 +326,9 @@ def _add_weights(work: Work, system: System, traffic: _Traffic) -> None:
     again = -(-work.ofm.height // work.ofm_block.height) * -(-work.ofm.width // work.ofm_block.width)
     fast = op.family is Family.U85 and op.name("WEIGHT_FORMAT") == "FWD"
     names = ("WEIGHT", "WEIGHT1", "WEIGHT2", "WEIGHT3")
-    size = sum(op.get(f"{name}_LENGTH") for name in names if f"SET_{name}_LENGTH" in op.registers)
+    size = sum(op.get(f"{name}_LENGTH") for name in names if f"{name}_LENGTH" in op.registers)
     traffic.add(system.find(op.get("WEIGHT_REGION")), _FAST_WEIGHTS if fast else _WEIGHTS, size * again)
-    scales = sum(op.get(f"{name}_LENGTH") for name in ("SCALE", "SCALE1") if f"SET_{name}_LENGTH" in op.registers)
+    scales = sum(op.get(f"{name}_LENGTH") for name in ("SCALE", "SCALE1") if f"{name}_LENGTH" in op.registers)
     traffic.add(system.find(op.get("SCALE_REGION")), _SCALES, scales * again)
 
 

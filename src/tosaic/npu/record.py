@@ -8,7 +8,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from tosaic.npu.errors import Malformed, UnknownField
-from tosaic.npu.registers import COMMANDS, Command, Family
+from tosaic.npu.registers import COMMANDS, Family, Field
 from tosaic.npu.stream import Instruction, Stream, parse
 
 
@@ -34,9 +34,17 @@ class Kind(Enum):
 
 
 _KERNELS = frozenset({Kind.CONV, Kind.DEPTHWISE, Kind.POOL, Kind.ELEMENTWISE, Kind.RESIZE})
-_COMMANDS_BY_NAME: Mapping[Family, Mapping[str, Command]] = MappingProxyType(
-    {family: MappingProxyType({c.name: c for c in table.values()}) for family, table in COMMANDS.items()}
-)
+
+
+def _list_fields(family: Family) -> Iterator[tuple[tuple[str, str], Field]]:
+    """The fields of all commands by the names of both; the first field also has no name. Registers lose their SET."""
+    for command in COMMANDS[family].values():
+        name = command.name.removeprefix("SET_")
+        yield from (((name, ""), field) for field in command.fields[:1])
+        yield from (((name, field.name), field) for field in command.fields)
+
+
+_FIELDS = tuple(MappingProxyType(dict(_list_fields(family))) for family in Family)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +61,19 @@ class Op:
     @property
     def mode(self) -> str:
         """The name of a pool's, elementwise operation's or resize's mode."""
-        return self._name(_COMMANDS_BY_NAME[self.family][self.kind.value], 0, self.raw)
+        return self._name(self.kind.value, "", self.raw)
 
     def argument(self, field: str) -> int:
         """A field of the operation's own command word."""
-        command = _COMMANDS_BY_NAME[self.family][self.kind.value]
-        return next(f for f in command.fields if f.name == field).get(self.raw)
+        return _FIELDS[self.family][self.kind.value, field].get(self.raw)
 
     def get(self, register: str, field: str = "") -> int:
         """The value of a register's field, or of its first field."""
-        command = self._find(register)
-        found = next(f for f in command.fields if not field or f.name == field)
-        return found.get(self._raw(register))
+        return _FIELDS[self.family][register, field].get(self._raw(register))
 
     def name(self, register: str, field: str = "") -> str:
         """The name of a field's value, without the field's own name before it."""
-        command = self._find(register)
-        index = next(i for i, f in enumerate(command.fields) if not field or f.name == field)
-        return self._name(command, index, self._raw(register))
+        return self._name(register, field, self._raw(register))
 
     def unknown(self, register: str, field: str = "", why: str = "") -> UnknownField:
         """The error for a value that is decoded but whose effect is not known."""
@@ -78,21 +81,18 @@ class Op:
         label = f"{register}.{field}" if field else register
         return UnknownField(label, value, offset=self.offset, why=why)
 
-    def _find(self, register: str) -> Command:
-        return _COMMANDS_BY_NAME[self.family][f"SET_{register}"]
-
     def _raw(self, register: str) -> int:
-        raw = self.registers.get(f"SET_{register}")
+        raw = self.registers.get(register)
         if raw is None:
             raise UnknownField(register, "unset", offset=self.offset, why=f"no command before {self.kind.value} set it")
         return raw
 
-    def _name(self, command: Command, index: int, raw: int) -> str:
-        field = command.fields[index]
-        value = field.get(raw)
-        name = field.names[value] if value < len(field.names) else ""
+    def _name(self, command: str, field: str, raw: int) -> str:
+        found = _FIELDS[self.family][command, field]
+        value = found.get(raw)
+        name = found.names[value] if value < len(found.names) else ""
         if not name:
-            raise UnknownField(f"{command.name}.{field.name}", value, offset=self.offset)
+            raise UnknownField(f"{command}.{found.name}", value, offset=self.offset)
         return name
 
 
@@ -116,7 +116,7 @@ class State:
         if raw & ~command.mask:
             raise UnknownField(f"{command.name} reserved bits", f"0x{raw & ~command.mask:x}", offset=instruction.offset)
         if command.name.startswith("SET_"):
-            self._registers[command.name] = raw
+            self._registers[command.name.removeprefix("SET_")] = raw
             return None
         registers = MappingProxyType(dict(self._registers))
         stream = self._stream

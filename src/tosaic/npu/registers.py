@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 from types import MappingProxyType
 
 
-class Family(Enum):
+class Family(IntEnum):
     """The three generations. U65 runs the commands of U55, with wider addresses and a second core."""
 
     U55 = 0
@@ -53,14 +53,8 @@ class Command:
     opcode: int
     has_payload: bool
     fields: tuple[Field, ...]
-
-    @property
-    def mask(self) -> int:
-        """The bits that have a meaning."""
-        total = 0
-        for field in self.fields:
-            total |= field.mask
-        return total
+    #: the bits that have a meaning
+    mask: int
 
 
 def _split_names(names: str) -> tuple[str, ...]:
@@ -304,7 +298,7 @@ def _read_table(text: str, enums: Mapping[str, str]) -> Mapping[int, Command]:
         number, name, *fields = line.split()
         opcode = int(number, 0)
         parts = tuple(_read_field(field, enums) for field in fields)
-        commands[opcode] = Command(name, opcode, opcode >= 0x4000, parts)
+        commands[opcode] = Command(name, opcode, opcode >= 0x4000, parts, sum(part.mask for part in parts))
     return MappingProxyType(commands)
 
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ Handler: TypeAlias = Callable[[wire.Header, tuple[bytes, ...]], tuple[wire.Heade
 
 #: How much longer than its time limit an orphan in native code may live.
 _GRACE_SECONDS = 5.0
+_LIBC = ctypes.CDLL(None)
 
 
 def serve(handle: Handler) -> None:
@@ -28,7 +28,7 @@ def serve(handle: Handler) -> None:
     # From here on whatever prints, native code included, ends in the log file that is fd 2.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    home = Path.cwd()
+    home, number = Path.cwd(), 0
     wire.send(replies, {"cpu": time.process_time()})
     try:
         while True:
@@ -36,7 +36,8 @@ def serve(handle: Handler) -> None:
             os.ftruncate(2, 0)
             # The parent kills us when we are late; should it die first, the kernel does.
             signal.setitimer(signal.ITIMER_REAL, request["limit"] + _GRACE_SECONDS)
-            answer, failure, results = _answer(handle, request["body"], parts, home)
+            number += 1
+            answer, failure, results = _answer(handle, request["body"], parts, home / str(number))
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             header = {"body": answer, "failure": failure, "log": _read_log(), "cpu": time.process_time()}
             wire.send(replies, header, results)
@@ -46,9 +47,9 @@ def serve(handle: Handler) -> None:
 
 
 def _answer(
-    handle: Handler, body: wire.Header, parts: tuple[bytes, ...], home: Path
+    handle: Handler, body: wire.Header, parts: tuple[bytes, ...], folder: Path
 ) -> tuple[wire.Header, str, Sequence[bytes]]:
-    folder = tempfile.mkdtemp(dir=home)
+    folder.mkdir()
     os.chdir(folder)
     try:
         answer, results = handle(body, parts)
@@ -57,13 +58,16 @@ def _answer(
         traceback.print_exc()
         return {}, f"{type(error).__name__}: {error}", ()
     finally:
-        os.chdir(home)
-        shutil.rmtree(folder, ignore_errors=True)
+        os.chdir(folder.parent)
+        try:
+            folder.rmdir()
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read_log() -> str:
     sys.stdout.flush()
     sys.stderr.flush()
     # Native code keeps its own buffer for stdout.
-    ctypes.CDLL(None).fflush(None)
+    _LIBC.fflush(None)
     return os.pread(2, os.fstat(2).st_size, 0).decode("utf-8", "replace")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import select
 import struct
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -21,17 +24,19 @@ def send(fd: int, header: Header, parts: Sequence[bytes] = ()) -> None:
             view = view[os.write(fd, view) :]
 
 
-def receive(fd: int) -> tuple[Header, tuple[bytes, ...]]:
-    """The next frame; EOFError if the other end is gone."""
-    (size,) = struct.unpack("<Q", _take(fd, 8))
-    frame: dict[str, Any] = json.loads(_take(fd, size))
-    return frame["header"], tuple(_take(fd, size) for size in frame["parts"])
+def receive(fd: int, deadline: float = math.inf) -> tuple[Header, tuple[bytes, ...]]:
+    """The next frame; EOFError if the other end is gone, TimeoutError at this time of the monotonic clock."""
+    (size,) = struct.unpack("<Q", _take(fd, 8, deadline))
+    frame: dict[str, Any] = json.loads(_take(fd, size, deadline))
+    return frame["header"], tuple(_take(fd, size, deadline) for size in frame["parts"])
 
 
-def _take(fd: int, size: int) -> bytes:
+def _take(fd: int, size: int, deadline: float) -> bytes:
     data = bytearray(size)
     view = memoryview(data)
     while view:
+        if not select.select([fd], [], [], None if deadline == math.inf else max(0.0, deadline - time.monotonic()))[0]:
+            raise TimeoutError
         count = os.readv(fd, [view])
         if count == 0:
             raise EOFError

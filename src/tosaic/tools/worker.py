@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -84,35 +85,25 @@ class Worker:
     def _exchange(
         self, child: _Child, limit: float, request: wire.Header | None, parts: Sequence[bytes] = ()
     ) -> tuple[wire.Header, tuple[bytes, ...]]:
-        late = threading.Event()
-
-        def expire() -> None:
-            late.set()
-            child.process.kill()
-
-        timer = threading.Timer(limit, expire)
-        timer.daemon = True
-        timer.start()
+        deadline = time.monotonic() + limit
         try:
+            # A child that has answered before reads what it is sent; only its answer may be late.
             if request is not None:
                 wire.send(child.stdin.fileno(), request, parts)
-            header, results = wire.receive(child.stdout.fileno())
+            header, results = wire.receive(child.stdout.fileno(), deadline)
+        except TimeoutError:
+            child.process.kill()
+            raise self._explain(child, limit, late=True) from None
         except (OSError, EOFError):
-            timer.cancel()
-            raise self._explain(child, limit, late.is_set()) from None
+            raise self._explain(child, limit, late=False) from None
         except BaseException:
             # An interrupt leaves half a frame in the pipe: this child cannot be asked again.
-            timer.cancel()
             self._drop()
             raise
-        timer.cancel()
-        timer.join()
         child.cpu_seconds = header["cpu"]
-        if late.is_set():
-            self._drop()
         return header, results
 
-    def _explain(self, child: _Child, limit: float, late: bool) -> ToolFailed:
+    def _explain(self, child: _Child, limit: float, *, late: bool) -> ToolFailed:
         code = child.wait()
         log = child.read_log()
         self._drop()

@@ -1,0 +1,128 @@
+"""MobileNetV2 by the other road, Keras -> TFLite -> Vela: what its NPU cycles are, for the same Vela and options.
+
+TensorFlow lives in an environment of its own in the cache folder and only writes the .tflite; Vela is ours. The weights
+are random: cycles hardly depend on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from data import Missing
+from run import TARGETS, last_words
+
+from tosaic.npu.perf import estimate
+from tosaic.targets import ACCELERATORS, Target
+from tosaic.tools.converter import cache_folder
+from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions
+
+HERE = Path(__file__).resolve().parent
+TENSORFLOW = "tensorflow-cpu==2.21.0"
+TIMEOUT = 3600.0
+#: Keras ends in a softmax; torchvision's MobileNetV2, which the other rows are about, does not.
+ENDINGS = ("logits", "softmax")
+#: Run by the Python that has TensorFlow: the ending and where to write to.
+MAKE = """
+    import sys
+    import keras, numpy as np, tensorflow as tf
+
+    ending, path = sys.argv[1:]
+    keras.utils.set_random_seed(0)
+    model = keras.applications.MobileNetV2(
+        input_shape=(224, 224, 3), weights=None, classifier_activation=None if ending == "logits" else ending
+    )
+    random = np.random.default_rng(0)
+    converter = tf.lite.TFLiteConverter.from_keras_model(model)
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    converter.representative_dataset = lambda: (
+        [random.standard_normal((1, 224, 224, 3)).astype(np.float32)] for _ in range(4)
+    )
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+    converter.inference_input_type = converter.inference_output_type = tf.int8
+    open(path, "wb").write(converter.convert())
+"""
+
+
+def run(arguments: Sequence[str | Path], what: str) -> None:
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    done = subprocess.run(
+        [str(a) for a in arguments], env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    if done.returncode:
+        raise Missing(f"{what} failed (exit code {done.returncode}): {last_words(done.stderr or done.stdout)}")
+
+
+def find_tensorflow() -> Path:
+    """The Python of the environment that has TensorFlow; made by the first call."""
+    folder = cache_folder() / TENSORFLOW.replace("==", "-")
+    python, done = folder / "bin" / "python", folder / "done"
+    if not done.exists():
+        run([sys.executable, "-m", "venv", "--clear", folder], "making an environment")
+        run([python, "-m", "pip", "install", "-q", "--no-compile", TENSORFLOW], f"installing {TENSORFLOW}")
+        done.touch()
+    return python
+
+
+def measure(tflite: Path, target: Target) -> dict[str, Any]:
+    """What Vela makes of a .tflite: its own estimate, and ours from the commands."""
+    options = VelaOptions(target.name, target.system_config, target.memory_mode)
+    with tempfile.TemporaryDirectory(prefix="tosaic-tflite-") as folder:
+        run(
+            [
+                *(sys.executable, "-m", "ethosu.vela", tflite, "--output-dir", folder, "--output-format=raw"),
+                *("--accelerator-config", target.name, "--config", BUNDLED_INI),
+                *("--system-config", target.system_config, "--memory-mode", target.memory_mode),
+            ],
+            "Vela",
+        )
+        (summary,) = Path(folder).glob("*_summary_*.csv")
+        (row,) = csv.DictReader(summary.read_text().splitlines())
+        (raw,) = Path(folder).glob("*.npz")
+        commands = np.load(raw, allow_pickle=False)["cmd_data"].tobytes()
+    return {
+        "cycles": int(float(row["cycles_total"])),
+        "cycles_commands": estimate(commands, options).cycles,
+        "sram_bytes": int(float(row["sram_memory_used"]) * 1024),
+        "macs": int(float(row["nn_macs"])),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--targets", default=",".join(TARGETS), help="accelerators with commas between")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "tflite.json")
+    given = parser.parse_args(arguments)
+    rows: list[dict[str, Any]] = []
+    try:
+        python = find_tensorflow()
+        with tempfile.TemporaryDirectory(prefix="tosaic-tflite-") as folder:
+            for ending in ENDINGS:
+                path = Path(folder) / f"{ending}.tflite"
+                run([python, "-c", textwrap.dedent(MAKE), ending, path], "TensorFlow")
+                for target in given.targets.split(","):
+                    found = measure(path, ACCELERATORS[target])
+                    rows.append({"model": "mobilenet_v2", "ending": ending, "target": target, **found})
+                    print(rows[-1])
+    except Missing as error:
+        print(f"TFLite -> Vela was not measured: {error}", file=sys.stderr)
+        return 1
+    tools = {"tensorflow": TENSORFLOW, "ethos-u-vela": importlib.metadata.version("ethos-u-vela")}
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps({"schema": "tosaic-tflite/1", "tools": tools, "rows": rows}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
