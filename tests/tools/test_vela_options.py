@@ -230,3 +230,12 @@ def test_missing_vela_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ToolFailed, match="not installed") as caught:
         read_ini("Arm/vela.ini")
     assert caught.value.fix == "pip install ethos-u-vela"
+
+
+def test_hints_name_what_exists() -> None:
+    with pytest.raises(Invalid) as caught:
+        check_options(_with_flags("--optimize=Size"))
+    assert caught.value.fix == "did you mean `--optimise`?"
+    with pytest.raises(Invalid) as caught:
+        check_options(_with_flags("--accelerator-config=ethos-u55-64"))
+    assert "contradicts `target`, which is `ethos-u55-128`" in caught.value.what

@@ -153,7 +153,7 @@ def _full_name(name: str) -> str:
     longer = [flag for flag in FLAGS if flag.startswith(name)] if name.startswith("--") and len(name) > 2 else []
     if len(longer) == 1:
         return longer[0]
-    near = longer or difflib.get_close_matches(name, FLAGS, n=3)
+    near = longer or difflib.get_close_matches(name, [flag for flag in FLAGS if flag not in _OBSOLETE], n=3)
     raise Invalid(
         f"Vela has no flag `{name}`" if name.startswith("-") else f"`{name}` is not a Vela flag",
         fix=f"did you mean {', '.join(f'`{flag}`' for flag in near)}?" if near else "",
@@ -204,9 +204,10 @@ def _check_repeated(options: VelaOptions) -> None:
             field = _FIELDS[name]
             chosen = values.get(field) or str(getattr(options, field))
             if value != chosen:
+                word = "target" if field == "accelerator" else field
                 raise Invalid(
-                    f"the Vela flag `{flag}` contradicts `{field}`, which is `{chosen}`",
-                    fix="leave the flag out" if field in values else f"leave the flag out and set `{field}`",
+                    f"the Vela flag `{flag}` contradicts `{word}`, which is `{chosen}`",
+                    fix="leave the flag out" if field in values else f"leave the flag out and set `{word}`",
                 )
 
 
