@@ -42,28 +42,60 @@ class Clock:
         return timed
 
 
-def reset_peak() -> bool:
-    """Forget the peak so far, so that building the model does not count. False where the system cannot do that."""
+class Memory:
+    """The largest resident memory of this process and its children together.
+
+    Their peaks come at different times, so they are added up piece by piece: whoever starts or ends the work of a child
+    calls `cut`.
+    """
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the peak so far, so that building the model does not count."""
+        self.peak = 0
+        self._reset()
+
+    def cut(self) -> int:
+        """End a piece; the peak of all pieces so far."""
+        pieces = [max(0, _read_peak(pid) - _read_shared(pid)) for pid in _list_children()]
+        # ru_maxrss cannot be reset, and after a fork it begins with what the parent had.
+        own = _read_peak("self") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self.peak = max(self.peak, own + sum(pieces))
+        self._reset()
+        return self.peak
+
+    def _reset(self) -> None:
+        done = [_reset_peak(pid) for pid in ("self", *_list_children())]
+        #: whether the system can do that; else a piece has the peaks of those before it
+        self.resets = all(done)
+
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, in a piece of its own."""
+
+        @functools.wraps(function)
+        def cut(*args: Any, **kwargs: Any) -> Any:
+            self.cut()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.cut()
+
+        return cut
+
+
+def _list_children() -> list[str]:
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    return children.read_text().split() if children.exists() else []
+
+
+def _reset_peak(pid: str) -> bool:
     try:
-        Path("/proc/self/clear_refs").write_text("5")
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
     except OSError:
         return False
     return True
-
-
-def peak_bytes() -> int:
-    """The largest resident memory of this process since `reset_peak`."""
-    # ru_maxrss cannot be reset, and after a fork it begins with what the parent had.
-    found = _read_peak("self")
-    return found or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def children_peak_bytes() -> int:
-    """The sum of the largest resident memory of every running child, without the libraries that it shares."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    if not children.exists():
-        return 0
-    return sum(max(0, _read_peak(pid) - _read_shared(pid)) for pid in children.read_text().split())
 
 
 def _read_shared(pid: str) -> int:

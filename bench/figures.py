@@ -169,7 +169,7 @@ def _read_result(repeats: Sequence[Mapping[str, Any]]) -> Values:
     result = repeats[-1]["result"]
     npu = result["npu"]
     return {
-        "peak_memory": min(r["memory"]["process"] + r["memory"]["tool"] for r in repeats),
+        "peak_memory": min(r["memory"] for r in repeats),
         **{name: result[name] for name in ("pte_bytes", "delegates", "cpu_compute", "planned_bytes")},
         "cpu_border": sum(result["cpu_ops"].values()) - result["cpu_compute"],
         **{name: npu[name] for name in ("cycles", "cycles_commands", "sram_bytes", "command_bytes", "weight_bytes")},

@@ -14,7 +14,7 @@ from typing import Any
 import executorch.kernels.quantized  # noqa: F401  (registers the out variants that exir looks for)
 import models
 import torch
-from clock import Clock, children_peak_bytes, peak_bytes, reset_peak
+from clock import Clock, Memory
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
 from torch.export import ExportedProgram
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
@@ -54,6 +54,7 @@ class Side:
 
     name: str
     clock: Clock
+    memory: Memory
     make_spec: Callable[[Job], Any]
     make_quantizer: Callable[[Any], Any]
     make_partitioner: Callable[[Any], Any]
@@ -61,7 +62,7 @@ class Side:
     #: the seconds of Vela in all so far
     vela: Callable[[], float]
     #: blob -> .tosa of every delegate made so far
-    tosa: Mapping[bytes, bytes]
+    tosa: dict[bytes, bytes]
     #: arguments that `ExportedProgram.module` needs before prepare_pt2e
     module_options: Mapping[str, Any]
 
@@ -142,9 +143,9 @@ def measure_door(side: Side, job: Job) -> dict[str, Any]:
     apart = {"warm_up": side.clock.now() - start}
     model, inputs = job.load()
     samples = job.calibration_inputs()
-    begin(side.clock)
+    begin(side)
     lowered = go_through_door(side, job, model, inputs, samples)
-    found = {"apart": apart, "seconds": dict(side.clock.seconds), "memory": describe_memory()}
+    found = {"apart": apart, "seconds": dict(side.clock.seconds), "memory": side.memory.cut()}
     if job.evaluation:
         found["result"] = judge(side, job, lowered)
     return found
@@ -167,13 +168,8 @@ def judge(side: Side, job: Job, lowered: Lowered) -> dict[str, Any]:
     return result
 
 
-def begin(clock: Clock) -> None:
+def begin(side: Side) -> None:
     """From here on times and memory count."""
     gc.collect()
-    clock.seconds.clear()
-    reset_peak()
-
-
-def describe_memory() -> dict[str, int]:
-    """Peaks since `begin`: the process, and the tool it keeps running."""
-    return {"process": peak_bytes(), "tool": children_peak_bytes()}
+    side.clock.seconds.clear()
+    side.memory.begin()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clock import Clock
+from clock import Clock, Memory
 from ethosu.vela import vela
 from executorch.backends.arm.ethosu import EthosUBackend, EthosUCompileSpec, EthosUPartitioner
 from executorch.backends.arm.quantizer import EthosUQuantizer, get_symmetric_quantization_config
@@ -57,6 +57,7 @@ def make_quantizer(spec: EthosUCompileSpec) -> EthosUQuantizer:
 SIDE = Side(
     name="peer",
     clock=CLOCK,
+    memory=Memory(),
     make_spec=make_spec,
     make_quantizer=make_quantizer,
     make_partitioner=EthosUPartitioner,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from clock import children_peak_bytes, peak_bytes, reset_peak
+from clock import Memory
 
 from tosaic import npu
 from tosaic.npu import weights
@@ -53,12 +53,12 @@ def measure(folder: Path) -> dict[str, Any]:
     peak = 0
     ours: list[float] = []
     theirs: list[float] = []
-    reset_peak()
+    memory = Memory()
     for _ in range(REPEATS):
         begin = time.process_time() + decoder.cpu_seconds
         (got,) = npu.run_blob(blob, [x], cache=npu.WeightCache())
         ours.append(time.process_time() + decoder.cpu_seconds - begin)
-        peak = peak or peak_bytes() + children_peak_bytes()
+        peak = peak or memory.cut()
         begin = _count_children()
         (want,) = reference.run(tosa, [x])
         theirs.append(_count_children() - begin)

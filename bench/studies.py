@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import data
 import models
+import nets
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -91,51 +92,6 @@ def cifar_inputs() -> list[Inputs]:
 # MTCNN's nets on faces
 
 
-class Columns(nn.Module):
-    """Flattens column by column: the order in which the weights of MTCNN were trained."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.permute(0, 3, 2, 1).flatten(1)
-
-
-class FaceNet(nn.Module):
-    """One of MTCNN's nets: chances of no face and of a face, then boxes and marks."""
-
-    def __init__(self, body: Sequence[nn.Module], heads: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.body, self.heads = nn.Sequential(*body), nn.ModuleList(heads)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        x = self.body(x)
-        chance, *others = [head(x) for head in self.heads]
-        return chance.softmax(1), *others
-
-
-def _conv(before: int, after: int, kernel: int, pool: tuple[int, int] | None = None) -> list[nn.Module]:
-    layers: list[nn.Module] = [nn.Conv2d(before, after, kernel), nn.PReLU(after)]
-    return [*layers, nn.MaxPool2d(*pool, ceil_mode=True)] if pool else layers
-
-
-def _dense(before: int, after: int) -> list[nn.Module]:
-    return [Columns(), nn.Linear(before, after), nn.PReLU(after)]
-
-
-def load_face_net(name: str) -> nn.Module:
-    """P-Net, R-Net or O-Net with the weights in facenet-pytorch, which stand there in the order of the layers."""
-    if name == "pnet":
-        body = [*_conv(3, 10, 3, (2, 2)), *_conv(10, 16, 3), *_conv(16, 32, 3)]
-        model = FaceNet(body, [nn.Conv2d(32, 2, 1), nn.Conv2d(32, 4, 1)])
-    elif name == "rnet":
-        body = [*_conv(3, 28, 3, (3, 2)), *_conv(28, 48, 3, (3, 2)), *_conv(48, 64, 2), *_dense(576, 128)]
-        model = FaceNet(body, [nn.Linear(128, 2), nn.Linear(128, 4)])
-    else:
-        body = [*_conv(3, 32, 3, (3, 2)), *_conv(32, 64, 3, (3, 2)), *_conv(64, 64, 3, (2, 2)), *_conv(64, 128, 2)]
-        model = FaceNet([*body, *_dense(1152, 256)], [nn.Linear(256, 2), nn.Linear(256, 4), nn.Linear(256, 10)])
-    weights = data.read_weights("facenet-pytorch", f"facenet_pytorch/data/{name}.pt")
-    model.load_state_dict(dict(zip(model.state_dict(), weights.values(), strict=True)))
-    return model.eval()
-
-
 #: Every fifth image calibrates, the others are judged.
 FACE_STEP = 5
 
@@ -160,11 +116,60 @@ def make_face_study(name: str, title: str, size: int) -> Study:
         f"MTCNN's {title}, real weights",
         f"160 images of scikit-image's lfw_subset, 80 of them faces, enlarged or reduced to {size}x{size}",
         "the other 40 images of lfw_subset",
-        functools.partial(load_face_net, name),
+        functools.partial(nets.load_face_net, name),
         functools.partial(face_inputs, size, calibrate=True),
         run_each(functools.partial(face_inputs, size, calibrate=False)),
         find_face,
         face_labels,
+    )
+
+
+# Silero VAD on speech
+
+
+def list_prompts(first: int, last: int) -> list[Array]:
+    """Spoken prompts, in an order of their own."""
+    prompts = list(data.speech().values())
+    return [prompts[i] for i in np.random.default_rng(0).permutation(len(prompts))[first:last]]
+
+
+def listen(run: Callable[[Inputs], Any], prompt: Array, front: nn.Module) -> Iterator[tuple[Inputs, Tensor]]:
+    """Every call for a prompt, 256 new samples after 32 old ones, with the chance that came out."""
+    h = c = torch.zeros(1, 128)
+    padded = torch.from_numpy(np.concatenate([np.zeros(32, np.float32), prompt]))
+    for start in range(0, len(prompt) - 255, 256):
+        with torch.no_grad():
+            inputs = (front(padded[None, start : start + 288]), h, c)
+            chance, h, c = (torch.as_tensor(y) for y in run(inputs))
+        yield inputs, chance
+
+
+def make_voice_study(name: str, what: str, front: type[nn.Module], cell: type[nn.LSTMCell]) -> Study:
+    """A model that does not make the spectrum itself is given that of the float model."""
+    load = functools.partial(nets.load_voice, front, cell)
+
+    def load_before() -> nn.Module:
+        return nn.Identity() if front is nets.Spectrum else nets.load_voice(nets.Spectrum, cell).get_submodule("front")
+
+    def calibration() -> list[Inputs]:
+        model, before = load(), load_before()
+        calls = [inputs for prompt in list_prompts(0, 24) for inputs, _ in listen(lambda x: model(*x), prompt, before)]
+        return calls[::8]
+
+    def evaluate(run: Run) -> Iterator[Array]:
+        before = load_before()
+        for prompt in list_prompts(24, 64):
+            yield np.concatenate([chance.numpy().reshape(-1) for _, chance in listen(run, prompt, before)])
+
+    return Study(
+        name,
+        f"Silero VAD for 8 kHz, real weights; {what}",
+        "40 spoken prompts of Debian's asterisk-core-sounds-en-wav, a decision every 32 ms, the state carried along",
+        "every eighth call for 24 other prompts",
+        load,
+        calibration,
+        evaluate,
+        lambda chances: (chances > 0.5).astype(int),
     )
 
 
@@ -211,5 +216,8 @@ STUDIES: Mapping[str, Study] = {
         make_face_study("pnet", "P-Net", 12),
         make_face_study("rnet", "R-Net", 24),
         make_face_study("onet", "O-Net", 48),
+        make_voice_study("silero_whole", "samples in, all of it compiled", nets.Spectrum, nets.Gates),
+        make_voice_study("silero_spectrum", "spectrum in float before it", nn.Identity, nets.Gates),
+        make_voice_study("silero_cell", "spectrum in float before it, torch's LSTM cell", nn.Identity, nn.LSTMCell),
     )
 }

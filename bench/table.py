@@ -148,5 +148,6 @@ def _describe(conditions: Mapping[str, Any]) -> list[str]:
         "which the quantised module must be exported again before; the front door takes it as it is. nn.Module to "
         ".pte is the sum of all stages; for the front door the one call `tosaic.compile(model)` where that is more.",
         "Peak memory is the largest resident set while compiling, that of the process and of the Vela process added "
-        "up, libraries that both have mapped once. The model is built before that.",
+        "up, libraries that both have mapped once: the largest sum of three, before Vela runs, while it runs and after "
+        "it. The model is built before that.",
     ]

@@ -61,13 +61,13 @@ def conv_1x1_shallow() -> Case:
 @case(BOTH)
 def conv_one_row() -> Case:
     b = Builder()
-    return Case(b.finish([_conv(b, b.input(Type(I8, (1, 1, 6, 40))), 1, 24)]))
+    return Case(b.finish([_conv(b, b.input(Type(I8, (1, 1, 40, 40))), 1, 24)]))
 
 
 @case(BOTH)
 def conv_one_odd_row() -> Case:
     b = Builder()
-    return Case(b.finish([_conv(b, b.input(Type(I8, (1, 1, 7, 40))), 1, 24)]))
+    return Case(b.finish([_conv(b, b.input(Type(I8, (1, 1, 41, 40))), 1, 24)]))
 
 
 @case(BOTH)

@@ -97,6 +97,8 @@ def test_regions_that_do_not_exist(bench: Any, patched: Patch) -> None:
         ("mul_int8", U85, "SET_OFM_SCALE", 0x2040, "OFM_SCALE.dbl_rnd", 1),
         ("resize_bilinear", U85, "OP_RESIZE", 1, "resize_mode", "REPLICATE"),
         ("matmul", U85, "SET_KERNEL_HEIGHT_M1", 1, "KERNEL_HEIGHT_M1", 1),
+        ("reduce_sum_channels", U55, "SET_KERNEL_HEIGHT_M1", 1, "KERNEL_HEIGHT_M1", 1),
+        ("reduce_sum_channels", U55, "SET_KERNEL_WIDTH_M1", 1, "KERNEL_WIDTH_M1", 1),
     ],
 )
 def test_unknown_fields(

@@ -15,8 +15,10 @@ from tosaic import npu
 from tosaic.npu.hazard import Hazards
 from tosaic.npu.lut import Table, forget_tables
 from tosaic.npu.memory import INTERNAL, Access, make_region
+from tosaic.npu.order_u55 import OrderU55
+from tosaic.npu.order_u85 import OrderU85
 from tosaic.npu.output import Scale, apply_scale
-from tosaic.npu.record import FeatureMap, Kind, Layout, Op, Shape, Storage
+from tosaic.npu.record import FeatureMap, Kind, Layout, Op, Shape, Storage, read_ofm_shape, read_window
 from tosaic.npu.registers import Family
 from tosaic.npu.stream import parse
 
@@ -56,6 +58,37 @@ def test_products_of_the_output_stage_fit(conv: Op) -> None:
     for values, bias in (([1 << 31, 0], 0), ([0, -(1 << 31)], 0), ([(1 << 31) - 5], 5), ([5 - (1 << 31)], -5)):
         with pytest.raises(npu.Fault, match="more than 64 bits"):
             apply_scale(np.array(values), dataclasses.replace(scale, bias=np.array(bias)), 0, conv)
+
+
+def test_padding_of_weights_is_zero_in_every_block() -> None:
+    # 16 and 8 output channels; nine elements of the kernel are filled up to twelve.
+    order = OrderU55(
+        outputs=24, inputs=8, taps_y=3, taps_x=3, part_y=8, part_x=8, depthwise=False, part_kernel=True, wide=False,
+        block=16, group=8, streams=1,
+    )  # fmt: skip
+    stream = np.zeros(3 * 12 * 64, np.int16)
+    stream[[0, 8 * 64, 2 * 12 * 64]] = 5, 6, 7
+    placed = order.arrange([stream], offset=4)
+    assert (placed[0, 0, 0, 0], placed[2, 2, 0, 0], placed[0, 0, 0, 16], placed.sum()) == (5, 6, 7, 18)
+    for wrong in (9 * 64, 12 * 64 - 1, 23 * 64, 33 * 64, len(stream) - 1):
+        damaged = stream.copy()
+        damaged[wrong] = 1
+        with pytest.raises(npu.Malformed, match="padding") as caught:
+            order.arrange([damaged], offset=4)
+        assert caught.value.offset == 4
+
+
+@pytest.mark.parametrize("adjust", [0, 3, -3, 127, -128])
+def test_plain_fast_weights_are_relative_to_their_header(bench: Any, adjust: int) -> None:
+    (conv,) = (
+        op for op in npu.decode(bench.compile(graphs.make("conv_1x1").tosa, U85).cmd_data) if op.kind is Kind.CONV
+    )
+    order = OrderU85.of(conv, read_window(conv), conv.get("IFM_DEPTH_M1") + 1, read_ofm_shape(conv))
+    header = (1 | (adjust & 0xFF) << 104).to_bytes(32, "little")
+    body = np.array([-128, -1, 0, 1, 127], np.int8)
+    assert order.expand(header + body.tobytes(), offset=4).tolist() == [number - adjust for number in body.tolist()]
+    with pytest.raises(npu.Malformed, match="shorter than its header"):
+        order.expand(header[:-1], offset=4)
 
 
 def test_tables_have_ends() -> None:

@@ -7,7 +7,7 @@ must not change unnoticed. `python tests/npu/test_perf.py` writes it anew.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,10 +18,11 @@ import pytest
 from tosaic import npu
 from tosaic.npu.perf import Estimate, estimate
 from tosaic.npu.record import Kind
-from tosaic.npu.system import System, read_system
+from tosaic.npu.system import MemoryPort, System, read_system
 from tosaic.targets import ACCELERATORS, find
 from tosaic.tools import vela
 
+Patch = Callable[..., bytes]
 GOLDEN = Path(__file__).with_name("cycles.txt")
 #: What depends on the number of MACs; the main accelerators have more.
 SENSITIVE = (
@@ -45,8 +46,11 @@ MAIN = {
         "resize_bilinear", "resize_bilinear_int16", "transpose_rows_columns", "transpose_int32", "reverse_rows",
         "gather_batch", "scatter", "two_convs", "rescale_to_int32", "conv_in_pieces", "conv_1x1_shallow",
     ),
-    "ethos-u85-1024": ("resize_bilinear", "resize_bilinear_int16", "reverse_rows", "mul_int16", "conv_sparse"),
+    "ethos-u85-1024": (
+        "resize_bilinear", "resize_bilinear_int16", "reverse_rows", "mul_int16", "conv_sparse", "conv_deep",
+    ),
 }  # fmt: skip
+DISTANT = ("conv_deep", "conv_few_weights", "add_quantised", "conv_with_table")
 TARGETS = ("ethos-u55-32", "ethos-u55-128", "ethos-u65-512", "ethos-u85-256", "ethos-u85-2048")
 
 
@@ -69,7 +73,21 @@ def _describe(target: str, name: str, found: Estimate) -> Iterator[str]:
 
 def _list_golden(bench: Any, target: str) -> list[str]:
     names = (*SENSITIVE, *MAIN.get(target, ()))
-    return [line for name in names for line in _describe(target, name, _estimate(bench, name, target))]
+    lines = [line for name in names for line in _describe(target, name, _estimate(bench, name, target))]
+    return lines + [
+        line for name in DISTANT for line in _describe(target, f"{name} far away", _go_far(bench, name, target))
+    ]
+
+
+def _go_far(bench: Any, name: str, target: str) -> Estimate:
+    """With memory that takes any number of reads but answers late: what an NPU may have under way decides."""
+    system = read_system(vela.default_options(find(target)))
+    ports = {
+        region: dataclasses.replace(port, max_reads=1 << 20, read_latency=1000)
+        for region, port in system.regions.items()
+    }
+    far = System(system.clock, MappingProxyType(ports))
+    return estimate(bench.compile(graphs.make(name).tosa, target).cmd_data, far)
 
 
 @pytest.mark.parametrize("target", ACCELERATORS)
@@ -117,6 +135,27 @@ def test_the_system_is_read_from_the_options() -> None:
     assert (system.find(1).bandwidth, system.find(0).bandwidth) == (8.0, 1.0)
     dedicated = read_system(vela.default_options(find("ethos-u65-512")))
     assert [dedicated.find(region).name for region in range(3)] == ["Dram", "Dram", "Sram"]
+
+
+def test_what_a_system_does_not_say(tmp_path: Path) -> None:
+    lines = ["[System_Config.Plain]", "core_clock=1e8", "axi0_port=Sram", "axi1_port=OffChipFlash"]
+    lines += ["[Memory_Mode.Plain]", "const_mem_area=Axi1", "arena_mem_area=Axi0", "cache_mem_area=Axi0"]
+    ini = tmp_path / "plain.ini"
+    ini.write_text("\n".join(lines))
+    system = read_system(vela.VelaOptions("ethos-u55-128", "Plain", "Plain", config_ini=str(ini)))
+    assert (system.clock, system.find(0).name, system.find(1).name) == (1e8, "OffChipFlash", "Sram")
+    wanted = MemoryPort("Sram", 8.0, ports=1, burst=1, read_latency=0, write_latency=0, max_reads=1, max_writes=1)
+    assert system.find(1) == wanted
+
+
+def test_operations_overlap_where_they_may(bench: Any, patched: Patch) -> None:
+    compiled = bench.compile(graphs.make("two_convs").tosa, "ethos-u55-128")
+    options = vela.default_options(find("ethos-u55-128"))
+    found = {
+        dependent: estimate(patched(compiled.cmd_data, "SET_BLOCKDEP", param=dependent), options).cycles
+        for dependent in range(4)
+    }
+    assert found[0] > found[1] == found[2] == found[3]
 
 
 def test_slower_memory_is_never_faster(bench: Any) -> None:

@@ -51,7 +51,7 @@ def _wait_until_dead(pid: int, seconds: float) -> bool:
 def test_answers_with_body_parts_and_log(worker: Worker) -> None:
     reply = worker.request({"say": "grüße", "n": [1, 2.5, None]}, [b"abc", b"", bytes(range(256))])
     assert reply.body["body"] == {"say": "grüße", "n": [1, 2.5, None]}
-    assert reply.parts == (b"cba", b"", bytes(range(255, -1, -1)))
+    assert reply.parts == [b"cba", b"", bytes(range(255, -1, -1))]
     assert reply.log == "grüße\n"
 
 
@@ -77,7 +77,7 @@ def test_child_has_no_stdin_and_no_torch(worker: Worker) -> None:
 
 def test_large_parts_pass_both_ways(worker: Worker) -> None:
     data = os.urandom(1 << 20) * 40
-    assert worker.request({}, [data, data]).parts == (data[::-1], data[::-1])
+    assert worker.request({}, [data, data]).parts == [data[::-1], data[::-1]]
 
 
 def test_exception_is_a_failure_and_the_child_lives_on(worker: Worker) -> None:

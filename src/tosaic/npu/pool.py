@@ -31,8 +31,9 @@ def run_pool(op: Op, memory: Memory) -> None:
     sums_channels = op.mode == "REDUCE_SUM"
     if depth != ofm.depth and not (sums_channels and ofm.depth == 1):
         raise UnknownField("IFM_DEPTH_M1", depth - 1, offset=op.offset, why=f"the output has depth {ofm.depth}")
-    if sums_channels and (window.height != 1 or window.width != 1):
-        raise op.unknown("KERNEL_HEIGHT_M1", why="a sum over channels has no window")
+    for field, size in (("KERNEL_HEIGHT_M1", window.height), ("KERNEL_WIDTH_M1", window.width)):
+        if sums_channels and size != 1:
+            raise op.unknown(field, why="a sum over channels has no window")
     given = Input.of(op, source, window, ofm, depth)
     numbers = np.iinfo(np.int64)
     fill = {"MAX": numbers.min, "MIN": numbers.max}.get(op.mode, 0)

@@ -17,7 +17,7 @@ _CODEC = ctypes.CDLL(mlw_codec.__file__)
 _CODEC.mlw_free_outbuf.restype = None
 
 
-def _handle(body: wire.Header, parts: tuple[bytes, ...]) -> tuple[wire.Header, Sequence[bytes]]:
+def _handle(body: wire.Header, parts: list[bytes]) -> tuple[wire.Header, Sequence[bytes]]:
     # A core without output channels has an empty stream, which the decoder does not take.
     return {}, [_decode(part) if part else b"" for part in parts]
 

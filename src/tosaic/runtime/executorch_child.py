@@ -178,7 +178,7 @@ class _Handler:
             self._executors[name] = getattr(importlib.import_module(module), function)()
         return self._executors[name]
 
-    def __call__(self, body: wire.Header, parts: tuple[bytes, ...]) -> tuple[wire.Header, Sequence[bytes]]:
+    def __call__(self, body: wire.Header, parts: list[bytes]) -> tuple[wire.Header, Sequence[bytes]]:
         try:
             if self._runner is None:
                 self._runner = _Runner()

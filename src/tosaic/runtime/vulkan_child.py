@@ -73,7 +73,7 @@ class _Programs:
     def has_backend(self) -> bool:
         return bool(self._runtime.backend_registry.is_available("VgfBackend"))
 
-    def run(self, body: wire.Header, parts: tuple[bytes, ...]) -> tuple[wire.Header, Sequence[bytes]]:
+    def run(self, body: wire.Header, parts: list[bytes]) -> tuple[wire.Header, Sequence[bytes]]:
         pte, *inputs = parts
         tensors = [self._make(data, each) for data, each in zip(inputs, body["inputs"], strict=True)]
         results = [t.contiguous() for t in self._load(pte, body["method"]).execute(tensors)]
@@ -101,10 +101,10 @@ class _Programs:
         return bytes(tensor.reshape(-1).view(self._torch.uint8).numpy().tobytes())
 
 
-def _make_handler() -> Callable[[wire.Header, tuple[bytes, ...]], tuple[wire.Header, Sequence[bytes]]]:
+def _make_handler() -> Callable[[wire.Header, list[bytes]], tuple[wire.Header, Sequence[bytes]]]:
     programs: list[_Programs] = []
 
-    def handle(body: wire.Header, parts: tuple[bytes, ...]) -> tuple[wire.Header, Sequence[bytes]]:
+    def handle(body: wire.Header, parts: list[bytes]) -> tuple[wire.Header, Sequence[bytes]]:
         driver = os.environ[_READY]
         if not programs:
             trouble = vulkan_device.find_trouble(os.environ)

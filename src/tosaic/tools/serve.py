@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from tosaic.tools import wire
 
-Handler: TypeAlias = Callable[[wire.Header, tuple[bytes, ...]], tuple[wire.Header, Sequence[bytes]]]
+Handler: TypeAlias = Callable[[wire.Header, list[bytes]], tuple[wire.Header, Sequence[bytes]]]
 
 #: How much longer than its time limit an orphan in native code may live.
 _GRACE_SECONDS = 5.0
@@ -41,13 +41,16 @@ def serve(handle: Handler) -> None:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             header = {"body": answer, "failure": failure, "log": _read_log(), "cpu": time.process_time()}
             wire.send(replies, header, results)
+            # Between requests, which may be long, nothing is held that a large model needed.
+            del request, parts, answer, results
+            _give_back()
     except (EOFError, BrokenPipeError):
         os.chdir("/")
         shutil.rmtree(home.parent, ignore_errors=True)
 
 
 def _answer(
-    handle: Handler, body: wire.Header, parts: tuple[bytes, ...], folder: Path
+    handle: Handler, body: wire.Header, parts: list[bytes], folder: Path
 ) -> tuple[wire.Header, str, Sequence[bytes]]:
     folder.mkdir()
     os.chdir(folder)
@@ -63,6 +66,13 @@ def _answer(
             folder.rmdir()
         except OSError:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _give_back() -> None:
+    """Let the system have the memory that malloc keeps for later; only glibc has a call for that."""
+    trim = getattr(_LIBC, "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _read_log() -> str:

@@ -22,10 +22,11 @@ from tosaic.tools.vela_debug import settle
 _NAMES_A_KIND = re.compile(r"operation \((\w+)\) could not run on NPU")
 
 
-def _handle(body: wire.Header, parts: tuple[bytes, ...]) -> tuple[wire.Header, Sequence[bytes]]:
+def _handle(body: wire.Header, parts: list[bytes]) -> tuple[wire.Header, Sequence[bytes]]:
     # Plain names in our own folder, whatever the user's paths were.
-    Path("model.tosa").write_bytes(parts[0])
-    Path("vela.ini").write_bytes(parts[1])
+    # Taken from the list: Vela reads the file, and nobody else needs it while Vela runs.
+    Path("vela.ini").write_bytes(parts.pop())
+    Path("model.tosa").write_bytes(parts.pop())
     argv = ["model.tosa", "--output-dir=out", *body["argv"]]
     refusal = _run(argv)
     if refusal and _NAMES_A_KIND.search(refusal):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -13,6 +14,8 @@ from typing import Any, TypeAlias
 
 #: Both ends are ours, so the fields of a header are not checked again.
 Header: TypeAlias = Mapping[str, Any]
+#: as much as a pipe holds
+_PIECE = 1 << 16
 
 
 def send(fd: int, header: Header, parts: Sequence[bytes] = ()) -> None:
@@ -24,21 +27,21 @@ def send(fd: int, header: Header, parts: Sequence[bytes] = ()) -> None:
             view = view[os.write(fd, view) :]
 
 
-def receive(fd: int, deadline: float = math.inf) -> tuple[Header, tuple[bytes, ...]]:
+def receive(fd: int, deadline: float = math.inf) -> tuple[Header, list[bytes]]:
     """The next frame; EOFError if the other end is gone, TimeoutError at this time of the monotonic clock."""
     (size,) = struct.unpack("<Q", _take(fd, 8, deadline))
     frame: dict[str, Any] = json.loads(_take(fd, size, deadline))
-    return frame["header"], tuple(_take(fd, size, deadline) for size in frame["parts"])
+    return frame["header"], [_take(fd, size, deadline) for size in frame["parts"]]
 
 
 def _take(fd: int, size: int, deadline: float) -> bytes:
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
+    # Grows as it is read and is given out as it is: a part is never held twice.
+    data = io.BytesIO()
+    while left := size - data.tell():
         if not select.select([fd], [], [], None if deadline == math.inf else max(0.0, deadline - time.monotonic()))[0]:
             raise TimeoutError
-        count = os.readv(fd, [view])
-        if count == 0:
+        piece = os.read(fd, min(left, _PIECE))
+        if not piece:
             raise EOFError
-        view = view[count:]
-    return bytes(data)
+        data.write(piece)
+    return data.getvalue()

@@ -33,7 +33,7 @@ class Reply:
     """A child's answer. `failure` is empty, or the exception that ended the request."""
 
     body: wire.Header
-    parts: tuple[bytes, ...]
+    parts: list[bytes]
     failure: str
     log: str
 
@@ -84,7 +84,7 @@ class Worker:
 
     def _exchange(
         self, child: _Child, limit: float, request: wire.Header | None, parts: Sequence[bytes] = ()
-    ) -> tuple[wire.Header, tuple[bytes, ...]]:
+    ) -> tuple[wire.Header, list[bytes]]:
         deadline = time.monotonic() + limit
         try:
             # A child that has answered before reads what it is sent; only its answer may be late.
