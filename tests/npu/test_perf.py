@@ -16,8 +16,9 @@ import graphs
 import pytest
 
 from tosaic import npu
-from tosaic.npu.perf import Estimate, estimate
+from tosaic.npu.perf import Estimate, Timeline, estimate
 from tosaic.npu.record import Kind
+from tosaic.npu.registers import Family
 from tosaic.npu.system import MemoryPort, System, read_system
 from tosaic.targets import ACCELERATORS, find
 from tosaic.tools import vela
@@ -146,6 +147,16 @@ def test_what_a_system_does_not_say(tmp_path: Path) -> None:
     assert (system.clock, system.find(0).name, system.find(1).name) == (1e8, "OffChipFlash", "Sram")
     wanted = MemoryPort("Sram", 8.0, ports=1, burst=1, read_latency=0, write_latency=0, max_reads=1, max_writes=1)
     assert system.find(1) == wanted
+
+
+@pytest.mark.parametrize(("family", "kernel_ends"), [("U55", 55), ("U65", 45), ("U85", 25)])
+def test_so_many_transfers_may_be_under_way(family: str, kernel_ends: int) -> None:
+    timeline = Timeline()
+    for _ in range(6):
+        timeline.start_transfer(10, Family[family])
+    timeline.start_kernel(5)
+    assert (list(timeline.transfers)[-6:], timeline.kernels[-1]) == ([10, 20, 30, 40, 50, 60], kernel_ends)
+    assert timeline.end() == 60
 
 
 def test_operations_overlap_where_they_may(bench: Any, patched: Patch) -> None:

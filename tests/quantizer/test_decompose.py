@@ -23,7 +23,54 @@ class Net(torch.nn.Module):
         return self.function(self.linear(x))
 
 
+class Layer(torch.nn.Module):
+    """All steps in one call; all that comes out is part of one tensor."""
+
+    def __init__(self, kind: Callable[..., torch.nn.Module], **options: Any) -> None:
+        super().__init__()
+        self.layer = kind(8, 8, **options)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs, state = self.layer(x)
+        last = state if isinstance(state, tuple) else (state,)
+        return torch.cat([part.flatten() for part in (outputs, *last)])
+
+
+class Product(torch.nn.Module):
+    """A matrix product with a parameter, written in some way."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.weight, self.bias = torch.nn.Parameter(torch.randn(5, 8)), torch.nn.Parameter(torch.randn(5))
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x, self.weight, self.bias)
+
+
+class Cell(torch.nn.Module):
+    """One step; the state is part of the same input."""
+
+    def __init__(self, kind: Callable[..., torch.nn.Module], **options: Any) -> None:
+        super().__init__()
+        self.cell = kind(8, 8, **options)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        if isinstance(self.cell, torch.nn.LSTMCell):
+            return torch.cat(self.cell(x[0], (x[1], x[1].sin())))
+        return self.cell(x[0], x[1])
+
+
 WHOLE = {
+    "lstm": Layer(torch.nn.LSTM, batch_first=True),
+    "lstm_both_ways": Layer(torch.nn.LSTM, bidirectional=True, num_layers=2),
+    "gru": Layer(torch.nn.GRU, batch_first=True),
+    "gru_without_bias": Layer(torch.nn.GRU, bias=False),
+    "rnn_relu": Layer(torch.nn.RNN, nonlinearity="relu"),
+    "lstm_cell": Cell(torch.nn.LSTMCell),
+    "lstm_cell_without_bias": Cell(torch.nn.LSTMCell, bias=False),
+    "gru_cell": Cell(torch.nn.GRUCell),
+    "rnn_cell": Cell(torch.nn.RNNCell),
     "einsum": lambda y: torch.einsum("bij,bkj->bik", y, y),
     "glu": functional.glu,
     "tril": torch.tril,
@@ -33,9 +80,46 @@ WHOLE = {
 }
 
 
+PRODUCTS = {
+    "transposed": lambda x, w, b: x @ w.T,
+    "permuted": lambda x, w, b: x @ w.permute(1, 0),
+    "swapped": lambda x, w, b: torch.matmul(x, w.transpose(-1, -2)),
+    "with_bias": lambda x, w, b: torch.addmm(b, x[0], w.t()),
+    "with_half_a_bias": lambda x, w, b: torch.addmm(b, x[0], w.t(), beta=0.5),
+    "reshaped": lambda x, w, b: x @ w.reshape(8, 5),
+    "scaled": lambda x, w, b: x @ (w.T * 0.5),
+    "of_a_square": lambda x, w, b: x @ (w.T @ w),
+    "not_transposed": lambda x, w, b: x[..., :5] @ w.permute(0, 1),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_with_a_parameter(name: str) -> None:
+    torch.manual_seed(0)
+    check(Product(PRODUCTS[name]).eval())
+
+
+def test_a_transposed_parameter_is_a_weight() -> None:
+    """It has a scale for each channel, as that of nn.Linear has."""
+    inputs = (torch.rand(3, 8),)
+    quantised = tosaic.quantize(torch.export.export(Product(PRODUCTS["transposed"]).eval(), inputs), [inputs])
+    names = [str(node.target) for node in quantised.graph.nodes if node.op == "call_function"]
+    assert any("dequantize_per_channel" in name for name in names)
+
+
+def test_what_torch_alone_can_do_stays_whole() -> None:
+    model = Net(Layer(torch.nn.LSTM, proj_size=4)).eval()
+    program = tosaic.compile(model, (torch.rand(2, 6, 8),), "ethos-u55-128")
+    assert "aten.lstm.input" in [r.op for r in program.reasons if not r.border]
+
+
 @pytest.mark.parametrize("name", WHOLE)
 def test_on_the_npu_in_one_delegate(name: str) -> None:
-    model = Net(WHOLE[name]).eval()
+    check(Net(WHOLE[name]).eval())
+
+
+def check(model: torch.nn.Module) -> None:
+    """All on the NPU, close to float, and bit for bit as TOSA says."""
     x = torch.linspace(-2, 2, 2 * 6 * 8).sin().reshape(2, 6, 8)
     program = tosaic.compile(model, (x,), "ethos-u55-128")
     assert [r.op for r in program.reasons if not r.border] == []

@@ -88,7 +88,7 @@ def estimate(cmd_data: bytes, options: VelaOptions | System) -> Estimate:
     """Cycles per operation and in total, with what limits each."""
     system = read_system(options) if isinstance(options, VelaOptions) else options
     stream, ops = parse(cmd_data), decode(cmd_data)
-    timeline = _Timeline()
+    timeline = Timeline()
     rows: list[Row] = []
     for op, after in zip(ops, (*ops[1:], None), strict=True):
         if op.kind.is_kernel:
@@ -115,7 +115,7 @@ def _overlaps(op: Op | None) -> bool:
     return op is not None and op.kind.is_kernel and op.get("BLOCKDEP") > 0
 
 
-class _Timeline:
+class Timeline:
     """When kernel operations and DMAs end, if each begins as soon as the commands before it allow."""
 
     def __init__(self) -> None:

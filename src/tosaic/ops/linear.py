@@ -9,10 +9,11 @@ import numpy as np
 from tosaic.errors import Unsupported
 from tosaic.lower import arith
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.tensor import Tensor, broadcast, of_value
+from tosaic.lower.tensor import Tensor, broadcast, of_array, of_value
 from tosaic.ops._registry import composite, op
 from tosaic.ops._samples import Sample, call, f32, module, nn, torch
 from tosaic.ops.conv import LIMITS
+from tosaic.ops.shape import cut, joined, on_grid
 from tosaic.quantizer.qparams import accumulator
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.ir import DType
@@ -57,18 +58,33 @@ def batch_product(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
     return of_value(tosa.matmul(lo.b, lo.emit(x), lo.emit(y), out_type=DType.F32))
 
 
+def _layers(lo: Lowering, x: Tensor, weights: Tensor) -> Tensor:
+    """[B,M,K] @ [B,K,N] with constant matrices: convolutions cost less than a MATMUL, on Ethos-U55 far less."""
+    q, shape = lo.next_q, (weights.shape[2], weights.shape[1])
+    if x.q is not None and q is None:
+        raise Unsupported("its result is not quantised", "quantise with tosaic's quantizer")
+    parts: list[Tensor] = []
+    for index in range(x.shape[0]):
+        weight = lo.reshape(lo.permute(cut(lo, weights, 0, index, 1), (0, 2, 1)), shape)
+        part = fully_connected(lo, cut(lo, x, 0, index, 1), weight, None)
+        parts.append(part if q is None else on_grid(lo, part, q))
+    return parts[0] if len(parts) == 1 else joined(lo, parts, 0)
+
+
 def expanded(lo: Lowering, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A tensor repeated along its dimensions of size one."""
     if x.shape == shape:
         return x
     padded = lo.reshape(x, (1,) * (len(shape) - x.rank) + x.shape)
+    if padded.array is not None:
+        return of_array(np.broadcast_to(padded.array, shape), x.dtype, x.q)
     times = tuple(n // d for n, d in zip(shape, padded.shape, strict=True))
     return of_value(tosa.tile(lo.b, lo.emit(padded), times), x.q)
 
 
 def product_of(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
     """torch.matmul."""
-    if y.is_const and y.rank == 2 and x.rank >= 1:
+    if y.is_const and y.rank == 2:
         return fully_connected(lo, x, lo.permute(y, (1, 0)), None)
     left = x if x.rank > 1 else lo.reshape(x, (1, x.shape[0]))
     right = y if y.rank > 1 else lo.reshape(y, (y.shape[0], 1))
@@ -77,7 +93,7 @@ def product_of(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
     count = int(np.prod(batch, dtype=np.int64))
     a = lo.reshape(expanded(lo, left, (*batch, m, k)), (count, m, k))
     b = lo.reshape(expanded(lo, right, (*batch, k, n)), (count, k, n))
-    out = batch_product(lo, a, b)
+    out = _layers(lo, a, b) if b.is_const else batch_product(lo, a, b)
     tail = (() if x.rank == 1 else (m,)) + (() if y.rank == 1 else (n,))
     return lo.reshape(out, (*batch, *tail))
 
@@ -180,6 +196,9 @@ def bmm(lo: Lowering, self: Tensor, mat2: Tensor) -> Tensor:
         call(lambda x, y: x @ y, f32(1, 3, 4), f32(2, 4, 5)),
         call(lambda x, y: x @ y, f32(2, 3, 5, 4), f32(2, 3, 4, 5)),
         call(lambda x, y: x @ y.transpose(-2, -1), f32(1, 2, 5, 4), f32(1, 2, 5, 4)),
+        call(lambda x: x @ torch.linspace(-1, 1, 40).reshape(2, 4, 5), f32(2, 3, 4)),
+        call(lambda x: x @ torch.linspace(-1, 1, 20).reshape(1, 1, 4, 5), f32(2, 3, 6, 4)),
+        call(lambda x: torch.linspace(-1, 1, 20).reshape(5, 4) @ x, f32(2, 4, 3)),
     ],
 )
 def matmul(lo: Lowering, self: Tensor, other: Tensor) -> Tensor:

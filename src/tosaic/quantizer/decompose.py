@@ -17,6 +17,7 @@ from torch.fx.node import map_arg
 from tosaic.lower.source import overload, torch_op
 from tosaic.ops._registry import registry
 from tosaic.quantizer.prepare import KEPT_META, attribute, buffer, is_float, mutates
+from tosaic.quantizer.recurrent import write_out
 
 #: more than this would be no help: an LSTM of hundreds of steps
 _MOST = 4000
@@ -74,10 +75,11 @@ def _trace(node: Node) -> GraphModule | None:
     mode = detect_fake_mode(values)
     assert mode is not None
     try:
-        # oneDNN would take an LSTM whole.
-        with torch.no_grad(), mode, torch.backends.mkldnn.flags(enabled=False):
-            traced = make_fx(call, decomposition_table=_table())(*values)
-            traced = make_fx(torch.func.functionalize(traced))(*values)
+        traced = write_out(node, mode)
+        if traced is None:
+            with torch.no_grad(), mode:
+                traced = make_fx(call, decomposition_table=_table())(*values)
+                traced = make_fx(torch.func.functionalize(traced))(*values)
     except Exception:  # whatever torch trips over, the operator stays whole and runs on the CPU
         return None
     traced.graph.eliminate_dead_code()

@@ -122,7 +122,7 @@ def fold_constants(module: GraphModule) -> None:
     for node in module.graph.nodes:
         if node.op == "get_attr" and _is_fixed(module, node):
             known[node] = attribute(module, node)
-        elif _is_foldable(node) and known.keys() >= set(node.all_input_nodes):
+        elif is_foldable(node) and known.keys() >= set(node.all_input_nodes):
             args, kwargs = (map_arg(a, lambda n: known[n]) for a in (node.args, node.kwargs))
             with torch.no_grad():
                 known[node] = torch_op(node)(*args, **kwargs)
@@ -135,7 +135,7 @@ def fold_constants(module: GraphModule) -> None:
         module.graph.erase_node(node)
 
 
-def _is_foldable(node: Node) -> bool:
+def is_foldable(node: Node) -> bool:
     """Whether a call gives the same tensor each time it is made with the same arguments."""
     value = node.meta.get("val")
     if node.op != "call_function" or not isinstance(value, torch.Tensor) or mutates(node):

@@ -25,6 +25,8 @@ from tosaic.vgf.compile_spec import VgfCompileSpec
 KEY = "quantization_annotation"
 
 #: torch's conv weights are quantised along dimension 0
+#: Where it is kept whether a node is constant.
+_CONSTANT = "tosaic_constant"
 _PER_CHANNEL = (torch.per_channel_symmetric, torch.per_channel_affine)
 
 
@@ -73,7 +75,8 @@ class TosaQuantizer(pt2e.Quantizer):
     def annotate(self, model: GraphModule) -> GraphModule:
         """Say for every node which of its inputs and outputs are observed."""
         for node in model.graph.nodes:
-            if node.op == "call_function" and KEY not in node.meta:
+            node.meta[_CONSTANT] = _follows_from_constants(node)
+            if node.op == "call_function" and KEY not in node.meta and not _is_constant(node):
                 config = self._config(node)
                 if config is not None:
                     _annotate(node, config)
@@ -242,13 +245,9 @@ def _annotate_observe(node: Node, config: Any, record: Record | None) -> None:
     floats = [n for n in node.all_input_nodes if _is_float(n) and not _is_number(n)]
     if not floats:
         return
-    matrix = record is not None and record.family == "linear"
-    inputs = {
-        n: _per_tensor(config.weight)
-        if matrix and _is_constant(n) and config.weight is not None
-        else config.input_activation
-        for n in floats
-    }
+    inputs = dict.fromkeys(floats, config.input_activation)
+    if record is not None and record.family == "linear" and config.weight is not None:
+        inputs |= {n: _matrix_spec(config.weight, node, n) for n in floats if _is_constant(n)}
     if record is not None and (record.bounds or record.name == "batch_norm"):
         _fuse(node, inputs, record)
     if record is not None and record.name == "batch_norm":
@@ -298,6 +297,12 @@ def overload_or_empty(node: Node) -> str:
     return overload(node) if node.op == "call_function" else ""
 
 
+def _matrix_spec(spec: pt2e.QuantizationSpec, node: Node, constant: Node) -> pt2e.QuantizationSpec:
+    """The constant of a product: as the second factor and of two dimensions it is a layer's weight, transposed."""
+    layer = node.args[1] is constant and node.args[0] is not constant and constant.meta["val"].dim() == 2
+    return replace(spec, ch_axis=1) if layer and spec.qscheme in _PER_CHANNEL else _per_tensor(spec)
+
+
 def _per_tensor(spec: pt2e.QuantizationSpec) -> pt2e.QuantizationSpec:
     """A weight that is not a layer's own has no channel axis to speak of."""
     if spec.qscheme not in _PER_CHANNEL:
@@ -309,8 +314,18 @@ def _per_tensor(spec: pt2e.QuantizationSpec) -> pt2e.QuantizationSpec:
     )
 
 
+def _follows_from_constants(node: Node) -> bool:
+    """Whether a node reads a parameter or buffer, or computes something of these alone: torch folds what is quantised.
+
+    The nodes before it have been asked.
+    """
+    if node.op == "get_attr":
+        return True
+    return bool(node.all_input_nodes) and prepare.is_foldable(node) and all(map(_is_constant, node.all_input_nodes))
+
+
 def _is_constant(node: Node) -> bool:
-    return node.op == "get_attr"
+    return node.meta.get(_CONSTANT, False)
 
 
 def _is_number(node: Node) -> bool:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from tosaic.rewrite.dead import drop_dead
 from tosaic.rewrite.fold import fold_channels
 from tosaic.rewrite.merge import merge_equal
+from tosaic.rewrite.settle import settle
 from tosaic.rewrite.transpose import convolve_transposes
 from tosaic.targets import Target
 from tosaic.tosa.ir import Graph
@@ -18,6 +19,10 @@ PIPELINE: tuple[tuple[Rewrite, str], ...] = (
     (lambda g, t: fold_channels(g), "first: two convolutions that only differ after them are then not equal"),
     (lambda g, t: merge_equal(g), "before what is dead goes: what is computed twice is dead once it is merged"),
     (lambda g, t: drop_dead(g), "before costs are weighed: a transpose that nobody reads costs nothing"),
+    (
+        lambda g, t: settle(g) if t.is_npu else g,
+        "after what is dead is gone: it counts who reads a rescale",
+    ),
     (
         lambda g, t: convolve_transposes(g, t.family),
         "last: nothing later would know these convolutions for transposes",

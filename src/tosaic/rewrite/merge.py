@@ -7,7 +7,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from tosaic.rewrite.replace import with_inputs
-from tosaic.tosa.ir import Graph, Op, Value
+from tosaic.tosa.ir import DType, Graph, Op, Value
 
 _UNIQUE = frozenset(
     {"VARIABLE", "VARIABLE_READ", "VARIABLE_WRITE", "COND_IF", "WHILE_LOOP", "CUSTOM", "CONST", "CONST_SHAPE"}
@@ -17,8 +17,8 @@ _UNIQUE = frozenset(
 def merge_equal(graph: Graph) -> Graph:
     """Let later users read the first of several equal ops.
 
-    before: %1 = RESCALE(%0); %2 = RESCALE(%0); %3 = ADD(%1, %2)
-    after:  %1 = RESCALE(%0); %3 = ADD(%1, %1)
+    before: %1 = TABLE(%0); %2 = TABLE(%0); %3 = ADD(%1, %2)
+    after:  %1 = TABLE(%0); %3 = ADD(%1, %1)
     """
     first: dict[Hashable, Op] = {}
     same: dict[Value, Value] = {}
@@ -39,5 +39,8 @@ def merge_equal(graph: Graph) -> Graph:
 def _key(op: Op, inputs: tuple[Value, ...]) -> Hashable:
     """What makes two ops equal; None for an op that must stay the only one of its kind."""
     if op.kind in _UNIQUE or any(isinstance(a, np.ndarray | Graph) for a in op.attrs.values()):
+        return None
+    # Vela makes an operand's rescale to 32 bits part of the operation that it is for, if it has no other user.
+    if op.kind == "RESCALE" and op.outputs[0].type.dtype is DType.I32:
         return None
     return op.kind, inputs, tuple(sorted(op.attrs.items(), key=lambda a: a[0]))

@@ -1,0 +1,190 @@
+"""Pairs of operations, executed: what Vela makes of two is not always what it makes of one and the other.
+
+`WRONG` are those that Vela 5.2.0 gets wrong, found by running all pairs; `rewrite.settle` keeps them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+from cases import I8, I16, I32, Case, const, make_rng, quantise
+
+from tosaic.npu import Fault
+from tosaic.rewrite.settle import settle
+from tosaic.tools import reference, vela
+from tosaic.tosa import ops
+from tosaic.tosa.build import Builder
+from tosaic.tosa.ir import Type, Value
+
+Make: TypeAlias = Callable[[Builder, Value], Value]
+SHAPE = (1, 5, 6, 16)
+TARGETS = ("ethos-u55-128", "ethos-u65-256", "ethos-u85-256")
+PLAIN: Any = {"pad": (0, 0, 0, 0), "stride": (1, 1)}
+
+
+def widen(b: Builder, x: Value, shift: int = 30) -> Value:
+    return ops.rescale(b, x, I32, multiplier=[1 << 30], shift=[shift])
+
+
+def convolve(b: Builder, x: Value, kernel: int) -> Value:
+    weight, bias = const(b, (8, kernel, kernel, x.shape[3])), b.const(np.arange(8), I32)
+    pad = (kernel // 2,) * 4
+    return quantise(b, ops.conv2d(b, x, weight, bias, pad=pad, stride=(1, 1), dilation=(1, 1), acc_type=I32))
+
+
+def convolve_depthwise(b: Builder, x: Value) -> Value:
+    weight, bias = const(b, (3, 3, x.shape[3], 1)), b.const(np.arange(x.shape[3]), I32)
+    options: Any = {"pad": (1, 1, 1, 1), "stride": (1, 1), "dilation": (1, 1)}
+    return quantise(b, ops.depthwise_conv2d(b, x, weight, bias, acc_type=I32, **options))
+
+
+def convolve_transposed(b: Builder, x: Value) -> Value:
+    weight, bias = const(b, (8, 2, 2, x.shape[3])), b.const(np.arange(8), I32)
+    return quantise(b, ops.transpose_conv2d(b, x, weight, bias, out_pad=(0, 0, 0, 0), stride=(2, 2), acc_type=I32))
+
+
+def add(b: Builder, x: Value) -> Value:
+    other = ops.rescale(b, const(b, x.shape), I32, multiplier=[1518500250], shift=[12])
+    total = ops.add(b, widen(b, x, 11), other)
+    return ops.rescale(b, total, I8, multiplier=[1 << 30], shift=[50])
+
+
+def multiply(b: Builder, x: Value) -> Value:
+    return ops.rescale(b, ops.mul(b, widen(b, x), widen(b, x)), I8, multiplier=[1 << 30], shift=[40])
+
+
+def matrix(b: Builder, x: Value) -> Value:
+    rows = ops.reshape(b, x, (1, x.type.size // x.shape[3], x.shape[3]))
+    return ops.matmul(b, rows, b.const(make_rng().integers(-9, 9, (1, x.shape[3], 5)), I8))
+
+
+def cut(start: tuple[int, ...], size: tuple[int, ...]) -> Make:
+    return lambda b, x: ops.slice(b, x, start, size)
+
+
+FIRST: Mapping[str, Make] = {
+    "rows": cut((0, 2, 0, 0), (1, 3, 6, 16)),
+    "first_rows": cut((0, 0, 0, 0), (1, 3, 6, 16)),
+    "one_row": cut((0, 0, 0, 0), (1, 1, 6, 16)),
+    "columns": cut((0, 0, 1, 0), (1, 5, 3, 16)),
+    "channels": cut((0, 0, 0, 4), (1, 5, 6, 8)),
+    "corner": cut((0, 1, 2, 3), (1, 3, 3, 9)),
+    "slice_reshaped": lambda b, x: ops.reshape(b, ops.slice(b, x, (0, 2, 0, 0), (1, 3, 6, 16)), (1, 2, 9, 16)),
+    "slice_of_transposed": lambda b, x: ops.slice(b, ops.transpose(b, x, (0, 2, 1, 3)), (0, 1, 1, 4), (1, 4, 3, 8)),
+    "transposed_slice": lambda b, x: ops.transpose(b, ops.slice(b, x, (0, 1, 1, 4), (1, 3, 4, 8)), (0, 2, 1, 3)),
+    "transposed": lambda b, x: ops.transpose(b, x, (0, 2, 1, 3)),
+    "channels_first": lambda b, x: ops.transpose(b, x, (0, 3, 1, 2)),
+    "reversed": lambda b, x: ops.reverse(b, x, 2),
+    "joined": lambda b, x: ops.concat(b, [x, x], 1),
+    "joined_channels": lambda b, x: ops.concat(b, [x, x], 3),
+    "padded": lambda b, x: ops.pad(b, x, (0, 0, 1, 1, 1, 1, 0, 0), 3),
+    "tiled": lambda b, x: ops.tile(b, x, (1, 1, 2, 1)),
+    "reshaped": lambda b, x: ops.reshape(b, x, (1, 6, 5, 16)),
+    "largest": lambda b, x: ops.max_pool2d(b, x, kernel=(2, 2), **PLAIN),
+    "looked_up": lambda b, x: ops.table(b, x, np.arange(-128, 128, dtype=np.int8)[::-1]),
+    "added": add,
+    "convolved": lambda b, x: convolve(b, x, 1),
+}
+SECOND: Mapping[str, Make] = {
+    "conv_1": lambda b, x: convolve(b, x, 1),
+    "conv_3": lambda b, x: convolve(b, x, 3),
+    "depthwise": convolve_depthwise,
+    "conv_transposed": convolve_transposed,
+    "max_pool": lambda b, x: ops.max_pool2d(b, x, kernel=(1, 2), **PLAIN),
+    "average_pool": lambda b, x: ops.avg_pool2d(b, x, kernel=(1, 2), acc_type=I32, **PLAIN),
+    "table": lambda b, x: ops.table(b, x, np.arange(-128, 128, dtype=np.int8)[::-1]),
+    "to_8_bits": lambda b, x: ops.rescale(b, x, I8, multiplier=[1 << 30], shift=[31], in_zp=3),
+    "to_16_bits": lambda b, x: ops.rescale(b, x, I16, multiplier=[1 << 30], shift=[24]),
+    "to_32_bits": lambda b, x: widen(b, x, 20),
+    "to_32_bits_by_1": widen,
+    **{f"max_{axis}": lambda b, x, axis=axis: ops.reduce_max(b, x, axis) for axis in (1, 2, 3)},
+    **{f"min_{axis}": lambda b, x, axis=axis: ops.reduce_min(b, x, axis) for axis in (1, 2, 3)},
+    **{f"sum_{axis}": lambda b, x, axis=axis: ops.reduce_sum(b, widen(b, x), axis) for axis in (1, 2, 3)},
+    "abs": lambda b, x: ops.abs(b, widen(b, x)),
+    "clz": lambda b, x: ops.clz(b, widen(b, x)),
+    "clamp": lambda b, x: ops.clamp(b, x, -50, 60),
+    "negate": lambda b, x: ops.negate(b, x),
+    "add": add,
+    "multiply": multiply,
+    "maximum": lambda b, x: ops.maximum(b, widen(b, x), widen(b, const(b, x.shape))),
+    "subtract": lambda b, x: ops.sub(b, widen(b, x), widen(b, const(b, x.shape))),
+    "matmul": matrix,
+    "argmax": lambda b, x: ops.argmax(b, x, 3),
+    "transpose": lambda b, x: ops.transpose(b, x, (0, 2, 1, 3)),
+    "channels_first": lambda b, x: ops.transpose(b, x, (0, 3, 1, 2)),
+    "reverse": lambda b, x: ops.reverse(b, x, 2),
+    "concat": lambda b, x: ops.concat(b, [x, x], 1),
+    "pad": lambda b, x: ops.pad(b, x, (0, 0, 1, 1, 1, 1, 0, 0), 3),
+    "tile": lambda b, x: ops.tile(b, x, (1, 2, 1, 1)),
+    "slice": lambda b, x: ops.slice(b, x, (0, 0, 0, 1), (*x.shape[:3], x.shape[3] - 1)),
+    "flat": lambda b, x: ops.reshape(b, x, (1, 1, 1, x.type.size)),
+}
+WRONG = {
+    "ethos-u55-128": [
+        ("rows", "to_32_bits"), ("one_row", "to_32_bits_by_1"), ("rows", "max_1"),
+        ("channels", "max_3"), ("columns", "sum_3"), ("rows", "conv_transposed"),
+        ("joined", "to_32_bits"), ("padded", "to_32_bits"), ("tiled", "to_32_bits"), ("rows", "clz"),
+    ],
+    "ethos-u65-256": [("rows", "to_32_bits"), ("channels", "max_3"), ("joined_channels", "to_32_bits")],
+    "ethos-u85-256": [
+        ("channels", "max_3"), ("rows", "min_3"), ("columns", "sum_3"), ("rows", "conv_transposed"),
+        ("slice_of_transposed", "max_3"), ("largest", "to_32_bits"), ("largest", "to_16_bits"),
+    ],
+}  # fmt: skip
+
+
+def make(first: str, second: str) -> Case:
+    b = Builder()
+    return Case(b.finish([SECOND[second](b, FIRST[first](b, b.input(Type(I8, SHAPE))))]))
+
+
+def settled(first: str, second: str) -> Case:
+    return Case(settle(make(first, second).graph))
+
+
+def make_product_of_a_slice() -> Case:
+    b = Builder()
+    x, y = b.input(Type(I8, (1, 4, 9))), b.input(Type(I8, (1, 6, 8)))
+    return Case(b.finish([ops.matmul(b, ops.slice(b, x, (0, 0, 2), (1, 4, 6)), y)]))
+
+
+@pytest.mark.parametrize(("target", "first", "second"), [(t, *pair) for t, pairs in WRONG.items() for pair in pairs])
+def test_what_vela_gets_wrong_is_kept_apart(bench: Any, target: str, first: str, second: str) -> None:
+    check_wrong(bench, make(first, second), target)
+
+
+def test_products_of_a_slice_are_kept_apart(bench: Any) -> None:
+    check_wrong(bench, make_product_of_a_slice(), "ethos-u55-128")
+
+
+def check_wrong(bench: Any, plain: Case, target: str) -> None:
+    """Vela is wrong about the graph, and right about the settled one."""
+    inputs = plain.inputs()
+    try:
+        found = [array.tobytes() for array in bench.run(bench.compile(plain.tosa, target), inputs)]
+    except Fault:
+        found = []
+    assert found != [array.tobytes() for array in reference.run(plain.tosa, inputs)], "Vela is right: no need to settle"
+    bench.check(Case(settle(plain.graph)).tosa, inputs, target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("second", SECOND)
+def test_pairs(bench: Any, second: str, target: str) -> None:
+    refused = 0
+    for first in FIRST:
+        case = settled(first, second)
+        try:
+            bench.check(case.tosa, case.inputs(), target)
+        except vela.Refused:
+            refused += 1
+    assert refused in (0, len(FIRST))
+
+
+def test_a_settled_graph_stays_as_it_is() -> None:
+    once = settled("rows", "max_1").graph
+    assert [op.kind for op in settle(once).ops] == [op.kind for op in once.ops]
