@@ -31,7 +31,8 @@ gives it as data.
 The list says what Tosaic can lower. Whether a call of an operator runs on the NPU also depends on its arguments and on
 the target; the partitioner tries each one and gives a reason if it does not ([partitioner.md](partitioner.md)). An
 elementwise operator that is not in the list still becomes a table if it has one int8 input
-([quantization.md](quantization.md)).
+([quantization.md](quantization.md)). Recurrent layers and cells (`nn.LSTM`, `nn.GRU`, `nn.RNN`) are written out step by
+step when they are quantised, and of anything else torch's own decomposition is taken, if all of it is in the list.
 
 The column *quantised* says what the quantizer does:
 

@@ -16,6 +16,7 @@ from tosaic.lower.tensor import Tensor, with_value
 from tosaic.ops._registry import composite, op
 from tosaic.ops._rules import unary
 from tosaic.ops._samples import F, Sample, call, f32, i32, module, nn, torch
+from tosaic.ops.elementwise import extreme
 from tosaic.ops.norm import affine
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.ir import NUMPY, RANGES
@@ -247,11 +248,11 @@ def _slope_shape(slopes: Sequence[int], rank: int) -> list[int]:
     return list(slopes) if len(slopes) != 1 or rank < 2 else [slopes[0], *(1,) * (rank - 2)]
 
 
-def _slopes(count: int) -> Any:
-    """Used by samples: a PReLU with slopes of both signs, some above one."""
+def _slopes(count: int, steepest: float = 1.25) -> Any:
+    """Used by samples: a PReLU with slopes of both signs, by default some above one."""
     layer = nn.PReLU(count)
     for i in range(count):
-        layer.weight.data[i] = 1.25 * math.cos(1.0 + i)
+        layer.weight.data[i] = steepest * math.cos(1.0 + i)
     return layer
 
 
@@ -267,11 +268,12 @@ def _slopes(count: int) -> Any:
         module(lambda: _slopes(3), f32(2, 3, 5, low=-30.0, high=1.0)),
         module(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), _slopes(8)), f32(1, 3, 6, 6)),
         module(lambda: _slopes(1), f32(9)),
+        module(lambda: _slopes(5, 0.5), f32(1, 5, 4, 4)),
         module(lambda: _slopes(3), f32(1, 3, 2, 2, 2)),
     ],
 )
 def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
-    """max(x, 0) + slope * min(x, 0). One slope for all is a table; slopes per channel are a depthwise convolution."""
+    """max(x, slope * x) where no slope is above 1, else max(x, 0) + slope * min(x, 0); one slope for all is a table."""
     if self.q is None:
         slopes = lo.reshape(weight, _slope_shape(weight.shape, self.rank))
         below = arith.product(lo, bounded(lo, self, -math.inf, 0.0), slopes)
@@ -280,10 +282,12 @@ def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
     if not weight.is_const:
         raise Unsupported("its slopes are not constants", "use a parameter or buffer as weight")
     assert x.q is not None and x.value is not None
+    slopes = weight.real().reshape(-1)
+    if slopes.max() <= 1:
+        return extreme(lo, x, affine(lo, x, slopes, np.zeros(len(slopes))), tosa.maximum)
     low, high = RANGES[x.dtype]
     above = with_value(x, tosa.clamp(lo.b, x.value, x.q.zp, high), x.q)
     below = with_value(x, tosa.clamp(lo.b, x.value, low, x.q.zp), x.q)
-    slopes = weight.real().reshape(-1)
     # The lowest code and the steepest slope set the grid of this part, so that it cannot saturate.
     steepest = max(float(np.abs(slopes).max()), 1e-6) * max(x.q.zp - low, 1)
     q = replace(x.q, scale=(x.q.s * steepest / high,), zero_point=(0,), qmin=low, qmax=high)

@@ -125,7 +125,7 @@ def rsub(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
     return arith.total(lo, x, y, alpha=alpha, subtract=True)
 
 
-def _extreme(lo: Lowering, a: Any, b: Any, build: arith.Binary) -> Tensor:
+def extreme(lo: Lowering, a: Any, b: Any, build: arith.Binary) -> Tensor:
     """The larger or smaller of two: rounding keeps order, so both are compared on the result's own grid."""
     x, y = _operands(lo, a, b)
     if x.q is None and y.q is None:
@@ -156,7 +156,7 @@ def _samples_extreme(name: str) -> list[Sample]:
     samples=lambda: _samples_extreme("maximum"),
 )
 def maximum(lo: Lowering, self: Any, other: Any) -> Tensor:
-    return _extreme(lo, self, other, lambda b, x, y: tosa.maximum(b, x, y))
+    return extreme(lo, self, other, lambda b, x, y: tosa.maximum(b, x, y))
 
 
 @op(
@@ -167,7 +167,7 @@ def maximum(lo: Lowering, self: Any, other: Any) -> Tensor:
     samples=lambda: _samples_extreme("minimum"),
 )
 def minimum(lo: Lowering, self: Any, other: Any) -> Tensor:
-    return _extreme(lo, self, other, lambda b, x, y: tosa.minimum(b, x, y))
+    return extreme(lo, self, other, lambda b, x, y: tosa.minimum(b, x, y))
 
 
 @op(
