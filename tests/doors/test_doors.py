@@ -13,6 +13,7 @@ import pytest
 import torch
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
+from tosaic import zoo
 from tosaic.common.arm_compile_spec import ArmCompileSpec
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
 from tosaic.lower.delegate import build
@@ -23,7 +24,8 @@ from tosaic.tosa import TosaCompileSpec, TOSAPartitioner
 sys.path.insert(0, str(Path(__file__).parent.parent / "ops"))
 import build as samples
 
-MODELS = ("add", "softmax", "resnet8", "ds_cnn", "deep_autoencoder", "encoder_layer", "mobilenet_v2")
+QUICK = ("add", "softmax", "resnet8", "ds_cnn", "deep_autoencoder", "encoder_layer", "mobilenet_v2")
+MODELS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in zoo.names()]
 TARGETS = ("ethos-u55-128", "ethos-u85-256")
 
 
