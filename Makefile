@@ -48,6 +48,7 @@ test-all: setup
 
 bench: setup
 	$(BIN)/python bench/run.py
+	$(BIN)/python bench/tflite.py
 	$(BIN)/python bench/vgf.py
 	$(BIN)/python bench/simulator.py
 

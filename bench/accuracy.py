@@ -274,7 +274,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--make", nargs=4, metavar=("STUDY", "SIDE", "TARGET", "FOLDER"), help=argparse.SUPPRESS)
     parser.add_argument("--studies", default=",".join(STUDIES), help="names with commas between")
     parser.add_argument("--targets", default=",".join(TARGETS), help="accelerators with commas between")
-    parser.add_argument("--out", type=Path, default=HERE / "results", help="folder for accuracy.json and accuracy.md")
+    parser.add_argument(
+        "--out", type=Path, default=HERE.parent / "docs" / "bench", help="folder for the table and JSON"
+    )
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if given.make:

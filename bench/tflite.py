@@ -31,6 +31,9 @@ from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions
 HERE = Path(__file__).resolve().parent
 TENSORFLOW = "tensorflow-cpu==2.21.0"
 TIMEOUT = 3600.0
+MODEL = "mobilenet_v2"
+#: Ours with the same borders may be so much above it.
+MOST = 1.01
 #: Keras ends in a softmax; torchvision's MobileNetV2, which the other rows are about, does not.
 ENDINGS = ("logits", "softmax")
 #: Run by the Python that has TensorFlow: the ending and where to write to.
@@ -99,10 +102,50 @@ def measure(tflite: Path, target: Target) -> dict[str, Any]:
     }
 
 
+def compare(rows: Sequence[dict[str, Any]], results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Beside each row that ends as torchvision's model does: ours with int8 and channels last on its borders."""
+    figures = {
+        row["target"]: row["figures"]
+        for row in results["rows"]
+        if row["model"] == MODEL and row["column"] == "front" and not row["error"]
+    }
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        ours = figures.get(row["target"])
+        if row["ending"] == "logits" and ours:
+            for name in ("cycles", "cycles_commands"):
+                ratio = ours[f"codes_{name}"] / row[name]
+                found.append({"target": row["target"], "figure": name, "ratio": ratio, "met": ratio <= MOST})
+    return found
+
+
+def write_markdown(rows: Sequence[dict[str, Any]], ratios: Sequence[dict[str, Any]]) -> str:
+    def write(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, ["---"] * len(titles), *lines))
+
+    measured = [
+        [row["target"], row["ending"], f"{row['cycles']:,}", f"{row['cycles_commands']:,}", f"{row['sram_bytes']:,}"]
+        for row in rows
+    ]
+    titles = {"cycles": "Vela's estimate", "cycles_commands": "from the commands"}
+    judged = [[r["target"], titles[r["figure"]], f"{r['ratio']:.3f}", "met" if r["met"] else "missed"] for r in ratios]
+    parts = [
+        "# MobileNetV2 by the other road: Keras, TFLite, Vela",
+        f"Written by `bench/tflite.py`: Keras' MobileNetV2 at 224x224, made int8 by {TENSORFLOW} with int8 inputs and "
+        "outputs, compiled by the same Vela with the same options. Keras ends in a softmax; torchvision's model does "
+        "not, so it is compared with the one without.",
+        write(["target", "ending", "cycles, Vela", "cycles, commands", "SRAM, bytes"], measured),
+        'Tosaic with `io="int8", layout="nhwc"` (the figures of [README.md](README.md)) over TFLite, goal '
+        f"{MOST:g} at most:",
+        write(["target", "cycles", "ratio", "verdict"], judged),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--targets", default=",".join(TARGETS), help="accelerators with commas between")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "tflite.json")
+    parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "bench", help="where results.json is")
     given = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     try:
@@ -112,16 +155,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 path = Path(folder) / f"{ending}.tflite"
                 run([python, "-c", textwrap.dedent(MAKE), ending, path], "TensorFlow")
                 for target in given.targets.split(","):
-                    found = measure(path, ACCELERATORS[target])
-                    rows.append({"model": "mobilenet_v2", "ending": ending, "target": target, **found})
-                    print(rows[-1])
+                    rows.append({"ending": ending, "target": target, **measure(path, ACCELERATORS[target])})
     except Missing as error:
         print(f"TFLite -> Vela was not measured: {error}", file=sys.stderr)
-        return 1
+        return 0
+    results = given.out / "results.json"
+    ratios = compare(rows, json.loads(results.read_text())) if results.exists() else []
     tools = {"tensorflow": TENSORFLOW, "ethos-u-vela": importlib.metadata.version("ethos-u-vela")}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({"schema": "tosaic-tflite/1", "tools": tools, "rows": rows}, indent=1) + "\n")
-    return 0
+    report = {"schema": "tosaic-tflite/1", "model": MODEL, "tools": tools, "rows": rows, "ratios": ratios}
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "tflite.json").write_text(json.dumps(report, indent=1) + "\n")
+    (given.out / "tflite.md").write_text(write_markdown(rows, ratios))
+    print(write_markdown(rows, ratios))
+    return 0 if all(r["met"] for r in ratios) else 1
 
 
 if __name__ == "__main__":
