@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,10 +130,10 @@ def last_words(log: str) -> str:
     return re.sub(r"(?:/[^/\s'\"]+)+/", "", lines[-1])[:300] if lines else "no message"
 
 
-def measure(options: Options, console: Console) -> list[dict[str, Any]]:
-    """The rows of all models and targets; the sides take turns, so that a busy minute meets both."""
-    rows: list[dict[str, Any]] = []
+def measure(options: Options, console: Console) -> Iterator[list[dict[str, Any]]]:
+    """The rows of one model after the other; the sides take turns, so that a busy minute meets both."""
     for model in options.models:
+        rows: list[dict[str, Any]] = []
         for target in options.targets:
             found: dict[Column, list[dict[str, Any]]] = {column: [] for column in CHILDREN}
             errors: dict[Column, str] = {}
@@ -153,7 +153,7 @@ def measure(options: Options, console: Console) -> list[dict[str, Any]]:
                 failed = column in errors
                 make = figures.make_failed_row if failed else figures.make_row
                 rows.append(make(model, target, column, errors[column] if failed else repeats))
-    return rows
+        yield rows
 
 
 def read_rows(options: Options) -> list[dict[str, Any]]:
@@ -198,17 +198,14 @@ def _make_table(title: str, titles: Sequence[str], lines: Sequence[Sequence[str]
     return made
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = read_options(arguments)
-    progress = Console(stderr=True)
-    before = os.getloadavg()[0]
-    rows = [*read_rows(options), *measure(options, progress)]
+def write(rows: list[dict[str, Any]], load_before: float, options: Options) -> dict[str, Any]:
+    """Table, plots and JSON of all rows so far."""
     conditions = {
         "repeats": options.repeats,
         "calibration": options.calibration,
         "evaluation": options.evaluation,
         "threads": 1,
-        "load_before": before,
+        "load_before": load_before,
         "load_after": os.getloadavg()[0],
     }
     tools = {name: importlib.metadata.version(name) for name in TOOLS}
@@ -218,6 +215,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     (options.out / "README.md").write_text(table.write_markdown(report))
     for name, (figure, column, title) in PLOTS.items():
         (options.out / f"{name}.svg").write_text(plot.draw(report, figure, column, title))
+    return report
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = read_options(arguments)
+    load_before, rows = os.getloadavg()[0], read_rows(options)
+    # Written after every model: it takes long, and whoever stops it keeps what there is.
+    for found in measure(options, Console(stderr=True)):
+        rows += found
+        report = write(rows, load_before, options)
     print_report(report, Console(width=None if sys.stdout.isatty() else 160))
 
 
