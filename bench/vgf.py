@@ -7,6 +7,7 @@ are judged against the float model.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import importlib.metadata
 import json
@@ -90,7 +91,7 @@ def compile_here(side: str, precision: str, pte: Path) -> dict[str, float]:
     """In the child: one compile, and what it took."""
     packages = {"door": "tosaic", "peer": "executorch.backends.arm"}
     compile_model = open_front() if side == "front" else open_door(packages[side])
-    from side import CALIBRATION_SEED, Tiny, begin, tiny_inputs
+    from side import CALIBRATION_SEED, Tiny, tiny_inputs
 
     from tosaic import zoo
 
@@ -98,7 +99,7 @@ def compile_here(side: str, precision: str, pte: Path) -> dict[str, float]:
     compile_model(Tiny().eval(), tiny_inputs(), [tiny_inputs()] if samples else None)
     model, inputs = zoo.load(MODEL)
     clock = Clock(converter_seconds)
-    begin(clock)
+    gc.collect()
     before = converter_seconds()
     with clock.stage("seconds"):
         data = compile_model(model, inputs, samples)
