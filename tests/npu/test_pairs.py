@@ -160,6 +160,16 @@ def test_products_of_a_slice_are_kept_apart(bench: Any) -> None:
     check_wrong(bench, make_product_of_a_slice(), "ethos-u55-128")
 
 
+@pytest.mark.parametrize("target", TARGETS[:2])
+def test_a_minimum_before_a_reshape_is_wrong(bench: Any, target: str) -> None:
+    """The record of `amin` takes the maximum of mirrored codes instead; its samples are executed with all others."""
+    b = Builder()
+    plain = Case(b.finish([ops.reshape(b, ops.reduce_min(b, b.input(Type(I8, (2, 3, 4))), 2), (2, 3))]))
+    inputs = plain.inputs()
+    found, wanted = bench.run(bench.compile(plain.tosa, target), inputs), reference.run(plain.tosa, inputs)
+    assert found[0].tobytes() != wanted[0].tobytes(), "Vela is right: amin needs no mirror"
+
+
 def check_wrong(bench: Any, plain: Case, target: str) -> None:
     """Vela is wrong about the graph, and right about the settled one."""
     inputs = plain.inputs()

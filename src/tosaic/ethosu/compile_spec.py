@@ -17,13 +17,9 @@ class EthosUCompileSpec(ArmCompileSpec):
     _output_format = "vela"
 
     def __init__(
-        self,
-        target: str,
-        system_config: str | None = None,
-        memory_mode: str | None = None,
-        extra_flags: list[str] | None = None,
-        config_ini: str | None = "Arm/vela.ini",
-    ):
+        self, target: str, system_config: str | None = None, memory_mode: str | None = None,
+        extra_flags: list[str] | None = None, config_ini: str | None = "Arm/vela.ini",
+    ):  # fmt: skip
         super().__init__()
         self.target = find(target)
         if self.target.name not in ACCELERATORS:

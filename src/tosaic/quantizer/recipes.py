@@ -44,15 +44,9 @@ def _weight(qmin: int, qmax: int, per_channel: bool, is_qat: bool) -> Quantizati
 
 
 def get_symmetric_quantization_config(
-    is_per_channel: bool = True,
-    is_qat: bool = False,
-    is_dynamic: bool = False,
-    act_qmin: int = -128,
-    act_qmax: int = 127,
-    weight_qmin: int = -127,
-    weight_qmax: int = 127,
-    eps: float = 2**-16,
-) -> QuantizationConfig:
+    is_per_channel: bool = True, is_qat: bool = False, is_dynamic: bool = False, act_qmin: int = -128,
+    act_qmax: int = 127, weight_qmin: int = -127, weight_qmax: int = 127, eps: float = 2**-16,
+) -> QuantizationConfig:  # fmt: skip
     """int8 weights around zero, per channel or per tensor, and int8 activations with a zero point."""
     if is_dynamic:
         raise Invalid(
