@@ -20,6 +20,7 @@ from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
 from tosaic.lower.delegate import build
 from tosaic.lower.reason import Reason
 from tosaic.lower.source import Source
+from tosaic.runtime import engine
 from tosaic.tools import vela
 
 
@@ -132,6 +133,37 @@ def test_branches_share_a_delegate() -> None:
     program = tosaic.compile(Two().eval(), (x(2, 8), x(2, 6)), "ethos-u55-128", calibration=[(x(2, 8), x(2, 6))])
     assert len(program.delegates) == 1
     assert compute(program.reasons) == []
+
+
+def test_methods_with_constants_of_the_same_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One partitioner for all methods; each is compiled once, with its own weights."""
+    compiled: list[bytes] = []
+    compile_ = vela.compile
+    monkeypatch.setattr(vela, "compile", lambda tosa, *a, **k: compiled.append(tosa) or compile_(tosa, *a, **k))
+    models = {"narrow": nn.Conv2d(3, 5, 3), "wide": nn.Conv2d(3, 9, 1), "again": nn.Conv2d(3, 9, 1)}
+    made = {name: quantised(model, x(1, 3, 7, 7)) for name, model in models.items()}
+    config = EdgeCompileConfig(_check_ir_validity=False)
+    edge = to_edge_transform_and_lower(
+        {name: program for name, (_, program) in made.items()},
+        partitioner=[EthosUPartitioner(SPEC)],
+        compile_config=config,
+    )
+    assert len(compiled) == len(set(compiled)) == len(models)
+    pte = bytes(edge.to_executorch().buffer)
+    for name, (module, _) in made.items():
+        (found,) = engine.run(pte, [x(1, 3, 7, 7).numpy()], method=name).outputs
+        expected = module(x(1, 3, 7, 7)).detach().numpy()
+        assert np.abs(found - expected).max() <= np.ptp(expected) / 200
+
+
+def test_exir_still_decomposes_what_stays_on_the_cpu() -> None:
+    """What is left of a `silu` that a check excludes are the operators of ExecuTorch that it is made of."""
+    _, program = quantised(nn.Sequential(nn.Conv2d(3, 4, 1), nn.SiLU(), nn.Conv2d(4, 4, 1)), x(1, 3, 4, 4))
+    edge = lower_edge(program, EthosUPartitioner(SPEC, [DontPartitionModule(module_name="SiLU")]))
+    left = {n.target.__name__ for n in edge.exported_program().graph.nodes if n.op == "call_function"}
+    assert {"aten.sigmoid.default", "aten.mul.Tensor"} <= left
+    assert "aten.silu.default" not in left
+    assert count_delegates(edge) == 2
 
 
 def test_no_delegate_without_compute() -> None:

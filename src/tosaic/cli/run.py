@@ -38,6 +38,7 @@ def run_file(
     engine: Annotated[
         str, typer.Option("--engine", help="auto, npu (simulator), executorch, vulkan, or tosa (reference model).")
     ] = "auto",
+    method: Annotated[str, typer.Option("--method", help="Which method of the file.")] = "forward",
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Save the outputs as output_0, output_1 ... in an .npz file.")
     ] = None,
@@ -59,17 +60,17 @@ def run_file(
         raise Invalid(f"outputs are saved as .npz, not as `{output.name}`", fix="give a file name that ends with .npz")
     data = file.read_bytes()
     program = pte.read(data)
-    types = Method(program, executors={}).inputs
+    types = Method(program, method, executors={}).inputs
     arrays = read_inputs(inputs, types) if inputs else make_ones(types)
     beside = read_beside(file)
     if beside is not None:
         beside.check(data)
-    outcome = engines.run(data, arrays, engine=engine, sidecar=beside)
+    outcome = engines.run(data, arrays, engine=engine, sidecar=beside, method=method)
     if outcome.why:
         typer.echo(f"engine {outcome.engine}: {outcome.why}", err=True)
     report = log.make_log(
         program,
-        "forward",
+        method,
         file=file.name,
         engine=outcome.engine,
         calls=outcome.calls,

@@ -6,9 +6,11 @@ exir finds a backend by its class name and allows no subclass of one, so the cla
 from __future__ import annotations
 
 import importlib
+import operator
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.backend.utils import tag_constant_data
@@ -22,7 +24,7 @@ from tosaic.errors import Invalid, Unsupported
 from tosaic.lower.delegate import Built, build, build_region, dump
 from tosaic.lower.partition import Check, Plan, Region
 from tosaic.lower.reason import Reason, log_reasons
-from tosaic.lower.source import ASSERTIONS, Source, overload, torch_op
+from tosaic.lower.source import ASSERTIONS, Constants, Source, overload, torch_op
 
 
 class TosaicPartitioner(Partitioner):
@@ -36,26 +38,29 @@ class TosaicPartitioner(Partitioner):
         self.checks = tuple(additional_checks or ())
         self.reasons: tuple[Reason, ...] = ()
         self.delegation_spec = DelegationSpec(self.backend.__name__, spec.to_list())
-        self._real: ExportedProgram | None = None
-        self._kept: list[OpOverload] = []
+        #: the last program that exir has asked about, and what it was told
+        self._asked: tuple[ExportedProgram | None, list[OpOverload]] = (None, [])
+        #: the constants of every program that is still to be partitioned
+        self._waiting: list[Constants] = []
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[OpOverload], None]:
         """Overloads of which every node will be delegated: exir fails on one that is kept and then left over."""
         if ep.dialect == "EDGE":
             return [], None
-        if self._real is not ep:
+        if self._asked[0] is not ep:
             source = Source.of_program(ep)
-            built = self._build(source, ep)
-            self._kept = _all_delegated(source, built.plan)
-            self._real = ep
-        return self._kept, None
+            self._asked = ep, _all_delegated(source, self._build(source, ep).plan)
+            self._waiting.append({**ep.state_dict, **ep.constants})
+            ep.__class__ = _Functional
+        return self._asked[1], None
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag the nodes of every delegate."""
         ensure_resolves(self.backend)
+        self._asked = None, []
         # to_executorch, which comes next, looks for the out variants that this registers.
         importlib.import_module("executorch.kernels.quantized")
-        source = Source.of_program(exported_program, self._real)
+        source = Source.of_program(exported_program, self._take_constants(exported_program))
         built = self._build(source, exported_program)
         tags: dict[str, DelegationSpec] = {}
         for index, region in enumerate(built.plan.regions):
@@ -68,8 +73,31 @@ class TosaicPartitioner(Partitioner):
         log_reasons(self.reasons)
         return PartitionResult(exported_program, tags)
 
+    def _take_constants(self, program: ExportedProgram) -> Constants:
+        """The data of a program that exir has made fake. One partitioner may serve several methods, each with its own."""
+        for index, constants in enumerate(self._waiting):
+            if all(_is_like(constants.get(name), fake) for name, fake in program.state_dict.items()):
+                return self._waiting.pop(index)
+        return {}
+
     def _build(self, source: Source, program: ExportedProgram) -> Built:
         return build(source, self.compile_spec, make_check(self.checks, program))
+
+
+class _Functional(ExportedProgram):
+    """A program that exir has already traced once, and is about to decompose."""
+
+    def run_decompositions(self, decomp_table: Any = None, decompose_custom_triton_ops: bool = False) -> Any:
+        """Itself where the table has none of its operators: to trace it would be a quarter of all that exir does."""
+        targets = {n.target for n in self.graph.nodes if n.op == "call_function"}
+        plain = all(isinstance(t, OpOverload) or t is operator.getitem for t in targets)
+        if plain and decomp_table is not None and not any(t in decomp_table for t in targets):
+            return self
+        return super().run_decompositions(decomp_table, decompose_custom_triton_ops)
+
+
+def _is_like(real: Any, fake: Any) -> bool:
+    return isinstance(real, torch.Tensor) and real.shape == fake.shape and real.dtype == fake.dtype
 
 
 def make_check(checks: Sequence[OperatorSupportBase], program: ExportedProgram) -> Check | None:

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch._ops import OpOverload
@@ -35,6 +35,9 @@ QDQ = frozenset(
     for verb in ("quantize", "dequantize")
     for grain in ("tensor", "channel")
 )
+
+#: the tensors of a program by their names
+Constants: TypeAlias = Mapping[str, torch.Tensor]
 
 _WRITE = OutputKind.BUFFER_MUTATION
 
@@ -94,7 +97,7 @@ class Source:
     _types: dict[Node, Any] = field(default_factory=dict)
 
     @staticmethod
-    def of_program(program: ExportedProgram, real: ExportedProgram | None = None) -> Source:
+    def of_program(program: ExportedProgram, real: Constants | None = None) -> Source:
         """`real` supplies the data where `program` holds fake tensors."""
         signature = program.graph_signature
         placeholders = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
@@ -116,7 +119,7 @@ class Source:
                 continue
             tensor = _lookup(program, spec.target)
             if tensor is None or _is_fake(tensor):
-                tensor = _lookup(real, spec.target) if real is not None else None
+                tensor = (real or {}).get(spec.target or "")
             if tensor is None or _is_fake(tensor):
                 tensor, source.invented = _invent(node.meta["val"]), True
             source.constants[node] = tensor
@@ -170,10 +173,8 @@ class Source:
         return None
 
 
-def _lookup(program: ExportedProgram | None, name: str | None) -> torch.Tensor | None:
-    if program is None or name is None:
-        return None
-    found = program.state_dict.get(name, program.constants.get(name))
+def _lookup(program: ExportedProgram, name: str | None) -> torch.Tensor | None:
+    found = program.state_dict.get(name or "", program.constants.get(name or ""))
     return found if isinstance(found, torch.Tensor) else None
 
 

@@ -189,7 +189,11 @@ class Pte:
             if plan.name == name:
                 return plan
         names = ", ".join(f"`{plan.name}`" for plan in self.plans) or "none"
-        raise Invalid(f"the .pte file has no method `{name}`", why=f"its methods are: {names}")
+        raise Invalid(
+            f"the .pte file has no method `{name}`",
+            why=f"its methods are: {names}",
+            fix="name one of these, with `--method` on the command line",
+        )
 
 
 _ITEM_SIZES = dict(DTYPES.values())
