@@ -42,6 +42,9 @@ class Clock:
         return timed
 
 
+SETTLE_SECONDS = 0.2
+
+
 class Memory:
     """The largest resident memory of this process and its children together.
 
@@ -80,6 +83,8 @@ class Memory:
             try:
                 return function(*args, **kwargs)
             finally:
+                # A child that has answered gives its memory back a moment later.
+                time.sleep(SETTLE_SECONDS)
                 self.cut()
 
         return cut

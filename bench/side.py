@@ -19,6 +19,7 @@ from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_
 from torch.export import ExportedProgram
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
+from tosaic.memory import give_back
 from tosaic.targets import Target
 
 torch.set_num_threads(1)
@@ -171,5 +172,6 @@ def judge(side: Side, job: Job, lowered: Lowered) -> dict[str, Any]:
 def begin(side: Side) -> None:
     """From here on times and memory count."""
     gc.collect()
+    give_back()
     side.clock.seconds.clear()
     side.memory.begin()

@@ -23,6 +23,7 @@ from clock import Memory
 from tosaic import npu
 from tosaic.npu import weights
 from tosaic.tools import reference
+from tosaic.tosa import flatbuffer
 
 RESULTS = Path(__file__).resolve().parent / "results"
 MODEL = "mobilenet_v2"
@@ -41,7 +42,7 @@ def compile_model(target: str, folder: Path) -> None:
     (delegate,) = tosaic.compile(model, inputs, target=target).delegates
     (folder / "blob").write_bytes(delegate.blob)
     (folder / "tosa").write_bytes(delegate.tosa)
-    (value,) = delegate.graph.inputs
+    (value,) = flatbuffer.read(delegate.tosa).inputs
     np.save(folder / "x.npy", np.random.default_rng(0).integers(-128, 128, value.shape).astype(np.int8))
 
 

@@ -270,7 +270,7 @@ def _estimate(delegate: Delegate, spec: ArmCompileSpec) -> Estimate | None:
 
 
 def _delegate_report(delegate: Delegate, spec: ArmCompileSpec) -> DelegateReport:
-    kinds = Counter(op.kind for op in delegate.graph.ops if op.kind not in ("CONST", "CONST_SHAPE"))
+    kinds = Counter(op.kind for op in delegate.ops)
     return DelegateReport(
         nodes=len(delegate.region.nodes),
         tosa_ops=dict(sorted(kinds.items())),

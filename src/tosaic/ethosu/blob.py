@@ -55,9 +55,11 @@ def pack(compiled: Compiled) -> bytes:
             "outputs": _pack_ios(compiled.outputs),
             _LAST: b"",
         }
+        # Piece by piece: the weights may be large, and are copied once.
         return b"".join(
-            _HEADER.pack(name.encode(), len(data), 0) + data + bytes(-len(data) % _ALIGNMENT)
+            piece
             for name, data in blocks.items()
+            for piece in (_HEADER.pack(name.encode(), len(data), 0), data, bytes(-len(data) % _ALIGNMENT))
         )
     except struct.error as error:
         raise Invalid(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from tosaic.ethosu.compile_spec import EthosUCompileSpec
 from tosaic.lower.partition import Check, Plan, Region, partition
 from tosaic.lower.program import lower
 from tosaic.lower.source import QDQ, Source, find_module, overload, source_line
+from tosaic.memory import short_lived
 from tosaic.rewrite import rewrite
 from tosaic.tools import converter, vela
 from tosaic.tosa.flatbuffer import names, serialize
@@ -31,11 +32,20 @@ MAX_REFUSALS = 32
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """A TOSA operator of a delegate: its name in the .tosa, and the torch nodes it was made from."""
+
+    name: str
+    kind: str
+    origin: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Delegate:
     """One finished delegate. `compiled` is Vela's result, None for the other targets."""
 
     region: Region
-    graph: Graph
+    ops: tuple[Made, ...]
     tosa: bytes
     blob: bytes
     compiled: vela.Compiled | None
@@ -77,14 +87,22 @@ def assemble(tosa: bytes, spec: ArmCompileSpec) -> tuple[bytes, vela.Compiled | 
 
 def build_region(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders = frozenset()) -> Delegate:
     """Lower and compile one region; raises ToolFailed if the tool refuses it."""
-    graph, tosa = lower_region(source, region, spec, nhwc)
+    # The graph with its constants is gone before the tool needs memory of its own.
+    with short_lived():
+        ops, tosa = _list_ops(*lower_region(source, region, spec, nhwc))
     try:
         data, compiled = assemble(tosa, spec)
     except (vela.Refused, converter.Refused) as error:
-        raise Blamed(error, _culprits(graph, region, error.names)) from error
+        raise Blamed(error, _culprits(ops, region, error.names)) from error
     except ToolCrashed as error:
         raise Blamed(error, []) from error
-    return Delegate(region, graph, tosa, data, compiled, describe_origins(graph, region))
+    return Delegate(region, ops, tosa, data, compiled, describe_origins(ops, region))
+
+
+def _list_ops(graph: Graph, tosa: bytes) -> tuple[tuple[Made, ...], bytes]:
+    labels = names(graph)
+    ops = (op for op in graph.ops if op.kind not in ("CONST", "CONST_SHAPE"))
+    return tuple(Made(labels[v], op.kind, op.origin) for op in ops for v in op.outputs), tosa
 
 
 class Blamed(ToolFailed):
@@ -96,13 +114,10 @@ class Blamed(ToolFailed):
         self.nodes = nodes
 
 
-def _culprits(graph: Graph, region: Region, named: tuple[str, ...]) -> list[Node]:
+def _culprits(ops: Sequence[Made], region: Region, named: tuple[str, ...]) -> list[Node]:
     """The nodes behind the tensor names in a tool's message."""
     by_name = {n.name: n for n in region.nodes}
-    found: list[Node] = []
-    for value, name in names(graph).items():
-        if name in named and value.op is not None:
-            found.extend(by_name[o] for o in value.op.origin if o in by_name)
+    found = [by_name[o] for op in ops if op.name in named for o in op.origin if o in by_name]
     nodes = list(dict.fromkeys(found))
     return [n for n in nodes if overload(n) not in QDQ] or nodes
 
@@ -178,15 +193,12 @@ def _describe(node: Node) -> dict[str, str]:
     }
 
 
-def describe_origins(graph: Graph, region: Region) -> tuple[Mapping[str, Any], ...]:
+def describe_origins(ops: Sequence[Made], region: Region) -> tuple[Mapping[str, Any], ...]:
     """For every torch node of a region: where it comes from, and the TOSA ops that were made of it."""
     made: dict[str, list[str]] = {}
-    labels = names(graph)
-    for op in graph.ops:
-        if op.kind in ("CONST", "CONST_SHAPE"):
-            continue
+    for op in ops:
         for origin in op.origin:
-            made.setdefault(origin, []).append(f"{labels[op.outputs[0]]}:{op.kind}")
+            made.setdefault(origin, []).append(f"{op.name}:{op.kind}")
     return tuple(
         {"event_id": i, **_describe(node), "tosa": made.get(node.name, [])} for i, node in enumerate(region.nodes)
     )

@@ -50,7 +50,8 @@ class TosaicPartitioner(Partitioner):
         if self._asked[0] is not ep:
             source = Source.of_program(ep)
             self._asked = ep, _all_delegated(source, self._build(source, ep).plan)
-            self._waiting.append({**ep.state_dict, **ep.constants})
+            everything = {**ep.state_dict, **ep.constants}
+            self._waiting.append({n: t for n, t in everything.items() if isinstance(t, torch.Tensor)})
             ep.__class__ = _Functional
         return self._asked[1], None
 
@@ -74,7 +75,7 @@ class TosaicPartitioner(Partitioner):
         return PartitionResult(exported_program, tags)
 
     def _take_constants(self, program: ExportedProgram) -> Constants:
-        """The data of a program that exir has made fake. One partitioner may serve several methods, each with its own."""
+        """The data of a program that exir has made fake; each method that the partitioner serves has its own."""
         for index, constants in enumerate(self._waiting):
             if all(_is_like(constants.get(name), fake) for name, fake in program.state_dict.items()):
                 return self._waiting.pop(index)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import gc
 import os
 import shutil
 import signal
@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from tosaic.memory import LIBC, give_back
 from tosaic.tools import wire
 
 Handler: TypeAlias = Callable[[wire.Header, list[bytes]], tuple[wire.Header, Sequence[bytes]]]
 
 #: How much longer than its time limit an orphan in native code may live.
 _GRACE_SECONDS = 5.0
-_LIBC = ctypes.CDLL(None)
 
 
 def serve(handle: Handler) -> None:
@@ -43,7 +43,8 @@ def serve(handle: Handler) -> None:
             wire.send(replies, header, results)
             # Between requests, which may be long, nothing is held that a large model needed.
             del request, parts, answer, results
-            _give_back()
+            gc.collect()
+            give_back()
     except (EOFError, BrokenPipeError):
         os.chdir("/")
         shutil.rmtree(home.parent, ignore_errors=True)
@@ -68,16 +69,9 @@ def _answer(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _give_back() -> None:
-    """Let the system have the memory that malloc keeps for later; only glibc has a call for that."""
-    trim = getattr(_LIBC, "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
 def _read_log() -> str:
     sys.stdout.flush()
     sys.stderr.flush()
     # Native code keeps its own buffer for stdout.
-    _LIBC.fflush(None)
+    LIBC.fflush(None)
     return os.pread(2, os.fstat(2).st_size, 0).decode("utf-8", "replace")

@@ -14,8 +14,6 @@ from typing import Any, TypeAlias
 
 #: Both ends are ours, so the fields of a header are not checked again.
 Header: TypeAlias = Mapping[str, Any]
-#: as much as a pipe holds
-_PIECE = 1 << 16
 
 
 def send(fd: int, header: Header, parts: Sequence[bytes] = ()) -> None:
@@ -35,13 +33,18 @@ def receive(fd: int, deadline: float = math.inf) -> tuple[Header, list[bytes]]:
 
 
 def _take(fd: int, size: int, deadline: float) -> bytes:
-    # Grows as it is read and is given out as it is: a part is never held twice.
-    data = io.BytesIO()
-    while left := size - data.tell():
-        if not select.select([fd], [], [], None if deadline == math.inf else max(0.0, deadline - time.monotonic()))[0]:
-            raise TimeoutError
-        piece = os.read(fd, min(left, _PIECE))
-        if not piece:
-            raise EOFError
-        data.write(piece)
+    # As large as it will be from the start, and given out as it is: a part is never held twice.
+    data, at = io.BytesIO(), 0
+    if size:
+        data.seek(size - 1)
+        data.write(b"\0")
+    with data.getbuffer() as view:
+        while at < size:
+            limit = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+            if not select.select([fd], [], [], limit)[0]:
+                raise TimeoutError
+            count = os.readv(fd, [view[at:]])
+            if not count:
+                raise EOFError
+            at += count
     return data.getvalue()
