@@ -19,6 +19,7 @@ OPS_SCHEMA = "tosaic-ops/1"
 TARGETS_SCHEMA = "tosaic-targets/1"
 _QUANT_WORDS = (
     ("observe", "gets ranges of its own for inputs and output"),
+    ("exact", "ranges for input and output; its parameters are used as they are"),
     ("share", "keeps the range of its input"),
     ("weight", "ranges, and its weights and bias too"),
     ("expand", "becomes simpler operators before ranges are measured"),

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from tosaic.lower.lowering import Lowering
     from tosaic.ops._samples import Sample
 
-#: how the quantizer treats an op: observe its inputs and output, share one range, weights too, or leave it alone
+#: how the quantizer treats an op: observe its inputs and output, but not parameters that are used as exact as they are,
+#: share one range, weights too, or leave it alone
 Quant: TypeAlias = str
-QUANT_KINDS = ("observe", "share", "weight", "none")
+QUANT_KINDS = ("observe", "exact", "share", "weight", "none")
 
 #: one file per family
 FAMILIES = (

@@ -260,6 +260,7 @@ def _slopes(count: int, steepest: float = 1.25) -> Any:
     "prelu",
     "aten.prelu.default",
     "aten._prelu_kernel.default",
+    quant="exact",
     pointwise=True,
     samples=lambda: [
         module(lambda: nn.PReLU(), f32(1, 3, 4, 4)),
@@ -273,26 +274,29 @@ def _slopes(count: int, steepest: float = 1.25) -> Any:
     ],
 )
 def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
-    """max(x, slope * x) where no slope is above 1, else max(x, 0) + slope * min(x, 0); one slope for all is a table."""
+    """max(x, slope * x), and min for slopes above 1, rounded once; one slope for all is a table."""
     if self.q is None:
         slopes = lo.reshape(weight, _slope_shape(weight.shape, self.rank))
         below = arith.product(lo, bounded(lo, self, -math.inf, 0.0), slopes)
         return arith.total(lo, bounded(lo, self, 0.0, math.inf), below)
-    x = lo.codes(self)
+    x, q = lo.codes(self), lo.next_q
     if not weight.is_const:
         raise Unsupported("its slopes are not constants", "use a parameter or buffer as weight")
-    assert x.q is not None and x.value is not None
+    if q is None:
+        raise Unsupported("its result is not quantised", "quantise the output of the operator")
+    assert x.q is not None
     slopes = weight.real().reshape(-1)
-    if slopes.max() <= 1:
-        return extreme(lo, x, affine(lo, x, slopes, np.zeros(len(slopes))), tosa.maximum)
-    low, high = RANGES[x.dtype]
-    above = with_value(x, tosa.clamp(lo.b, x.value, x.q.zp, high), x.q)
-    below = with_value(x, tosa.clamp(lo.b, x.value, low, x.q.zp), x.q)
-    # The lowest code and the steepest slope set the grid of this part, so that it cannot saturate.
-    steepest = max(float(np.abs(slopes).max()), 1e-6) * max(x.q.zp - low, 1)
-    q = replace(x.q, scale=(x.q.s * steepest / high,), zero_point=(0,), qmin=low, qmax=high)
-    tail = affine(lo, below, slopes, np.zeros(len(slopes)))
-    return arith.total(lo, above, replace(lo.quantize(tail, q), q=q))
+    steep = slopes > 1
+    result = x
+    if steep.any():
+        lowered = affine(lo, x, np.where(steep, slopes, 1.0), np.zeros(len(slopes)))
+        result = extreme(lo, result, lowered, tosa.minimum)
+    if not steep.all():
+        # A steep channel is finished: the other side is moved below all that the result can be.
+        aside = (q.qmin - q.zp) * q.s - (x.q.qmax - x.q.zp) * x.q.s
+        other = affine(lo, x, np.where(steep, 1.0, slopes), np.where(steep, aside, 0.0))
+        result = extreme(lo, result, other, tosa.maximum)
+    return result
 
 
 #: what is so low before a softmax is left out of it

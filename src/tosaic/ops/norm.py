@@ -68,6 +68,7 @@ def _normalised(
 @op(
     "batch_norm",
     "aten.batch_norm.default",
+    quant="exact",
     samples=lambda: [
         module(lambda: _warm(nn.BatchNorm2d(3)), f32(1, 3, 4, 4)),
         module(lambda: _warm(nn.BatchNorm2d(17, eps=0.1)), f32(3, 17, 4, 4)),

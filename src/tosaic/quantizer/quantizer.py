@@ -166,7 +166,7 @@ def _annotate(node: Node, config: Any) -> None:
         _annotate_weight(node, config)
     elif kind == "share":
         _annotate_share(node, config)
-    elif kind == "observe":
+    elif kind in ("observe", "exact"):
         _annotate_observe(node, config, record)
 
 
@@ -250,7 +250,7 @@ def _annotate_observe(node: Node, config: Any, record: Record | None) -> None:
         inputs |= {n: _matrix_spec(config.weight, node, n) for n in floats if _is_constant(n)}
     if record is not None and (record.bounds or record.name == "batch_norm"):
         _fuse(node, inputs, record)
-    if record is not None and record.name == "batch_norm":
+    if record is not None and record.quant == "exact":
         inputs = {n: s for n, s in inputs.items() if not _is_constant(n)}
     _set(node, inputs, config)
 
