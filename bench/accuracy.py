@@ -274,6 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--make", nargs=4, metavar=("STUDY", "SIDE", "TARGET", "FOLDER"), help=argparse.SUPPRESS)
     parser.add_argument("--studies", default=",".join(STUDIES), help="names with commas between")
     parser.add_argument("--targets", default=",".join(TARGETS), help="accelerators with commas between")
+    parser.add_argument("--add", action="store_true", help="keep the other studies that accuracy.json has")
     parser.add_argument(
         "--out", type=Path, default=HERE.parent / "docs" / "bench", help="folder for the table and JSON"
     )
@@ -284,12 +285,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         make_here(STUDIES[name], side, target, Path(folder))
         return 0
     console = Console(stderr=True)
-    studies: list[dict[str, Any]] = []
+    file = given.out / "accuracy.json"
+    earlier = json.loads(file.read_text())["studies"] if given.add and file.exists() else []
+    found = {study["study"]: study for study in earlier}
     for name in given.studies.split(","):
         try:
-            studies.append(measure(STUDIES[name], given.targets.split(","), console))
+            found[name] = measure(STUDIES[name], given.targets.split(","), console)
         except Missing as error:
             console.print(f"{name} is left out: {error}", style="red")
+    studies = [found[name] for name in STUDIES if name in found]
     report = {
         "schema": SCHEMA,
         "machine": describe_machine(),
@@ -297,7 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "studies": studies,
     }
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "accuracy.json").write_text(json.dumps(report, indent=1) + "\n")
+    file.write_text(json.dumps(report, indent=1) + "\n")
     (given.out / "accuracy.md").write_text(write_markdown(report))
     print(write_markdown(report))
     return 0 if all(goal["met"] for study in studies for goal in study["goals"]) else 1

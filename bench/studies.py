@@ -135,7 +135,8 @@ def list_prompts(first: int, last: int) -> list[Array]:
 
 def listen(run: Callable[[Inputs], Any], prompt: Array, front: nn.Module) -> Iterator[tuple[Inputs, Tensor]]:
     """Every call for a prompt, 256 new samples after 32 old ones, with the chance that came out."""
-    h = c = torch.zeros(1, 128)
+    # Two tensors: torch.export takes one that is given twice for one input.
+    h, c = torch.zeros(1, 128), torch.zeros(1, 128)
     padded = torch.from_numpy(np.concatenate([np.zeros(32, np.float32), prompt]))
     for start in range(0, len(prompt) - 255, 256):
         with torch.no_grad():

@@ -39,6 +39,7 @@ The column *quantised* says what the quantizer does:
 | word | meaning |
 |---|---|
 | observe | inputs and output get a range of their own |
+| exact | as observe, but its parameters are used as they are |
 | share | inputs and output have one range: numbers are moved, not changed |
 | weight | as observe, and the weights and bias are quantised too |
 | expand | replaced by simpler operators before ranges are measured |
