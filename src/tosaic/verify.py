@@ -251,7 +251,8 @@ def _as_called(arrays: Sequence[Array], sidecar: Sidecar) -> list[Array]:
         value = array.transpose(0, 2, 3, 1) if border.layout == "nhwc" and array.ndim == 4 else array
         if border.scale is not None and border.zero_point is not None and array.dtype.kind == "f":
             steps = np.rint(value.astype(np.float32) * np.float32(1.0 / border.scale)) + border.zero_point
-            value = np.clip(steps, -128, 127).astype(np.int8)
+            info = np.iinfo(border.dtype)
+            value = np.clip(steps, info.min, info.max).astype(border.dtype)
         out.append(np.require(value, requirements="C"))
     return out
 

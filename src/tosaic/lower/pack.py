@@ -56,14 +56,14 @@ def sign(source: Source, io: str, layout: str) -> Signature:
         users = [u for u in node.users if u.op == "call_function" and overload(u) not in ASSERTIONS]
         quantizers = [u for u in users if overload(u) == QUANTIZE]
         moved = layout == "nhwc" and source.fake(node).dim() == 4
-        as_codes = io == "int8" and users == quantizers and len({_grid(u) for u in users}) == 1 and _is_int8(users[0])
+        as_codes = io == "int8" and users == quantizers and len({_grid(u) for u in users}) == 1 and _has_codes(users[0])
         if moved:
             nhwc.update({node, *quantizers})
         if as_codes:
             codes.update(quantizers)
         inputs.append(_border(source, node, quantizers[0] if as_codes else None, moved))
     for index, node in enumerate(_outputs(source)):
-        quantised = node.op == "call_function" and overload(node) == DEQUANTIZE and _is_int8(node)
+        quantised = node.op == "call_function" and overload(node) == DEQUANTIZE and _has_codes(node)
         moved = layout == "nhwc" and isinstance(source.fake(node), torch.Tensor) and source.fake(node).dim() == 4
         before: Any = node.args[0] if quantised else node
         if moved:
@@ -82,8 +82,9 @@ def _outputs(source: Source) -> list[Node]:
     return [n for n in pytree.tree_leaves(source.returned) if isinstance(n, Node)]
 
 
-def _is_int8(node: Node) -> bool:
-    return bind(node)["dtype"] is torch.int8
+def _has_codes(node: Node) -> bool:
+    """The state of a recurrent cell has codes of 16 bits."""
+    return bind(node)["dtype"] in (torch.int8, torch.int16)
 
 
 def _grid(node: Node) -> tuple[Any, ...]:

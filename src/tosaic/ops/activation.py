@@ -19,12 +19,12 @@ from tosaic.ops._samples import F, Sample, call, f32, i32, module, nn, torch
 from tosaic.ops.elementwise import extreme
 from tosaic.ops.norm import affine
 from tosaic.tosa import ops as tosa
-from tosaic.tosa.ir import NUMPY, RANGES
+from tosaic.tosa.ir import NUMPY, RANGES, DType
 
 
 def bounded(lo: Lowering, x: Tensor, low: float, high: float) -> Tensor:
-    """x held between two numbers: pending on an accumulator, CLAMP elsewhere."""
-    if x.is_accumulator:
+    """x held between two numbers: pending on an accumulator or 16 bits, CLAMP elsewhere."""
+    if x.is_accumulator or (x.q is not None and x.dtype is DType.I16 and x.q.zp == 0):
         old = x.clamp or (-math.inf, math.inf)
         return replace(x, clamp=(min(max(old[0], low), high), max(min(old[1], high), low)))
     if x.q is not None:

@@ -75,6 +75,8 @@ def _samples_add() -> list[Sample]:
         call(lambda x, y: torch.ops.aten.add_(x * 1.0, y), f32(3, 4), f32(3, 4)),
         call(lambda x: x + x, i32(5)),
         call(lambda x: torch.add(x, 3, alpha=2), i32(5)),
+        call(lambda x, y, z: x * y + y * z, f32(1, 5, 4, 4), f32(1, 5, 4, 4), f32(1, 1, 4, 4)),
+        call(lambda x, y: (x * y).add(x.sigmoid() * y, alpha=0.5), f32(3, 17), f32(3, 17, low=-30.0, high=4.0)),
     ]
 
 
@@ -102,6 +104,7 @@ def add(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
         *_samples_binary("sub")(),
         call(lambda x, y: torch.sub(x, y, alpha=2.0), f32(3, 4), f32(3, 4)),
         call(lambda x: torch.sub(x, 3, alpha=2), i32(5)),
+        call(lambda x, y: x * y - y * x.tanh(), f32(2, 3, 4), f32(2, 3, 4)),
     ],
 )
 def sub(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:

@@ -18,6 +18,7 @@ from tosaic.lower.source import overload, torch_op
 from tosaic.ops._registry import registry
 from tosaic.quantizer.prepare import KEPT_META, attribute, buffer, is_float, mutates
 from tosaic.quantizer.recurrent import write_out
+from tosaic.quantizer.sums import STATE
 
 #: more than this would be no help: an LSTM of hundreds of steps
 _MOST = 4000
@@ -101,7 +102,8 @@ def _inline(module: GraphModule, node: Node, traced: GraphModule) -> None:
             elif inner.op == "call_function":
                 made[inner] = module.graph.node_copy(inner, lambda n: made[n])
                 kept = {key: node.meta[key] for key in KEPT_META if key in node.meta}
-                made[inner].meta = {"val": inner.meta["val"], **kept}
+                own = {key: inner.meta[key] for key in ("val", STATE) if key in inner.meta}
+                made[inner].meta = own | kept
             else:
                 result = map_arg(inner.args[0], lambda n: made[n])
     if isinstance(result, Node):

@@ -18,13 +18,11 @@ from tosaic.lower.source import bind, module_stack, overload, torch_op
 from tosaic.ops._registry import Record, registry
 from tosaic.quantizer import prepare
 from tosaic.quantizer.decompose import decompose
+from tosaic.quantizer.sums import KEY, widen_sums
 from tosaic.tosa.compile_spec import TosaCompileSpec
 from tosaic.tosa.spec import Specification
 from tosaic.vgf.compile_spec import VgfCompileSpec
 
-KEY = "quantization_annotation"
-
-#: torch's conv weights are quantised along dimension 0
 #: Where it is kept whether a node is constant.
 _CONSTANT = "tosaic_constant"
 _PER_CHANNEL = (torch.per_channel_symmetric, torch.per_channel_affine)
@@ -80,6 +78,7 @@ class TosaQuantizer(pt2e.Quantizer):
                 config = self._config(node)
                 if config is not None:
                     _annotate(node, config)
+        widen_sums(model.graph)
         if self._io is not None:
             _annotate_io(model, self._io)
         return model

@@ -17,8 +17,11 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.fx.proxy import GraphAppendingTracer
 
 from tosaic.lower.source import overload
+from tosaic.quantizer.sums import STATE
 
 _aten = torch.ops.aten
+#: from here on a tanh in 8 bits is one
+_FLAT = 4.0
 #: One step: the product of its input, the state, and the product of the state; gives the next state, output first.
 Step: TypeAlias = Callable[[Proxy, Sequence[Proxy], Proxy], tuple[Proxy, ...]]
 
@@ -27,7 +30,10 @@ def _step_lstm(of_x: Proxy, state: Sequence[Proxy], of_h: Proxy) -> tuple[Proxy,
     begin, keep, new, show = _chunk(_aten.add.Tensor(of_x, of_h), 4)
     kept = _aten.mul.Tensor(_aten.sigmoid.default(keep), state[1])
     c = _aten.add.Tensor(kept, _aten.mul.Tensor(_aten.sigmoid.default(begin), _aten.tanh.default(new)))
-    return _aten.mul.Tensor(_aten.sigmoid.default(show), _aten.tanh.default(c)), c
+    # It grows far beyond what its tanh tells apart, and is added up over many steps.
+    c.node.meta[STATE] = True
+    seen = _aten.hardtanh.default(c, -_FLAT, _FLAT)
+    return _aten.mul.Tensor(_aten.sigmoid.default(show), _aten.tanh.default(seen)), c
 
 
 def _step_gru(of_x: Proxy, state: Sequence[Proxy], of_h: Proxy) -> tuple[Proxy, ...]:
