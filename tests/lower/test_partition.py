@@ -140,14 +140,18 @@ def test_methods_with_constants_of_the_same_name(monkeypatch: pytest.MonkeyPatch
     compiled: list[bytes] = []
     compile_ = vela.compile
     monkeypatch.setattr(vela, "compile", lambda tosa, *a, **k: compiled.append(tosa) or compile_(tosa, *a, **k))
-    models = {"narrow": nn.Conv2d(3, 5, 3), "wide": nn.Conv2d(3, 9, 1), "again": nn.Conv2d(3, 9, 1)}
+    models = {
+        "narrow": nn.Sequential(nn.Conv2d(3, 5, 3), nn.Sigmoid()),
+        "wide": nn.Sequential(nn.Conv2d(3, 9, 1)),
+        "again": nn.Sequential(nn.Conv2d(3, 9, 1)),
+    }
     made = {name: quantised(model, x(1, 3, 7, 7)) for name, model in models.items()}
     config = EdgeCompileConfig(_check_ir_validity=False)
-    edge = to_edge_transform_and_lower(
-        {name: program for name, (_, program) in made.items()},
-        partitioner=[EthosUPartitioner(SPEC)],
-        compile_config=config,
-    )
+    partitioner = EthosUPartitioner(SPEC, [DontPartition(torch.ops.aten.sigmoid.default)])
+    programs = {name: program for name, (_, program) in made.items()}
+    for _ in range(2):
+        edge = to_edge_transform_and_lower(programs, partitioner=[partitioner], compile_config=config)
+        assert [r.op for r in partitioner.reasons if "aten" in r.op] == ["aten.sigmoid.default"]
     assert len(compiled) == len(set(compiled)) == len(models)
     pte = bytes(edge.to_executorch().buffer)
     for name, (module, _) in made.items():

@@ -50,9 +50,12 @@ class TosaicPartitioner(Partitioner):
         if self._asked[0] is not ep:
             source = Source.of_program(ep)
             self._asked = ep, _all_delegated(source, self._build(source, ep).plan)
+            if not self._waiting:
+                self.reasons = ()
             everything = {**ep.state_dict, **ep.constants}
             self._waiting.append({n: t for n, t in everything.items() if isinstance(t, torch.Tensor)})
-            ep.__class__ = _Functional
+            if ep.dialect == "ATEN":
+                ep.__class__ = _Functional
         return self._asked[1], None
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
@@ -61,7 +64,8 @@ class TosaicPartitioner(Partitioner):
         self._asked = None, []
         # to_executorch, which comes next, looks for the out variants that this registers.
         importlib.import_module("executorch.kernels.quantized")
-        source = Source.of_program(exported_program, self._take_constants(exported_program))
+        constants = self._take_constants(exported_program)
+        source = Source.of_program(exported_program, constants)
         built = self._build(source, exported_program)
         tags: dict[str, DelegationSpec] = {}
         for index, region in enumerate(built.plan.regions):
@@ -70,23 +74,25 @@ class TosaicPartitioner(Partitioner):
             for node in region.nodes:
                 node.meta["delegation_tag"] = tag
         tag_constant_data(exported_program)
-        self.reasons = tuple(built.plan.reasons.values())
-        log_reasons(self.reasons)
+        found = tuple(built.plan.reasons.values())
+        # Those of the methods before it stay.
+        self.reasons = found if constants is None else self.reasons + found
+        log_reasons(found)
         return PartitionResult(exported_program, tags)
 
-    def _take_constants(self, program: ExportedProgram) -> Constants:
+    def _take_constants(self, program: ExportedProgram) -> Constants | None:
         """The data of a program that exir has made fake; each method that the partitioner serves has its own."""
         for index, constants in enumerate(self._waiting):
             if all(_is_like(constants.get(name), fake) for name, fake in program.state_dict.items()):
                 return self._waiting.pop(index)
-        return {}
+        return None
 
     def _build(self, source: Source, program: ExportedProgram) -> Built:
         return build(source, self.compile_spec, make_check(self.checks, program))
 
 
 class _Functional(ExportedProgram):
-    """A program that exir has already traced once, and is about to decompose."""
+    """A program that exir has already made functional, and is about to decompose."""
 
     def run_decompositions(self, decomp_table: Any = None, decompose_custom_triton_ops: bool = False) -> Any:
         """Itself where the table has none of its operators: to trace it would be a quarter of all that exir does."""
