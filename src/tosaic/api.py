@@ -26,6 +26,7 @@ from tosaic.lower.pack import pack, sign
 from tosaic.lower.partition import Plan
 from tosaic.lower.reason import explain, log_reasons
 from tosaic.lower.source import QDQ, Source, overload
+from tosaic.memory import short_lived
 from tosaic.ops._registry import registry
 from tosaic.program import Program, describe
 from tosaic.quantizer.prepare import is_private, mutates
@@ -134,7 +135,8 @@ def compile(
         _refuse_float(source, built, spec)
     with stages.stage("pack"):
         metadata = describe(signature) if io == "int8" or layout == "nhwc" else {}
-        with told("ExecuTorch cannot take what is left for the CPU", "replace the operator that it names"):
+        fix = "replace the operator that it names"
+        with told("ExecuTorch cannot take what is left for the CPU", fix), short_lived():
             program = pack(source, built, signature, _backend(spec), spec.to_program(), metadata)
     finished = Program.make(spec, built, signature, program, samples, stages.seconds, notes)
     log_reasons(finished.reasons)

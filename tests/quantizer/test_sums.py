@@ -64,12 +64,26 @@ def list_wide(module: Any) -> list[str]:
         (lambda a, b, c: (a * b).relu() + b * c, []),
         (lambda a, b, c: a * b + c, []),
         (lambda a, b, c: a * 0.5 + b * c, []),
+        (lambda a, b, c: a * torch.ones(1) + b * c, []),
+        (lambda a, b, c: a * torch.ones(5) + b * c, ["mul", "mul"]),
         (lambda a, b, c: a * a + b * c, []),
         (lambda a, b, c: (s := a * b) + b * c - s.exp(), []),
         (lambda a, b, c: (s := a * b)[0] + (b * c)[0] + (s[1] + c[1]), []),
         (lambda a, b, c: (s := a * b)[0] + (t := b * c)[1] + (s[1] - t[0]), ["mul"] * 2 + ["select"] * 4),
     ],
-    ids=["add", "sub", "relu", "one", "constant", "square", "another reader", "another sum", "two sums"],
+    ids=[
+        "add",
+        "sub",
+        "relu",
+        "one",
+        "number",
+        "constant",
+        "constants",
+        "square",
+        "another reader",
+        "another sum",
+        "two sums",
+    ],
 )
 def test_where_products_are_wide(function: Any, wide: list[str]) -> None:
     inputs = tuple(rand(2, 5, seed=i) for i in range(3))

@@ -6,7 +6,6 @@ exir finds a backend by its class name and allows no subclass of one, so the cla
 from __future__ import annotations
 
 import importlib
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from tosaic.common.arm_compile_spec import ArmCompileSpec
 from tosaic.errors import Invalid, Unsupported
 from tosaic.lower.delegate import Built, build, build_region, dump
+from tosaic.lower.exported import spare_traces
 from tosaic.lower.partition import Check, Plan, Region
 from tosaic.lower.reason import Reason, log_reasons
 from tosaic.lower.source import ASSERTIONS, Constants, Source, overload, torch_op
@@ -54,8 +54,7 @@ class TosaicPartitioner(Partitioner):
                 self.reasons = ()
             everything = {**ep.state_dict, **ep.constants}
             self._waiting.append({n: t for n, t in everything.items() if isinstance(t, torch.Tensor)})
-            if ep.dialect == "ATEN":
-                ep.__class__ = _Functional
+            spare_traces(ep)
         return self._asked[1], None
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
@@ -89,18 +88,6 @@ class TosaicPartitioner(Partitioner):
 
     def _build(self, source: Source, program: ExportedProgram) -> Built:
         return build(source, self.compile_spec, make_check(self.checks, program))
-
-
-class _Functional(ExportedProgram):
-    """A program that exir has already made functional, and is about to decompose."""
-
-    def run_decompositions(self, decomp_table: Any = None, decompose_custom_triton_ops: bool = False) -> Any:
-        """Itself where the table has none of its operators: to trace it would be a quarter of all that exir does."""
-        targets = {n.target for n in self.graph.nodes if n.op == "call_function"}
-        plain = all(isinstance(t, OpOverload) or t is operator.getitem for t in targets)
-        if plain and decomp_table is not None and not any(t in decomp_table for t in targets):
-            return self
-        return super().run_decompositions(decomp_table, decompose_custom_triton_ops)
 
 
 def _is_like(real: Any, fake: Any) -> bool:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import io
+import operator
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import GraphModule, Node
 
 from tosaic.errors import Invalid, TosaicError, first_line
-from tosaic.lower.source import overload, source_line
+from tosaic.lower.source import QDQ, overload, source_line
 from tosaic.place import find_line
 from tosaic.quantizer.prepare import is_private, mutates
 
@@ -109,3 +111,27 @@ def keep_inputs(program: ExportedProgram) -> ExportedProgram:
     output.args = (tuple(n for _, n in kept),)
     program.graph.eliminate_dead_code()
     return program
+
+
+#: besides operators of torch
+_PLAIN = (operator.getitem, torch.ops.higher_order.executorch_call_delegate)
+
+
+def spare_traces(program: ExportedProgram) -> None:
+    """Let a functional program answer with itself when exir wants to decompose operators that it does not have.
+
+    Exir would trace it only to get the same again, which is a large part of all that it does.
+    """
+    calls = [n for n in program.graph.nodes if n.op == "call_function"]
+    # Before it is functional, torch has more to do than to look into the table; but nothing around a mere delegate.
+    if program.dialect == "ATEN" or all(n.target in _PLAIN or overload(n) in QDQ for n in calls):
+        program.__class__ = _Functional
+
+
+class _Functional(ExportedProgram):
+    def run_decompositions(self, decomp_table: Any = None, decompose_custom_triton_ops: bool = False) -> Any:
+        targets: set[Any] = {n.target for n in self.graph.nodes if n.op == "call_function"}
+        plain = all(isinstance(t, OpOverload) or t in _PLAIN for t in targets)
+        if plain and decomp_table and not any(t in decomp_table for t in targets):
+            return self
+        return super().run_decompositions(decomp_table, decompose_custom_triton_ops)

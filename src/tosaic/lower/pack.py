@@ -23,6 +23,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from tosaic.lower.delegate import Built, Delegate
+from tosaic.lower.exported import spare_traces
 from tosaic.lower.source import ASSERTIONS, DEQUANTIZE, QDQ, QUANTIZE, Source, bind, overload
 from tosaic.runtime.sidecar import Border
 
@@ -269,6 +270,7 @@ def pack(
     outer = Outer(source, built, signature, backend, specs).build()
     inputs = tuple(example(b) for b in signature.inputs)
     program = torch.export.export(outer, inputs)
+    spare_traces(program)
     edge = to_edge(
         program, constant_methods=dict(metadata) or None, compile_config=EdgeCompileConfig(_check_ir_validity=False)
     )

@@ -18,13 +18,11 @@ from tosaic.lower.source import bind, module_stack, overload, torch_op
 from tosaic.ops._registry import Record, registry
 from tosaic.quantizer import prepare
 from tosaic.quantizer.decompose import decompose
-from tosaic.quantizer.sums import KEY, widen_sums
+from tosaic.quantizer.sums import CONSTANT, KEY, widen_sums
 from tosaic.tosa.compile_spec import TosaCompileSpec
 from tosaic.tosa.spec import Specification
 from tosaic.vgf.compile_spec import VgfCompileSpec
 
-#: Where it is kept whether a node is constant.
-_CONSTANT = "tosaic_constant"
 _PER_CHANNEL = (torch.per_channel_symmetric, torch.per_channel_affine)
 
 
@@ -73,7 +71,7 @@ class TosaQuantizer(pt2e.Quantizer):
     def annotate(self, model: GraphModule) -> GraphModule:
         """Say for every node which of its inputs and outputs are observed."""
         for node in model.graph.nodes:
-            node.meta[_CONSTANT] = _follows_from_constants(node)
+            node.meta[CONSTANT] = _follows_from_constants(node)
             if node.op == "call_function" and KEY not in node.meta and not _is_constant(node):
                 config = self._config(node)
                 if config is not None:
@@ -324,7 +322,7 @@ def _follows_from_constants(node: Node) -> bool:
 
 
 def _is_constant(node: Node) -> bool:
-    return node.meta.get(_CONSTANT, False)
+    return node.meta.get(CONSTANT, False)
 
 
 def _is_number(node: Node) -> bool:

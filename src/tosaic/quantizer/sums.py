@@ -18,6 +18,8 @@ from tosaic.lower.source import overload
 from tosaic.ops._registry import Record, registry
 
 KEY = "quantization_annotation"
+#: Where it is kept whether a node follows from parameters alone.
+CONSTANT = "tosaic_constant"
 #: Marks a sum of products that the next step goes on with: what it was multiplied with before comes second.
 STATE = "tosaic_state"
 _SUMS, _PRODUCTS = ("add", "sub"), ("mul", "linear")
@@ -95,9 +97,11 @@ def _find_product(node: Node) -> Node | None:
     if not _is_one_of(node, _PRODUCTS):
         return None
     annotation = node.meta[KEY]
-    # A square, or a product with a constant, is a table of 8 bits.
+    # A square, or a product with one constant number, is a table, which has 8 bits.
     factors = [n for n in node.all_input_nodes[:2] if n in annotation.input_qspec_map]
-    return node if len(factors) == 2 and getattr(annotation.output_qspec, "dtype", None) is torch.int8 else None
+    fixed = [n for n in factors if n.meta[CONSTANT] and n.meta["val"].numel() == 1]
+    eight = getattr(annotation.output_qspec, "dtype", None) is torch.int8
+    return node if len(factors) == 2 and not fixed and eight else None
 
 
 def _list_edges(node: Node) -> Iterator[tuple[Node, Node]]:

@@ -29,6 +29,8 @@ def serve(handle: Handler) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     home, number = Path.cwd(), 0
+    # What was imported stays: the collector need not look at it after every request.
+    gc.freeze()
     wire.send(replies, {"cpu": time.process_time()})
     try:
         while True:
