@@ -42,6 +42,7 @@ class Clock:
         return timed
 
 
+#: how long a child that has answered may need to give its memory back
 SETTLE_SECONDS = 0.2
 
 
@@ -83,7 +84,6 @@ class Memory:
             try:
                 return function(*args, **kwargs)
             finally:
-                # A child that has answered gives its memory back a moment later.
                 time.sleep(SETTLE_SECONDS)
                 self.cut()
 

@@ -22,3 +22,31 @@ def test_what_cannot_be_saved_is_not_run(tosaic: Any, floats: tuple[Path, Any], 
     done = tosaic("run", floats[0], "-o", tmp_path / "out.txt")
     assert done.code == 2 and done.stdout == ""
     assert "outputs are saved as .npz, not as `out.txt`" in done.stderr
+
+
+def test_one_of_several_methods(tosaic: Any, tmp_path: Path) -> None:
+    """Through the ExecuTorch door a file may have several, and none that is called `forward`."""
+    import torch
+    from executorch.exir import to_edge
+
+    class Times(torch.nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.factor
+
+    methods = {"twice": 2.0, "thrice": 3.0}
+    programs = {name: torch.export.export(Times(factor), (torch.ones(2),)) for name, factor in methods.items()}
+    file = tmp_path / "methods.pte"
+    file.write_bytes(to_edge(programs).to_executorch().buffer)
+    for name, factor in methods.items():
+        done = tosaic("run", file, "--method", name)
+        assert done.code == 0
+        assert f"Running method {name}" in done.stdout
+        assert f"Output[0][1]: (float) {factor:.6f}" in done.stdout
+    done = tosaic("run", file)
+    assert done.code == 2
+    assert "the .pte file has no method `forward`" in done.stderr
+    assert "`thrice`, `twice`" in done.stderr and "`--method`" in done.stderr

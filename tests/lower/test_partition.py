@@ -160,6 +160,20 @@ def test_methods_with_constants_of_the_same_name(monkeypatch: pytest.MonkeyPatch
         assert np.abs(found - expected).max() <= np.ptp(expected) / 200
 
 
+def test_programs_are_traced_no_more_than_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exir makes a program functional once; what is only delegates and their borders is that already."""
+    traced: list[Any] = []
+    run = torch.export.ExportedProgram.run_decompositions
+    monkeypatch.setattr(
+        torch.export.ExportedProgram, "run_decompositions", lambda p, *a, **k: traced.append(p) or run(p, *a, **k)
+    )
+    module, program = quantised(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()), x(1, 3, 4, 4))
+    lower_edge(program, EthosUPartitioner(SPEC))
+    assert len(traced) == 1
+    tosaic.compile(module, (x(1, 3, 4, 4),), "ethos-u55-128")
+    assert len(traced) == 1
+
+
 def test_exir_still_decomposes_what_stays_on_the_cpu() -> None:
     """What is left of a `silu` that a check excludes are the operators of ExecuTorch that it is made of."""
     _, program = quantised(nn.Sequential(nn.Conv2d(3, 4, 1), nn.SiLU(), nn.Conv2d(4, 4, 1)), x(1, 3, 4, 4))

@@ -17,6 +17,10 @@ from tosaic.lower.source import bind, overload, torch_op
 from tosaic.ops._registry import registry
 from tosaic.tosa.ir import Array
 
+#: Where PT2E keeps what is observed around a node.
+KEY = "quantization_annotation"
+#: Where it is kept whether a node follows from parameters alone.
+CONSTANT = "tosaic_constant"
 KEPT_META = ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack", "from_node", "seq_nr")
 
 

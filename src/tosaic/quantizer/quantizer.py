@@ -18,7 +18,8 @@ from tosaic.lower.source import bind, module_stack, overload, torch_op
 from tosaic.ops._registry import Record, registry
 from tosaic.quantizer import prepare
 from tosaic.quantizer.decompose import decompose
-from tosaic.quantizer.sums import CONSTANT, KEY, widen_sums
+from tosaic.quantizer.prepare import CONSTANT, KEY
+from tosaic.quantizer.sums import widen_sums
 from tosaic.tosa.compile_spec import TosaCompileSpec
 from tosaic.tosa.spec import Specification
 from tosaic.vgf.compile_spec import VgfCompileSpec

@@ -16,10 +16,8 @@ from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 from tosaic.lower.source import overload
 from tosaic.ops._registry import Record, registry
+from tosaic.quantizer.prepare import CONSTANT, KEY
 
-KEY = "quantization_annotation"
-#: Where it is kept whether a node follows from parameters alone.
-CONSTANT = "tosaic_constant"
 #: Marks a sum of products that the next step goes on with: what it was multiplied with before comes second.
 STATE = "tosaic_state"
 _SUMS, _PRODUCTS = ("add", "sub"), ("mul", "linear")
