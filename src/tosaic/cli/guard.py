@@ -23,6 +23,8 @@ _OPTIONS = {
     "quantized=False": "--no-quantize",
     "calibration": "--calibration",
     "with_sidecar=False": "--no-sidecar",
+    "max_memory": "--max-memory",
+    "allow_ops": "--allow-op",
 }
 
 Parameters = ParamSpec("Parameters")
