@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import warnings
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 from tosaic import zoo
 
 warnings.filterwarnings("ignore", category=FutureWarning)
+# An internal error that would only cost a node is a failure here, in child processes too.
+os.environ["TOSAIC_STRICT"] = "1"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,11 +12,13 @@ from typing import Any
 from torch.fx import Node
 
 from tosaic.common.arm_compile_spec import ArmCompileSpec
-from tosaic.errors import ToolCrashed, ToolFailed, Unsupported
+from tosaic.errors import Invalid, ToolCrashed, ToolFailed, Unsupported
 from tosaic.ethosu import blob
 from tosaic.ethosu.compile_spec import EthosUCompileSpec
+from tosaic.lower.internal import InternalError, contained
 from tosaic.lower.partition import Check, Plan, Region, partition
 from tosaic.lower.program import lower
+from tosaic.lower.reason import explain
 from tosaic.lower.source import QDQ, Source, find_module, overload, source_line
 from tosaic.memory import short_lived
 from tosaic.rewrite import rewrite
@@ -67,7 +69,10 @@ Borders = frozenset[Node]
 def lower_region(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders) -> tuple[Graph, bytes]:
     """The verified TOSA graph of a region and its .tosa bytes."""
     graph = rewrite(lower(source, region.nodes, region.inputs, region.outputs, spec.target, nhwc), spec.target)
-    verify(graph, Specification.parse(spec.target.tosa_spec))
+    try:
+        verify(graph, Specification.parse(spec.target.tosa_spec))
+    except Invalid as error:
+        raise Unsupported(error.what, error.fix, where=error.where) from error
     locate = None
     if spec.debug_mode is ArmCompileSpec.DebugMode.TOSA:
         by_name = {n.name: n for n in region.nodes}
@@ -136,24 +141,51 @@ def build(
     refused = {n: Unsupported('the caller does it, by io="int8"') for n in codes}
     allowed = len(refused) + MAX_REFUSALS
     while True:
-        plan = partition(source, spec.target, check=check, refused=refused)
+        plan = _plan(source, spec, check, refused)
         delegates: list[Delegate] = []
         for region in plan.regions:
-            try:
-                delegates.append(build_region(source, region, spec, nhwc))
-            except Blamed as error:
-                # A tool that names several ops has only said of what kind the refused one is.
-                nodes = error.nodes if len(error.nodes) == 1 else _search(source, region, spec)
-                for node in nodes:
-                    refused[node] = Unsupported(
-                        f"{error.tool}: {error.why or error.what}",
-                        f"`tosaic ops {spec.target.name}` lists the limits that are known",
-                    )
-                if len(refused) > allowed or not nodes:
-                    raise
-                break
+            made = _attempt(source, region, spec, nhwc)
+            if isinstance(made, Delegate):
+                delegates.append(made)
+                continue
+            # A tool that names several ops has only said of what kind the refused one is.
+            nodes = made.nodes if len(made.nodes) == 1 else _search(source, region, spec)
+            if len(refused) + len(nodes) > allowed or not nodes:
+                nodes = list(region.nodes)
+            refused.update(dict.fromkeys(nodes, made.reason))
+            break
         else:
             return Built(tuple(delegates), plan)
+
+
+def _plan(source: Source, spec: ArmCompileSpec, check: Check | None, refused: Mapping[Node, Unsupported]) -> Plan:
+    """The partition, or one that leaves everything to the CPU where the partitioner itself fails."""
+    try:
+        with contained("dividing the model between NPU and CPU"):
+            return partition(source, spec.target, check=check, refused=refused)
+    except InternalError as error:
+        return Plan((), explain(dict.fromkeys(source.calls(), error)))
+
+
+def _attempt(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders = frozenset()) -> Delegate | Failure:
+    """Build a region, or say why it cannot be built."""
+    try:
+        # The partitioner has lowered all of it already, so a node that is unsupported now is a mistake of ours.
+        with contained("compiling a delegate", planned=(Invalid, ToolFailed)):
+            return build_region(source, region, spec, nhwc)
+    except Blamed as error:
+        fix = f"`tosaic ops {spec.target.name}` lists the limits that are known"
+        return Failure(Unsupported(f"{error.tool}: {error.why or error.what}", fix), error.nodes)
+    except InternalError as error:
+        return Failure(error, [])
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a region could not be built, with the nodes that caused it as far as they are known."""
+
+    reason: Unsupported
+    nodes: list[Node]
 
 
 def _search(source: Source, region: Region, spec: ArmCompileSpec) -> list[Node]:
@@ -163,12 +195,7 @@ def _search(source: Source, region: Region, spec: ArmCompileSpec) -> list[Node]:
     def refuses(count: int) -> bool:
         rest = {n: Unsupported("left out while searching") for n in source.calls() if n not in set(nodes[:count])}
         plan = partition(source, spec.target, refused=rest)
-        try:
-            for part in plan.regions:
-                build_region(source, part, spec)
-        except Blamed:
-            return True
-        return False
+        return any(isinstance(_attempt(source, part, spec), Failure) for part in plan.regions)
 
     low, high = 0, len(nodes)
     while high - low > 1:

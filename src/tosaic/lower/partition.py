@@ -13,6 +13,7 @@ import torch
 from torch.fx import Node
 
 from tosaic.errors import Unsupported
+from tosaic.lower.internal import contained
 from tosaic.lower.program import Foreign, Walk, is_pending
 from tosaic.lower.real import can_be_real
 from tosaic.lower.reason import FloatResult, Reason, explain
@@ -76,7 +77,8 @@ def _try(source: Source, target: Target, out: dict[Node, Unsupported]) -> Walk:
             walk.receive(node)
             continue
         try:
-            walk.run(node)
+            with contained(f"lowering `{node.name}` ({overload(node)})"):
+                walk.run(node)
         except Unsupported as error:
             out[node] = error
             walk.receive(node)

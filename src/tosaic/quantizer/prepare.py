@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from tosaic.errors import Unsupported
+from tosaic.lower.internal import contained
 from tosaic.lower.source import bind, overload, torch_op
 from tosaic.ops._registry import registry
 from tosaic.tosa.ir import Array
@@ -174,7 +175,8 @@ def expand_composites(module: GraphModule, wanted: Callable[[Node], bool]) -> No
                 continue
             with module.graph.inserting_before(node):
                 try:
-                    new = record.expand(Emitter(module, node), **bind(node))
+                    with contained(f"expanding `{node.name}` ({overload(node)})"):
+                        new = record.expand(Emitter(module, node), **bind(node))
                 except Unsupported:
                     continue
             if new is None:
