@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from tosaic.common.arm_compile_spec import ArmCompileSpec
 from tosaic.errors import Invalid, ToolCrashed, ToolFailed, Unsupported
 from tosaic.ethosu import blob
 from tosaic.ethosu.compile_spec import EthosUCompileSpec
+from tosaic.lower.interface import Unread, check_blob, check_graph
 from tosaic.lower.internal import InternalError, contained
 from tosaic.lower.partition import Check, Plan, Region, partition
 from tosaic.lower.program import lower
@@ -31,6 +32,8 @@ from tosaic.vgf.compile_spec import VgfCompileSpec
 
 #: how often a refused region is tried again without the node that was refused
 MAX_REFUSALS = 32
+#: how many parts of a refused region are built in search of the node that is to blame
+MAX_TRIALS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +97,24 @@ def build_region(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Bor
     """Lower and compile one region; raises ToolFailed if the tool refuses it."""
     # The graph with its constants is gone before the tool needs memory of its own.
     with short_lived():
-        ops, tosa = _list_ops(*lower_region(source, region, spec, nhwc))
+        graph, tosa = lower_region(source, region, spec, nhwc)
+        check_graph(source, region, graph, nhwc)
+        ops = _list_ops(graph)
+        del graph
     try:
         data, compiled = assemble(tosa, spec)
     except (vela.Refused, converter.Refused) as error:
         raise Blamed(error, _culprits(ops, region, error.names)) from error
     except ToolCrashed as error:
         raise Blamed(error, []) from error
+    check_blob(source, region, data, compiled, isinstance(spec, VgfCompileSpec))
     return Delegate(region, ops, tosa, data, compiled, describe_origins(ops, region))
 
 
-def _list_ops(graph: Graph, tosa: bytes) -> tuple[tuple[Made, ...], bytes]:
+def _list_ops(graph: Graph) -> tuple[Made, ...]:
     labels = names(graph)
     ops = (op for op in graph.ops if op.kind not in ("CONST", "CONST_SHAPE"))
-    return tuple(Made(labels[v], op.kind, op.origin) for op in ops for v in op.outputs), tosa
+    return tuple(Made(labels[v], op.kind, op.origin) for op in ops for v in op.outputs)
 
 
 class Blamed(ToolFailed):
@@ -148,8 +155,7 @@ def build(
             if isinstance(made, Delegate):
                 delegates.append(made)
                 continue
-            # A tool that names several ops has only said of what kind the refused one is.
-            nodes = made.nodes if len(made.nodes) == 1 else _search(source, region, spec)
+            nodes = made.nodes if made.proven else find_culprits(source, region, spec, made.nodes, nhwc)
             if len(refused) + len(nodes) > allowed or not nodes:
                 nodes = list(region.nodes)
             refused.update(dict.fromkeys(nodes, made.reason))
@@ -167,43 +173,64 @@ def _plan(source: Source, spec: ArmCompileSpec, check: Check | None, refused: Ma
         return Plan((), explain(dict.fromkeys(source.calls(), error)))
 
 
-def _attempt(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders = frozenset()) -> Delegate | Failure:
+def _attempt(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders) -> Delegate | Failure:
     """Build a region, or say why it cannot be built."""
     try:
         # The partitioner has lowered all of it already, so a node that is unsupported now is a mistake of ours.
-        with contained("compiling a delegate", planned=(Invalid, ToolFailed)):
+        with contained("compiling a delegate", planned=(Invalid, ToolFailed, Unread)):
             return build_region(source, region, spec, nhwc)
     except Blamed as error:
         fix = f"`tosaic ops {spec.target.name}` lists the limits that are known"
         return Failure(Unsupported(f"{error.tool}: {error.why or error.what}", fix), error.nodes)
+    except Unread as error:
+        return Failure(error, error.nodes, proven=True)
     except InternalError as error:
         return Failure(error, [])
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a region could not be built, with the nodes that caused it as far as they are known."""
+    """Why a region could not be built, with the nodes that may have caused it; `proven` if they surely have."""
 
     reason: Unsupported
     nodes: list[Node]
+    proven: bool = False
 
 
-def _search(source: Source, region: Region, spec: ArmCompileSpec) -> list[Node]:
-    """The node behind an anonymous refusal: the last one of the shortest beginning of the region that is refused."""
-    nodes = list(region.nodes)
+def find_culprits(
+    source: Source, region: Region, spec: ArmCompileSpec, named: Sequence[Node], nhwc: Borders
+) -> list[Node]:
+    """The nodes of a region that is refused without which it is taken, as far as MAX_TRIALS builds can tell.
 
-    def refuses(count: int) -> bool:
-        rest = {n: Unsupported("left out while searching") for n in source.calls() if n not in set(nodes[:count])}
-        plan = partition(source, spec.target, refused=rest)
-        return any(isinstance(_attempt(source, part, spec), Failure) for part in plan.regions)
+    `named` are nodes that a tool spoke of. It speaks of what its own rewriting has left, so each has to fail alone.
+    """
+    trials = 0
 
-    low, high = 0, len(nodes)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if refuses(middle) else (middle, high)
-    # The shortest refused beginning ends with the quantise that completes the culprit: blame what computes.
-    computing = [n for n in nodes[:high] if overload(n) not in QDQ]
-    return computing[-1:]
+    def fails(nodes: Iterable[Node]) -> bool:
+        nonlocal trials
+        trials += 1
+        kept = set(nodes)
+        rest = {n: Unsupported("left out while searching") for n in source.calls() if n not in kept}
+        plan = _plan(source, spec, None, rest)
+        made = (_attempt(source, part, spec, nhwc) for part in plan.regions)
+        return any(isinstance(m, Failure) and not m.proven for m in made)
+
+    pieces = region.clusters or tuple((n,) for n in region.nodes)
+    suspects = [p for p in pieces if any(n in p for n in named)]
+    piece = next((p for p in suspects[: MAX_TRIALS // 4] if fails(p)), None)
+    if piece is None:
+        # The last piece of the shortest beginning that is refused.
+        low, high = 0, len(pieces)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if fails(n for p in pieces[:middle] for n in p) else (middle, high)
+        piece = pieces[high - 1]
+    computing = [n for n in reversed(piece) if overload(n) not in QDQ] or list(reversed(piece))
+    ordered = sorted(computing, key=lambda n: n not in named)
+    for node in ordered if len(ordered) > 1 else ():
+        if trials < MAX_TRIALS and not fails(n for n in piece if n is not node):
+            return [node]
+    return ordered[:1]
 
 
 def _location(op: Op, nodes: Mapping[str, Node]) -> str:

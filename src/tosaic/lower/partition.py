@@ -17,7 +17,7 @@ from tosaic.lower.internal import contained
 from tosaic.lower.program import Foreign, Walk, is_pending
 from tosaic.lower.real import can_be_real
 from tosaic.lower.reason import FloatResult, Reason, explain
-from tosaic.lower.source import QDQ, Source, overload
+from tosaic.lower.source import ASSERTIONS, QDQ, Source, overload
 from tosaic.lower.tensor import Tensor
 from tosaic.ops._registry import registry
 from tosaic.targets import Target
@@ -28,11 +28,15 @@ Check = Callable[[Node], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Nodes that become one delegate, in execution order, with what goes in and what comes out."""
+    """Nodes that become one delegate, in execution order, with what goes in and what comes out.
+
+    clusters  the same nodes in groups that only make sense together: the smallest parts that can be compiled alone
+    """
 
     nodes: tuple[Node, ...]
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
+    clusters: tuple[tuple[Node, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +67,8 @@ def partition(
         cluster_of = _clusters(source, walk, out)
         if _cycles(source, cluster_of, out):
             continue
-        regions = _regions(source, cluster_of, out)
-        if not _idle(regions, out):
+        regions = _regions(source, cluster_of)
+        if not _idle(regions, out) and not _dead(regions, out):
             break
     return Plan(tuple(regions), explain(out))
 
@@ -96,7 +100,7 @@ def _escapes(source: Source, walk: Walk, out: dict[Node, Unsupported]) -> bool:
             continue
         if isinstance(result, Tensor) and can_be_real(walk.lo, result) and not _is_narrow(source, node, result):
             continue
-        outside = [u for u in node.users if u.op != "call_function" or u in out]
+        outside = [u for u in node.users if (u.op != "call_function" or u in out) and overload(u) not in ASSERTIONS]
         if not outside and node.users:
             continue
         if (
@@ -132,7 +136,7 @@ def _escape(node: Node, outside: Sequence[Node], narrow: bool) -> Unsupported:
 
 def _clusters(source: Source, walk: Walk, out: Mapping[Node, Unsupported]) -> dict[Node, Node]:
     """Nodes that only make sense together (a pending result between them), by their first node."""
-    parent: dict[Node, Node] = {n: n for n in source.calls() if n not in out}
+    parent: dict[Node, Node] = {n: n for n in source.calls() if n not in out and overload(n) not in ASSERTIONS}
 
     def find(node: Node) -> Node:
         while parent[node] is not node:
@@ -215,24 +219,35 @@ def _reaches_itself(inside: set[Node]) -> bool:
     return False
 
 
-def _regions(source: Source, cluster_of: Mapping[Node, Node], out: Mapping[Node, Unsupported]) -> list[Region]:
+def _regions(source: Source, cluster_of: Mapping[Node, Node]) -> list[Region]:
     level = _levels(source, cluster_of) or {}
     groups: dict[int, list[Node]] = {}
+    home: dict[Node, int] = {}
     for node in source.calls():
+        if overload(node) in ASSERTIONS:
+            # It computes nothing: what it looks at is in a delegate for other reasons, or not at all.
+            found = next((home[n] for n in node.all_input_nodes if n in home), None)
+        else:
+            found = level.get(cluster_of[node], 0) if node in cluster_of else None
+        if found is not None:
+            groups.setdefault(found, []).append(node)
+            home[node] = found
+    return [_region(source, groups[k], cluster_of) for k in sorted(groups)]
+
+
+def _region(source: Source, nodes: Sequence[Node], cluster_of: Mapping[Node, Node]) -> Region:
+    clusters: dict[Node, list[Node]] = {}
+    for node in nodes:
         if node in cluster_of:
-            groups.setdefault(level.get(cluster_of[node], 0), []).append(node)
-    return [_region(source, groups[k]) for k in sorted(groups)]
-
-
-def _region(source: Source, nodes: Sequence[Node]) -> Region:
+            clusters.setdefault(cluster_of[node], []).append(node)
     inside = set(nodes)
     inputs: list[Node] = []
     for node in nodes:
         for arg in _arguments(node):
             if arg not in inside and arg not in source.constants and arg not in inputs:
                 inputs.append(arg)
-    outputs = [n for n in nodes if any(u not in inside for u in n.users)]
-    return Region(tuple(nodes), tuple(inputs), tuple(outputs))
+    outputs = [n for n in nodes if any(u not in inside and overload(u) not in ASSERTIONS for u in n.users)]
+    return Region(tuple(nodes), tuple(inputs), tuple(outputs), tuple(map(tuple, clusters.values())))
 
 
 def _arguments(node: Node) -> list[Node]:
@@ -248,6 +263,20 @@ def _idle(regions: Sequence[Region], out: dict[Node, Unsupported]) -> bool:
             found = True
             for node in region.nodes:
                 out[node] = Unsupported("it only moves data and no computation on the NPU needs it", "")
+    return found
+
+
+def _dead(regions: Sequence[Region], out: dict[Node, Unsupported]) -> bool:
+    """Rule out what no output of its region depends on: a tool would drop it, with the inputs that it reads."""
+    found = False
+    for region in regions:
+        inside, needed = set(region.nodes), set(region.outputs)
+        for node in reversed(region.nodes):
+            if node in needed:
+                needed.update(n for n in node.all_input_nodes if n in inside)
+            elif overload(node) not in ASSERTIONS:
+                found = True
+                out[node] = Unsupported("nothing uses its result")
     return found
 
 

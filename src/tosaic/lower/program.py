@@ -164,6 +164,7 @@ class Walk:
         self.lo.next_q = quantised_to(node)
         result = self._narrow(node, apply(self.lo, record, arguments))
         self._check(node, result)
+        self._check_view(result)
         return result
 
     def _narrow(self, node: Node, result: Result) -> Result:
@@ -235,6 +236,12 @@ class Walk:
                 f"{list(fake.shape)}",
                 "please report this",
             )
+
+    def _check_view(self, result: Result) -> None:
+        """A view emits nothing until it is stored, and is then a RESHAPE or TRANSPOSE: they must exist for its type."""
+        if isinstance(result, Tensor) and is_real(result) and not result.is_settled:
+            assert result.value is not None
+            verify_legality(Op("RESHAPE", (result.value,), (result.value,)), self.lo.spec)
 
     def finish(self, outputs: Sequence[Node]) -> Graph:
         """The graph with these nodes' results as outputs, in logical layout."""

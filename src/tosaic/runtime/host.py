@@ -25,6 +25,8 @@ from tosaic.runtime.npy import Array
 from tosaic.runtime.pte import Plan, Pte, Tensor
 from tosaic.runtime.tensors import Memory, TensorType, from_array, lay_out, order_in_memory, to_array, type_of
 from tosaic.tools.vela import IO
+from tosaic.tosa.reader import read as read_tosa
+from tosaic.vgf import reader as vgf_reader
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +39,11 @@ BACKEND = "EthosUBackend"
 #: The memory mode in a compile spec. Without a size it means what the official runtime reserves.
 _DEDICATED = re.compile(rb"Dedicated_Sram(?:_(\d{1,6})(KB|MB))?")
 _DEDICATED_DEFAULT = 0x60000
+#: How many inputs a blob says that it has, by the backend that it is for.
+_COUNT_INPUTS: Mapping[str, Callable[[bytes], int]] = {
+    "TOSABackend": lambda blob: len(read_tosa(blob).inputs),
+    "VgfBackend": lambda blob: len(vgf_reader.read(blob).inputs),
+}
 
 
 #: Computes one delegate: (blob, compile specs, inputs, types of the outputs) -> outputs. Arrays are in memory order.
@@ -172,7 +179,7 @@ class Method:
 
 
 def _split_delegate_args(pte: Pte, plan: Plan) -> dict[model.DelegateCall, int]:
-    """How many arguments of each delegate are inputs: those that come from somewhere, which the file does not say."""
+    """How many arguments of each delegate are inputs, which its blob says; else those that come from somewhere."""
     known = {*plan.inputs, *(i for i, v in enumerate(plan.values) if not isinstance(v, Tensor) or v.data is not None)}
     splits: dict[model.DelegateCall, int] = {}
     for chain in plan.chains:
@@ -182,6 +189,9 @@ def _split_delegate_args(pte: Pte, plan: Plan) -> dict[model.DelegateCall, int]:
                     count = max((i + 1 for i, arg in enumerate(args) if arg in known), default=0)
                     if plan.delegates[delegate].id == BACKEND:
                         count = _check_borders(pte, plan, step)
+                    elif plan.delegates[delegate].id in _COUNT_INPUTS:
+                        # A view has memory of another value and no instruction that writes it.
+                        count = _COUNT_INPUTS[plan.delegates[delegate].id](plan.delegates[delegate].blob)
                     splits.setdefault(step, count)
                     known |= set(args)
                 case model.KernelCall(_, args):
