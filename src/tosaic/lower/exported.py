@@ -16,7 +16,8 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import GraphModule, Node
 
 from tosaic.errors import Invalid, TosaicError, first_line
-from tosaic.lower.source import QDQ, overload, source_line
+from tosaic.lower.modes import inline_modes
+from tosaic.lower.source import FILLS, QDQ, overload, source_line
 from tosaic.place import find_line
 from tosaic.quantizer.prepare import is_private, mutates
 
@@ -97,6 +98,7 @@ def _list_dynamic(node: Node) -> list[int]:
 
 def make_functional(program: ExportedProgram) -> ExportedProgram:
     """A program whose in-place ops are visible through another name must lose them before observers come between."""
+    program = inline_modes(program)
     unsafe = [n for n in program.graph.nodes if n.op == "call_function" and mutates(n) and not is_private(n)]
     writes = program.graph_signature.user_inputs_to_mutate
     return keep_inputs(program.run_decompositions({})) if unsafe or writes else program
@@ -128,10 +130,38 @@ def spare_traces(program: ExportedProgram) -> None:
         program.__class__ = _Functional
 
 
+#: checks of numbers at run time, which exir takes out at the very end
+_CHECKS = frozenset({"aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default"})
+
+
+def drop_checks(program: ExportedProgram) -> ExportedProgram:
+    """The program without checks of numbers: exir's sort can put a node without users behind the output."""
+    checks = [n for n in program.graph.nodes if n.op == "call_function" and overload(n) in _CHECKS]
+    for node in checks:
+        program.graph.erase_node(node)
+    if checks:
+        program.graph.eliminate_dead_code()
+        program.graph_module.recompile()
+    return program
+
+
 class _Functional(ExportedProgram):
     def run_decompositions(self, decomp_table: Any = None, decompose_custom_triton_ops: bool = False) -> Any:
         targets: set[Any] = {n.target for n in self.graph.nodes if n.op == "call_function"}
-        plain = all(isinstance(t, OpOverload) or t in _PLAIN for t in targets)
+        plain = all(isinstance(t, OpOverload) or t in _PLAIN for t in targets) and not _list_formats(self)
         if plain and decomp_table and not any(t in decomp_table for t in targets):
             return self
-        return super().run_decompositions(decomp_table, decompose_custom_triton_ops)
+        formats = _list_formats(self)
+        try:
+            for node, kwargs in formats.items():
+                node.kwargs = {k: v for k, v in kwargs.items() if k != "memory_format"}
+            return drop_checks(super().run_decompositions(decomp_table, decompose_custom_triton_ops))
+        finally:
+            for node, kwargs in formats.items():
+                node.kwargs = kwargs
+
+
+def _list_formats(program: ExportedProgram) -> dict[Node, dict[str, Any]]:
+    """The calls that fill a tensor in an order of memory that ExecuTorch's kernels for them do not have."""
+    fills = (n for n in program.graph.nodes if n.op == "call_function" and overload(n) in FILLS)
+    return {n: dict(n.kwargs) for n in fills if n.kwargs.get("memory_format") is not None}

@@ -137,6 +137,11 @@ def stub(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Exp
     )
 
 
+def _in_order(argument: Any) -> Any:
+    """Plain memory order in place of channels last: delegates and most of ExecuTorch's kernels know no other."""
+    return torch.contiguous_format if argument in (torch.channels_last, torch.channels_last_3d) else argument
+
+
 class Outer:
     """Builds the module that exir gets: CPU nodes as they were, one call per delegate."""
 
@@ -194,7 +199,7 @@ class Outer:
         last = overload(node) in QDQ
         arguments = map_arg((node.args, node.kwargs), lambda n: self._use(n) if last else self._plain(n))
         target: Any = node.target
-        self.made[node] = self.graph.call_function(target, *arguments)
+        self.made[node] = self.graph.call_function(target, *pytree.tree_map(_in_order, arguments))
         self.made[node].meta.update({k: v for k, v in node.meta.items() if k in ("stack_trace", "nn_module_stack")})
         return self.made[node]
 

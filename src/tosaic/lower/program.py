@@ -13,7 +13,7 @@ from torch.fx import Node
 from tosaic.errors import FloatInput, Invalid, Unsupported
 from tosaic.lower.lowering import NHWC, Lowering
 from tosaic.lower.real import can_be_real, convert_all, is_real, is_small, narrow, to_real, widen
-from tosaic.lower.source import DTYPES, QDQ, QUANTIZE, Source, bind, overload, torch_op
+from tosaic.lower.source import DTYPES, FILLS, QDQ, QUANTIZE, Source, bind, fill, overload, torch_op
 from tosaic.lower.tensor import Tensor, inverse, of_array
 from tosaic.ops._registry import Record, registry
 from tosaic.quantizer.qparams import QParams
@@ -219,6 +219,8 @@ class Walk:
 
     def _fold(self, node: Node, record: Record | None, arguments: Mapping[str, Any]) -> Tensor | None:
         """Compute what depends on constants alone; data movement and (de)quantisation keep codes as codes."""
+        if overload(node) in FILLS:
+            return _constant(fill(node, self.source.fake(bind(node)["self"])))
         tensors = _tensors(arguments)
         if not all(t.is_const for t in tensors) or torch.Tag.nondeterministic_seeded in torch_op(node).tags:
             return None

@@ -36,6 +36,14 @@ QDQ = frozenset(
     for grain in ("tensor", "channel")
 )
 
+#: ops that fill a tensor with one number: of their input only shape and type count
+FILLS = frozenset(
+    (
+        *("aten.full_like.default", "aten.zeros_like.default", "aten.ones_like.default"),
+        *("aten.new_full.default", "aten.new_zeros.default", "aten.new_ones.default"),
+    )
+)
+
 #: the tensors of a program by their names
 Constants: TypeAlias = Mapping[str, torch.Tensor]
 
@@ -76,6 +84,12 @@ def bind(node: Node) -> dict[str, Any]:
         elif has_default:
             bound[name] = default
     return bound
+
+
+def fill(node: Node, like: torch.Tensor) -> torch.Tensor:
+    """What a call of FILLS gives, in plain memory order."""
+    arguments = {k: v for k, v in bind(node).items() if k not in ("self", "memory_format")}
+    return torch_op(node)(torch.empty(tuple(like.shape), dtype=like.dtype), **arguments)
 
 
 @dataclass(eq=False)

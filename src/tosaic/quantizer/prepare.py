@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 
 from tosaic.errors import Unsupported
 from tosaic.lower.internal import contained
-from tosaic.lower.source import bind, overload, torch_op
+from tosaic.lower.source import FILLS, bind, fill, overload, torch_op
 from tosaic.ops._registry import registry
 from tosaic.tosa.ir import Array
 
@@ -127,6 +127,8 @@ def fold_constants(module: GraphModule) -> None:
     for node in module.graph.nodes:
         if node.op == "get_attr" and _is_fixed(module, node):
             known[node] = attribute(module, node)
+        elif is_foldable(node) and overload(node) in FILLS:
+            known[node] = fill(node, node.meta["val"])
         elif is_foldable(node) and known.keys() >= set(node.all_input_nodes):
             args, kwargs = (map_arg(a, lambda n: known[n]) for a in (node.args, node.kwargs))
             with torch.no_grad():

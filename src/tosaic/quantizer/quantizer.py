@@ -14,6 +14,7 @@ from torchao.quantization.pt2e import quantizer as pt2e
 from tosaic.common.arm_compile_spec import coerce
 from tosaic.errors import Invalid
 from tosaic.ethosu.compile_spec import EthosUCompileSpec
+from tosaic.lower.modes import inline
 from tosaic.lower.source import bind, module_stack, overload, torch_op
 from tosaic.ops._registry import Record, registry
 from tosaic.quantizer import prepare
@@ -60,6 +61,7 @@ class TosaQuantizer(pt2e.Quantizer):
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Bring the graph into the form that is annotated; parameters stay parameters."""
         prepare.strip_guards(model)
+        inline(model)
         prepare.make_functional(model)
         decompose(model, lambda n: self._config(n) is not None)
         prepare.fold_constants(model)
