@@ -118,6 +118,8 @@ def compile(
     calibration     samples to measure ranges with: an iterable, a .npz/.npy/.pt file, or a folder of them
     io, layout      how the program is called: float or int8 borders, channels second or last
     quantized       False leaves a float model in float; delegate False leaves all of it on the CPU
+
+    May be called from several threads, which take turns: torch.export serves one thread at a time.
     """
     _check_choice("io", io, IO_KINDS)
     _check_choice("layout", layout, LAYOUTS)

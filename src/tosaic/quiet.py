@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import threading
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from types import ModuleType
 #: packages whose warnings a user can do nothing about
 _OTHERS = r"(torch|torchao|torchvision|executorch|numpy|sympy|pydantic)(\.|$)"
 _LOGGERS = ("torch", "torchao", "executorch")
+#: Held by whoever changes what all threads share: warnings, log levels, standard error, and torch.export's own state.
+EXCLUSIVE = threading.RLock()
 
 
 def silence() -> None:
@@ -29,9 +32,9 @@ def silence() -> None:
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """The same for a while."""
-    levels = {name: logging.getLogger(name).level for name in _LOGGERS}
-    with warnings.catch_warnings():
+    """The same for a while, for one thread at a time: warnings and log levels belong to the whole process."""
+    with EXCLUSIVE, warnings.catch_warnings():
+        levels = {name: logging.getLogger(name).level for name in _LOGGERS}
         silence()
         try:
             yield
@@ -42,11 +45,12 @@ def quiet() -> Generator[None]:
 
 def import_quietly(name: str) -> ModuleType:
     """Import a module; torch sets the level of its logger meanwhile, so all below an error is off."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return importlib.import_module(name)
-    finally:
-        logging.disable(before)
+    with EXCLUSIVE:
+        before = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return importlib.import_module(name)
+        finally:
+            logging.disable(before)

@@ -20,6 +20,7 @@ from tosaic.lower.modes import inline_modes
 from tosaic.lower.source import FILLS, QDQ, overload, source_line
 from tosaic.place import find_line
 from tosaic.quantizer.prepare import is_private, mutates
+from tosaic.quiet import EXCLUSIVE
 
 _INPUT_WRITE = OutputKind.USER_INPUT_MUTATION
 
@@ -37,7 +38,8 @@ def export(model: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> Ex
         raise Invalid(f"{part} is in train mode", fix="call model.eval() before compiling")
     said, graph = io.StringIO(), ""
     try:
-        with redirect_stderr(said):
+        # torch.export keeps what it is at in variables of the process, and so does a redirection.
+        with EXCLUSIVE, redirect_stderr(said):
             # Two inputs must never be one tensor: exir would give them one buffer.
             return torch.export.export(model, tuple(x.clone() for x in example_inputs))
     except Exception as error:

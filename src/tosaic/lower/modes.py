@@ -47,8 +47,10 @@ def _inline_call(module: GraphModule, call: Node) -> None:
     """Replace a call of an inner graph by a copy of its nodes, which keep their places in the user's code."""
     at = 1 if call.target is _GRAD else 4
     name: Any = call.args[at]
-    body = module.get_submodule(str(name.target))
-    assert isinstance(body, GraphModule)
+    inner = module.get_submodule(str(name.target))
+    assert isinstance(inner, GraphModule)
+    # The inner graph may be the user's own.
+    body = GraphModule(inner, copy.deepcopy(inner.graph))
     inline(body)
     operands = iter(call.args[at + 1 :])
     made: dict[Node, Any] = {}

@@ -68,7 +68,7 @@ def partition(
         if _cycles(source, cluster_of, out):
             continue
         regions = _regions(source, cluster_of)
-        if not _idle(regions, out) and not _dead(regions, out):
+        if not _idle(regions, out):
             break
     return Plan(tuple(regions), explain(out))
 
@@ -259,24 +259,13 @@ def _idle(regions: Sequence[Region], out: dict[Node, Unsupported]) -> bool:
     """Rule out regions that only move data: a delegate costs more than it saves. True if there was one."""
     found = False
     for region in regions:
-        if not any(_computes(n) for n in region.nodes) or not region.inputs:
+        if not region.outputs:
+            found = True
+            out.update(dict.fromkeys(region.nodes, Unsupported("nothing uses its result")))
+        elif not any(_computes(n) for n in region.nodes) or not region.inputs:
             found = True
             for node in region.nodes:
                 out[node] = Unsupported("it only moves data and no computation on the NPU needs it", "")
-    return found
-
-
-def _dead(regions: Sequence[Region], out: dict[Node, Unsupported]) -> bool:
-    """Rule out what no output of its region depends on: a tool would drop it, with the inputs that it reads."""
-    found = False
-    for region in regions:
-        inside, needed = set(region.nodes), set(region.outputs)
-        for node in reversed(region.nodes):
-            if node in needed:
-                needed.update(n for n in node.all_input_nodes if n in inside)
-            elif overload(node) not in ASSERTIONS:
-                found = True
-                out[node] = Unsupported("nothing uses its result")
     return found
 
 
