@@ -16,7 +16,7 @@ from tosaic.ops._samples import F, call, f32, module, nn, torch
 from tosaic.quantizer.qparams import QParams
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.encode import decode, encode
-from tosaic.tosa.ir import NUMPY, DType
+from tosaic.tosa.ir import NUMPY, RANGES, Array, DType, Value
 
 _DTYPES = {
     "torch.bool": DType.BOOL,
@@ -159,6 +159,39 @@ def _meaning(tensor: Tensor) -> DType:
     return DType.F32 if tensor.q is not None else tensor.dtype
 
 
+def _convert(lo: Lowering, value: Value, kind: DType) -> Value:
+    """The numbers of a value in another type, as torch converts them.
+
+    CAST rounds to the nearest integer and torch drops the fraction; what an integer type cannot hold saturates.
+    """
+    if value.dtype is DType.BOOL and kind.is_float:
+        return tosa.select(lo.b, value, _number(lo, value, 1.0, kind), _number(lo, value, 0.0, kind))
+    if kind.is_float and not value.dtype.is_float and kind is not DType.F32:
+        # Torch rounds an integer to float32 first.
+        value = tosa.cast(lo.b, value, DType.F32)
+    if value.dtype.is_float and not kind.is_float:
+        value = value if value.dtype is DType.F32 else tosa.cast(lo.b, value, DType.F32)
+        zero = _number(lo, value, 0.0, DType.F32)
+        if kind is DType.BOOL:
+            return tosa.logical_not(lo.b, tosa.equal(lo.b, value, zero))
+        above = tosa.greater_equal(lo.b, value, zero)
+        value = tosa.select(lo.b, above, tosa.floor(lo.b, value), tosa.ceil(lo.b, value))
+    return tosa.cast(lo.b, value, kind)
+
+
+def _number(lo: Lowering, like: Value, number: float, dtype: DType) -> Value:
+    return lo.constant(np.full((1,) * like.rank, number), dtype)
+
+
+def _convert_array(numbers: Array, kind: DType) -> Array:
+    if kind.is_float:
+        return encode(numbers, kind)
+    if numbers.dtype.kind != "f" or kind is DType.BOOL:
+        return numbers.astype(NUMPY[kind])
+    low, high = RANGES[kind]
+    return np.clip(np.trunc(np.nan_to_num(numbers.astype(np.float64), nan=0.0)), low, high).astype(NUMPY[kind])
+
+
 @op(
     "to",
     "aten.to.dtype",
@@ -187,11 +220,10 @@ def to(lo: Lowering, self: Tensor, dtype: Any = None, other: Tensor | None = Non
             f"a cast from {meaning.torch_name} to {dtype} is not possible on the target", "keep one dtype"
         )
     if self.is_const and self.array is not None:
-        numbers = decode(self.array, self.dtype)
-        return of_array(encode(numbers, kind) if kind.is_float else numbers.astype(NUMPY[kind]), kind)
+        return of_array(_convert_array(decode(self.array, self.dtype), kind), kind)
     if (self.is_float or kind.is_float) and not lo.has_float:
         raise Unsupported(
             f"a cast from {self.dtype.torch_name} to {kind.torch_name} needs float", "keep this part quantised"
         )
     assert self.value is not None
-    return replace(self, value=tosa.cast(lo.b, self.value, kind), dtype=kind)
+    return replace(self, value=_convert(lo, self.value, kind), dtype=kind)
