@@ -11,11 +11,11 @@ import numpy as np
 from tosaic.errors import Unsupported
 from tosaic.lower import arith
 from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.tensor import Tensor, with_value
+from tosaic.lower.tensor import Tensor
 from tosaic.ops._registry import op
 from tosaic.ops._rules import pair
 from tosaic.ops._samples import F, Sample, call, f32, module, nn
-from tosaic.ops.shape import subsampled
+from tosaic.ops.shape import on_grid, subsampled, tiled
 from tosaic.quantizer.qparams import QParams
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.ir import DType, Value
@@ -193,12 +193,7 @@ def _window_sum(lo: Lowering, x: Tensor, window: Window, divisor: int) -> Tensor
     out = arith.scaled(out, 1.0 / divisor)
     if not window.is_long:
         return out
-    if lo.next_q is None:
-        raise Unsupported("its result is not quantised", "quantise the output of the pooling")
-    q = lo.next_q
-    codes = lo.quantize(out, q)
-    assert codes.value is not None
-    return _thinned(lo, with_value(codes, codes.value, q), window)
+    return _thinned(lo, _stored(lo, out), window)
 
 
 def _window_mean(lo: Lowering, x: Tensor, window: Window, count_pad: bool) -> Tensor:
@@ -242,12 +237,17 @@ def cells(size: int, count: int) -> list[tuple[int, int]]:
         call(lambda x: F.adaptive_avg_pool2d(x, (None, 2)), f32(1, 3, 4, 6)),
         call(lambda x: F.adaptive_avg_pool2d(x, (5, 6)), f32(1, 3, 5, 6)),
         call(lambda x: F.adaptive_avg_pool2d(x, 1), f32(64, 6, 6)),
+        call(lambda x: F.adaptive_avg_pool2d(x, 3), f32(1, 4, 1, 1)),
+        call(lambda x: F.adaptive_avg_pool2d(x, (3, 2)), f32(1, 3, 1, 4)),
     ],
 )
 def adaptive_avg_pool2d(lo: Lowering, self: Tensor, output_size: Sequence[int]) -> Tensor:
     x = self if self.q is None else lo.codes(self)
     full = _unbatched(lo, x)
     grid = [cells(size, count) for size, count in zip(full.shape[2:], pair(output_size), strict=True)]
+    # Windows that are all the same give one number, which is then repeated.
+    times = [len(c) if len(set(c)) == 1 else 1 for c in grid]
+    grid = [c[:1] if len(set(c)) == 1 else c for c in grid]
     regular = [_progression(c) for c in grid]
     if all(regular):
         kernel = [r[0] for r in regular if r is not None]
@@ -255,7 +255,18 @@ def adaptive_avg_pool2d(lo: Lowering, self: Tensor, output_size: Sequence[int]) 
         out = _window_sum(lo, full, Window(full, kernel, steps, 0, False), kernel[0] * kernel[1])
     else:
         out = _irregular(lo, full, grid)
+    if max(times) > 1:
+        out = tiled(lo, _stored(lo, out), (1, 1, times[0], times[1]))
     return out if self.rank == 4 else lo.reshape(out, out.shape[1:])
+
+
+def _stored(lo: Lowering, x: Tensor) -> Tensor:
+    """Codes of the result's grid, where x is an accumulator."""
+    if not x.is_accumulator:
+        return x
+    if lo.next_q is None:
+        raise Unsupported("its result is not quantised", "quantise the output of the pooling")
+    return on_grid(lo, x, lo.next_q)
 
 
 def _progression(windows: list[tuple[int, int]]) -> tuple[int, int] | None:
