@@ -103,13 +103,7 @@ def _escapes(source: Source, walk: Walk, out: dict[Node, Unsupported]) -> bool:
         outside = [u for u in node.users if (u.op != "call_function" or u in out) and overload(u) not in ASSERTIONS]
         if not outside and node.users:
             continue
-        if (
-            isinstance(result, (tuple, list))
-            and not is_pending(result)
-            and all(overload(u) == "getitem" for u in outside)
-        ):
-            continue
-        out[node] = _escape(node, outside, _is_narrow(source, node, result))
+        out[node] = _find_missing(result) or _escape(node, outside, _is_narrow(source, node, result))
         again = again or any(u not in out for u in node.users if u.op == "call_function")
     return again
 
@@ -123,6 +117,12 @@ def _is_narrow(source: Source, node: Node, result: Any) -> bool:
     """Whether torch holds a result in a type that the target has no room for: int64 is int32 inside a delegate."""
     fake = source.fake(node)
     return isinstance(result, Tensor) and isinstance(fake, torch.Tensor) and fake.dtype is torch.int64
+
+
+def _find_missing(result: Any) -> Unsupported | None:
+    """Why one of several results is not on the NPU: it keeps the others on the CPU as well."""
+    items = result if isinstance(result, (tuple, list)) else ()
+    return next((item for item in items if isinstance(item, Unsupported)), None)
 
 
 def _escape(node: Node, outside: Sequence[Node], narrow: bool) -> Unsupported:

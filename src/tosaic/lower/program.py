@@ -104,6 +104,8 @@ class Walk:
         start = len(self.lo.b.ops)
         try:
             result = self._run(node, wide)
+            self._check(node, result)
+            self._check_view(result)
             made = self.lo.b.ops[start:]
             for op in made:
                 verify_legality(op, self.lo.spec)
@@ -136,7 +138,9 @@ class Walk:
                 raise Unsupported(f"it takes {items.what} from an operator that is not on the NPU")
             item = items[node.args[1]]
             if isinstance(item, Unsupported):
-                raise item
+                if node.users:
+                    raise item
+                return ()
             return item
         record = registry().find(name)
         if not hasattr(torch_op(node), "_schema"):
@@ -162,10 +166,7 @@ class Walk:
             if family in limit.families and not limit.holds(self.lo, arguments):
                 raise Unsupported(limit.sentence, limit.fix)
         self.lo.next_q = quantised_to(node)
-        result = self._narrow(node, apply(self.lo, record, arguments))
-        self._check(node, result)
-        self._check_view(result)
-        return result
+        return self._narrow(node, apply(self.lo, record, arguments))
 
     def _narrow(self, node: Node, result: Result) -> Result:
         """The result in torch's dtype, where it was computed in a wider float."""
@@ -232,12 +233,18 @@ class Walk:
     def _check(self, node: Node, result: Result) -> None:
         """A record must give what torch gives: anything else would be a silent miscompile."""
         fake = self.source.fake(node)
-        if isinstance(result, Tensor) and isinstance(fake, torch.Tensor) and result.shape != tuple(fake.shape):
-            raise Unsupported(
-                f"internal error: `{overload(node)}` was lowered to shape {list(result.shape)} instead of "
-                f"{list(fake.shape)}",
-                "please report this",
-            )
+        several = isinstance(result, (tuple, list)) and isinstance(fake, (tuple, list))
+        for got, want in zip(result, fake, strict=False) if several else ((result, fake),):
+            if not isinstance(got, Tensor) or not isinstance(want, torch.Tensor):
+                continue
+            if got.shape != tuple(want.shape):
+                raise Unsupported(
+                    f"internal error: `{overload(node)}` was lowered to shape {list(got.shape)} instead of "
+                    f"{list(want.shape)}",
+                    "please report this",
+                )
+            if not got.is_const:
+                _check_dtype(got, want.dtype)
 
     def _check_view(self, result: Result) -> None:
         """A view emits nothing until it is stored, and is then a RESHAPE or TRANSPOSE: they must exist for its type."""
@@ -378,6 +385,21 @@ def _check_shapes(op: Op) -> None:
                 f"it needs a tensor of shape {list(value.shape)}",
                 f"use at most {MOST_DIMENSIONS} dimensions, none of them empty",
             )
+
+
+def _check_dtype(got: Tensor, want: torch.dtype) -> None:
+    """Refuse a result of another kind than torch's: where int64 is int32, and a code is a float."""
+    if want not in DTYPES and want is not torch.int64:
+        raise Unsupported(
+            f"its result is {str(want).removeprefix('torch.')}, which the target has no type for",
+            "cast its operands to float32 or int32",
+        )
+    codes = got.q is not None or got.lut is not None
+    is_bool = got.lut.dtype == np.bool_ if got.lut is not None else got.dtype is DType.BOOL
+    found = "bool" if is_bool else "float" if codes or got.is_float else "integer"
+    wanted = "bool" if want is torch.bool else "float" if want.is_floating_point else "integer"
+    if found != wanted:
+        raise Unsupported(f"its result is {wanted} in torch, {found} on the target", "cast its operands to one dtype")
 
 
 def _tensors(arguments: Mapping[str, Any]) -> list[Tensor]:

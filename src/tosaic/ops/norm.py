@@ -223,7 +223,15 @@ composite(
 def _expand_native_group(
     aten: Any, input: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float
 ) -> Any:
-    return _group_norm(aten, input, group, weight, bias, eps)
+    out, mean, inverse = _group_norm(aten, input, group, weight, bias, eps)
+    channels = aten.shape(mean)[1]
+    # Torch gives one number for each group; all channels of a group have the same here.
+    return out, *(_per_group(aten, t, N, group, channels) for t in (mean, inverse))
+
+
+def _per_group(aten: Any, t: Any, batch: int, groups: int, channels: int) -> Any:
+    columns = aten("view.default", t, [batch, groups, channels // groups])
+    return aten("select.int", columns, 2, 0)
 
 
 composite("native_group_norm", "aten.native_group_norm.default", expand=_expand_native_group)

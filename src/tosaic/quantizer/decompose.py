@@ -16,7 +16,7 @@ from torch.fx.node import map_arg
 
 from tosaic.lower.source import overload, torch_op
 from tosaic.ops._registry import registry
-from tosaic.quantizer.prepare import KEPT_META, attribute, buffer, is_float, mutates
+from tosaic.quantizer.prepare import KEPT_META, attribute, buffer, is_float, mutates, replace_result
 from tosaic.quantizer.recurrent import write_out
 from tosaic.quantizer.sums import STATE
 
@@ -106,10 +106,4 @@ def _inline(module: GraphModule, node: Node, traced: GraphModule) -> None:
                 made[inner].meta = own | kept
             else:
                 result = map_arg(inner.args[0], lambda n: made[n])
-    if isinstance(result, Node):
-        node.replace_all_uses_with(result)
-    else:
-        for user in list(node.users):
-            user.replace_all_uses_with(result[user.args[1]])
-            module.graph.erase_node(user)
-    module.graph.erase_node(node)
+    replace_result(module.graph, node, result)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch._guards import detect_fake_mode
 from torch._ops import OpOverload
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from tosaic.errors import Unsupported
@@ -183,8 +183,7 @@ def expand_composites(module: GraphModule, wanted: Callable[[Node], bool]) -> No
                     continue
             if new is None:
                 continue
-            node.replace_all_uses_with(new)
-            module.graph.erase_node(node)
+            replace_result(module.graph, node, new)
             changed = True
     # A mask that an expansion has seen through would still be observed, with its infinities.
     module.graph.eliminate_dead_code()
@@ -194,6 +193,17 @@ def is_float(node: Node) -> bool:
     value = node.meta.get("val")
     value = value[0] if isinstance(value, (tuple, list)) and value else value
     return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def replace_result(graph: Graph, node: Node, result: Any) -> None:
+    """Put a new result in the place of a call; whoever took one of several results gets it directly."""
+    if isinstance(result, Node):
+        node.replace_all_uses_with(result)
+    else:
+        for user in list(node.users):
+            user.replace_all_uses_with(result[user.args[1]])
+            graph.erase_node(user)
+    graph.erase_node(node)
 
 
 def lift_numbers(module: GraphModule) -> None:
