@@ -60,7 +60,7 @@ class Lowering:
         if t.is_const:
             assert t.array is not None
             q = t.q if t.q is None or t.q.axis is None else replace(t.q, axis=order.index(t.q.axis))
-            return replace(t, shape=shape, array=np.ascontiguousarray(t.array.transpose(order)), q=q)
+            return replace(t, shape=shape, array=np.asarray(t.array.transpose(order), order="C"), q=q)
         if t.has_reshape and _keeps_order(t.shape, order):
             return replace(t, shape=shape)
         t = self.unfold(t)
@@ -134,7 +134,8 @@ class Lowering:
     # -- constants -----------------------------------------------------------------------------------------------
 
     def constant(self, array: Array, dtype: DType) -> Value:
-        return self.b.const(np.ascontiguousarray(array), dtype)
+        # ascontiguousarray would give a number a dimension.
+        return self.b.const(np.asarray(array, order="C"), dtype)
 
     def scalar(self, number: float, like: Tensor) -> Tensor:
         """A constant of one element with the dtype and rank of another tensor."""

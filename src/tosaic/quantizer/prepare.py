@@ -89,7 +89,7 @@ class Emitter:
             return target(*swap(args, lambda n: n.meta["val"]), **swap(kwargs, lambda n: n.meta["val"]))
 
     def constant(self, array: Array) -> Node:
-        return buffer(self.module, torch.from_numpy(np.ascontiguousarray(array)), self.node)
+        return buffer(self.module, torch.from_numpy(np.asarray(array, order="C")), self.node)
 
     @staticmethod
     def shape(node: Node) -> tuple[int, ...]:

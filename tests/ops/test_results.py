@@ -1,0 +1,133 @@
+"""Results of operators that give several tensors, or a number without dimensions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import build as samples
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from executorch.exir import to_edge_transform_and_lower
+
+import tosaic
+from tosaic.tosa import TosaCompileSpec, TOSAPartitioner
+
+SPECS = ("TOSA-1.0+FP", "TOSA-1.0+INT")
+IMAGE = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(5))
+
+
+def norm(x: torch.Tensor) -> Any:
+    return torch.native_layer_norm(x * 2.0, (8,), None, None, 1e-5)
+
+
+def group_norm(x: torch.Tensor) -> Any:
+    return torch.native_group_norm(x * 2.0, None, None, 2, 4, 64, 2, 1e-5)
+
+
+def pool(x: torch.Tensor) -> Any:
+    return F.max_pool2d(x * 2.0, 2, return_indices=True)
+
+
+CASES = {
+    "pool": (pool, "aten.max_pool2d_with_indices.default"),
+    "pool_values": (lambda x: pool(x)[0] * 2.0, None),
+    "adaptive_pool": (
+        lambda x: F.adaptive_max_pool2d(x * 2.0, 2, return_indices=True),
+        "aten.adaptive_max_pool2d.default",
+    ),
+    "max": (lambda x: (x * 2.0).max(1), "aten.max.dim"),
+    "topk_values": (lambda x: (x * 2.0).topk(2, -1)[0] * 2.0, "aten.topk.default"),
+    "sort": (lambda x: (x * 2.0).sort(-1), "aten.sort.default"),
+    "layer_norm": (norm, None),
+    "layer_norm_values": (lambda x: norm(x)[0] * 2.0, None),
+    "group_norm": (group_norm, None),
+    "group_norm_values": (lambda x: group_norm(x)[0] * 2.0, None),
+    "first_part": (lambda x: (x * 2.0).split(4, -1)[0] * 2.0, None),
+    "last_part": (lambda x: (x * 2.0).unbind(1)[-1] * 2.0, None),
+}
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("name", CASES)
+def test_every_result_is_that_of_torch(name: str, spec: str) -> None:
+    """Whether all of them are used or not; what the target does not have keeps its operator on the CPU."""
+    function, left = CASES[name]
+    program = tosaic.compile(samples.Call(function).eval(), (IMAGE,), spec, calibration=[IMAGE])
+    assert [r.op for r in program.reasons if not r.border] == ([] if left is None else [left])
+    assert program.delegates
+    got, want = program.run(IMAGE, engine="tosa"), torch.utils._pytree.tree_leaves(function(IMAGE))
+    assert len(got) == len(want)
+    for a, b in zip(got, want, strict=True):
+        assert (a.shape, a.dtype) == (tuple(b.shape), b.numpy().dtype)
+        if b.is_floating_point():
+            bound = 1e-5 if spec.endswith("FP") else 0.02
+            assert np.abs(a - b.numpy()).max() <= bound * max(1.0, float(b.abs().max()))
+        elif spec.endswith("FP"):
+            assert np.array_equal(a, b.numpy())
+
+
+def test_positions_of_maxima_are_the_reason() -> None:
+    program = tosaic.compile(samples.Call(pool).eval(), (IMAGE,), "TOSA-1.0+FP")
+    (reason,) = program.reasons
+    assert reason.why == "the positions of the maxima are not available on the NPU"
+
+
+@pytest.mark.parametrize("name", ["pool", "pool_values"])
+def test_positions_of_maxima_through_executorch(name: str) -> None:
+    exported = torch.export.export(samples.Call(CASES[name][0]).eval(), (IMAGE,))
+    edge = to_edge_transform_and_lower(exported, partitioner=[TOSAPartitioner(TosaCompileSpec("TOSA-1.0+FP"))])
+    calls = [str(n.target) for n in edge.exported_program().graph.nodes if n.op == "call_function"]
+    assert any("executorch_call_delegate" in c for c in calls)
+    assert any("max_pool2d" in c for c in calls) == (name == "pool")
+
+
+def set_column(number: Any) -> Any:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone() if x.dtype is torch.bool else x + x
+        y[:, 1] = number
+        return y
+
+    return function
+
+
+def set_columns(x: torch.Tensor) -> torch.Tensor:
+    y = (x > 0.0).clone()
+    y[:, 1:3] = True
+    return y
+
+
+NUMBERS = torch.arange(-4, 4).reshape(2, 4)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (lambda x: set_column(0)(x > 0.0), NUMBERS.float()),
+        (lambda x: set_column(0)(x), NUMBERS.float()),
+        (set_column(7), NUMBERS.int()),
+        (set_columns, NUMBERS.float()),
+        (lambda x: torch.select_scatter(x + x, torch.zeros(2), 1, 2), NUMBERS.float()),
+        (lambda x: (x + x).index_put((torch.tensor([0]), torch.tensor([1])), torch.tensor(3.0)), NUMBERS.float()),
+        (lambda x: torch.full_like(x, 2.0).copy_(torch.tensor(3.0)) + x, NUMBERS.float()),
+    ],
+    ids=["bool", "float", "int32", "bool_slice", "select_scatter", "index_put", "copy"],
+)
+def test_a_number_is_written_into_a_tensor(function: Any, x: torch.Tensor, spec: str) -> None:
+    """A constant without dimensions leaves a delegate without dimensions."""
+    want = function(x.clone()).numpy()
+    (got,) = tosaic.compile(samples.Call(function).eval(), (x,), spec).run(x, engine="tosa")
+    assert got.dtype == want.dtype
+    if want.dtype == np.float32 and spec.endswith("INT"):
+        assert np.abs(got - want).max() <= 0.1
+    else:
+        assert np.array_equal(got, want)
+
+
+def test_a_clamp_of_integers_by_fractions_stays_on_the_cpu() -> None:
+    """Torch gives float there, and the target would give integers."""
+    x = torch.arange(-4, 4, dtype=torch.int32)
+    program = tosaic.compile(samples.Call(lambda x: (x + 1).clamp(0.5, 2.5)).eval(), (x,), "TOSA-1.0+INT")
+    assert np.array_equal(program.run(x, engine="tosa")[0], (x + 1).clamp(0.5, 2.5).numpy())
