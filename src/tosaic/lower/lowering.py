@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tosaic.errors import FloatInput, Unsupported
-from tosaic.lower.tensor import Tensor, broadcast, inverse, of_array, of_value, with_value
+from tosaic.lower.tensor import Tensor, broadcast, fill_gaps, inverse, of_array, of_value, with_value
 from tosaic.lower.view import join, simplify
 from tosaic.quantizer.qparams import QParams, multiplier, quantize
 from tosaic.targets import Target
@@ -203,7 +203,10 @@ class Lowering:
     def quantize(self, t: Tensor, q: QParams) -> Tensor:
         """The codes of a tensor under `q`: the place where everything pending becomes an operator."""
         if t.is_const:
-            codes = quantize(t.real().astype(np.float32), q)
+            reals = t.real().astype(np.float32)
+            if np.isnan(reals).any():
+                raise Unsupported("a constant holds NaN", "remove NaN from the parameters and buffers of the model")
+            codes = quantize(reals, q)
             return of_array(codes.astype(NUMPY[q.dtype]), q.dtype)
         assert t.value is not None
         if t.q is None:
@@ -228,7 +231,7 @@ class Lowering:
             raise Unsupported(
                 f"a table from {t.dtype.torch_name} to {q.dtype.torch_name} is not available", "quantise to int8"
             )
-        codes = quantize(t.lut, q)
+        codes = quantize(fill_gaps(t.lut), q)
         low, high = int(codes.min()), int(codes.max())
         if np.array_equal(codes, np.clip(np.arange(-128, 128), low, high)):
             return t.value if (low, high) == (-128, 127) else tosa.clamp(self.b, t.value, low, high)

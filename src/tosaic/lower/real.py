@@ -12,7 +12,7 @@ import numpy as np
 
 from tosaic.errors import Unsupported
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.tensor import Tensor, of_array, with_value
+from tosaic.lower.tensor import Tensor, fill_gaps, of_array, with_value
 from tosaic.quantizer.qparams import QParams, along
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.encode import encode
@@ -122,6 +122,6 @@ def _look_up(lo: Lowering, t: Tensor) -> Value:
     count = int(np.prod(t.value.shape, dtype=np.int64))
     index = tosa.cast(lo.b, t.value, DType.I32)
     index = tosa.add(lo.b, index, lo.constant(np.full((1,) * index.rank, 128, np.int32), DType.I32))
-    table = lo.constant(t.lut.astype(np.float32).reshape(1, 256, 1), DType.F32)
+    table = lo.constant(fill_gaps(t.lut).astype(np.float32).reshape(1, 256, 1), DType.F32)
     found = tosa.gather(lo.b, table, tosa.reshape(lo.b, index, (1, count)))
     return tosa.reshape(lo.b, found, t.value.shape)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from tosaic.errors import Unsupported
 from tosaic.quantizer.qparams import QParams, Reals, dequantize
 from tosaic.tosa.encode import decode
 from tosaic.tosa.ir import Array, DType, Value
@@ -90,6 +91,21 @@ def of_array(array: Array, dtype: DType, q: QParams | None = None) -> Tensor:
 def with_value(like: Tensor, value: Value, q: QParams | None = None) -> Tensor:
     """A new value of the same physical shape under the same pending view."""
     return replace(like, value=value, dtype=value.dtype, q=q, lut=None, clamp=None, array=None)
+
+
+def fill_gaps(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """A table without NaN: outside its domain a function has the value of the nearest code that is inside.
+
+    The code at the end of a domain often stands for a number just outside it.
+    """
+    lost = np.isnan(table)
+    if not lost.any():
+        return table
+    if lost.all():
+        raise Unsupported("it gives NaN for every value that its input can have", "calibrate inside its domain")
+    known = np.flatnonzero(~lost)
+    nearest = np.abs(np.arange(len(table))[:, None] - known).argmin(1)
+    return table[known[nearest]]
 
 
 def inverse(perm: tuple[int, ...]) -> tuple[int, ...]:
