@@ -5,6 +5,7 @@ Records receive it as their first argument. It is made anew for every region, so
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -187,7 +188,7 @@ class Lowering:
     ) -> Value:
         """RESCALE by one factor, or by one per element of the last axis. Sums of 48 bits take factors of 16 bits."""
         scale32 = value.dtype is not DType.I48
-        pairs = [multiplier(f, 31 if scale32 else 15) for f in factors]
+        pairs = [multiplier(_bounded(f, value.dtype, dtype), 31 if scale32 else 15) for f in factors]
         return tosa.rescale(
             self.b,
             value,
@@ -259,6 +260,20 @@ class Lowering:
                 f"its {what} is float and the NPU is an integer device", "quantise this part of the model"
             )
         raise Unsupported(f"its {what} is not quantised", "let the quantizer annotate the operator before it")
+
+
+#: from these factors on, RESCALE is undefined for the largest numbers of a type
+_TOO_LARGE = {DType.I8: 2.0**22, DType.I16: 2.0**15}
+
+
+def _bounded(factor: float, before: DType, after: DType) -> float:
+    """A factor that RESCALE can apply to every number of a type: one that is larger saturates 8 and 16 bits as well."""
+    limit = _TOO_LARGE.get(before, math.inf)
+    if factor < limit:
+        return factor
+    if after not in (DType.I8, DType.I16):
+        raise Unsupported(f"a rescale by {factor:g} is out of range ({limit:g})", "check the calibration data")
+    return math.nextafter(limit, 0.0)
 
 
 def _same_view(a: Tensor, b: Tensor) -> bool:

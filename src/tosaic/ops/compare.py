@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -23,8 +23,11 @@ from tosaic.tosa.ir import Array, DType, Value
 
 Relation: TypeAlias = Callable[[Builder, Value, Value], Value]
 
-#: how much finer than the coarser of two grids numbers are compared
-_FINER = 1 << 19
+
+def _finest(scales: Sequence[float], *operands: Tensor) -> float:
+    """The grid on which numbers are compared: as much finer than the coarser one as RESCALE can widen its codes."""
+    return max(scales) / (1 << (14 if any(t.dtype is DType.I16 for t in operands) else 19))
+
 
 _NO_BOOLEANS = Limit(
     "Ethos-U55 and Ethos-U65 have no booleans and no bitwise operators, only tables of one quantised tensor",
@@ -46,7 +49,7 @@ def _comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Tensor]:
             )
         (u, v), view = lo.align(x, y)
         return u, v, view
-    unit = scales[0] if len(set(scales)) == 1 and len(scales) == 2 else max(scales) / _FINER
+    unit = scales[0] if len(set(scales)) == 1 and len(scales) == 2 else _finest(scales, x, y)
     x, y = _on_scale(lo, x, unit), _on_scale(lo, y, unit)
     (u, v), view = lo.align(x, y)
     wide = [_widened(lo, w, t, unit) for w, t in ((u, x), (v, y))]
