@@ -264,7 +264,7 @@ def _sum_by_conv(lo: Lowering, x: Tensor, axes: list[int]) -> Tensor | None:
     elif axes and math.prod(shape[: axes[-1] + 1]) == size:
         high = _divide(size)
         image = lo.emit(lo.reshape(of_value(x.value), (1, high, size // high, math.prod(shape[axes[-1] + 1 :]))))
-        if _sums_twice(lo, size, high):
+        if _sums_twice(lo, size, high) and _is_view(shape, axes, x.perm):
             # Sums of a column fit 16 bits.
             value = _sum_window(lo, image, (high, 1), x.q.zp)
             value = _sum_window(lo, lo.rescale(value, DType.I16, [1.0]), (1, size // high))
@@ -277,9 +277,17 @@ def _sum_by_conv(lo: Lowering, x: Tensor, axes: list[int]) -> Tensor | None:
     else:
         return None
     kept = tuple(1 if a in axes else d for a, d in enumerate(shape))
-    if value.shape != kept and x.perm != tuple(range(rank)):
+    if value.shape != kept and not _is_view(shape, axes, x.perm):
         value = lo.emit(lo.reshape(of_value(value), kept))
+    if value.shape != kept:
+        return Tensor(value.shape, value.dtype, value, perm=tuple(range(value.rank)))
     return Tensor(value.shape, value.dtype, value, perm=x.perm if value.rank == rank else tuple(range(value.rank)))
+
+
+def _is_view(shape: Sequence[int], axes: Sequence[int], perm: Sequence[int]) -> bool:
+    """Whether sums over some axes only need another shape to be in logical layout: 48 bits cannot be moved."""
+    order = [p for p in perm if p not in axes and shape[p] != 1]
+    return order == sorted(order)
 
 
 def _sums_twice(lo: Lowering, size: int, high: int) -> bool:
