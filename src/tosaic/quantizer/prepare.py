@@ -123,7 +123,7 @@ def fold_constants(module: GraphModule) -> None:
 
     Its numbers are needed before any dialect changes them, and it is not quantised step by step.
     """
-    known: dict[Node, torch.Tensor] = {}
+    known: dict[Node, Any] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr" and _is_fixed(module, node):
             known[node] = attribute(module, node)
@@ -136,19 +136,21 @@ def fold_constants(module: GraphModule) -> None:
     for node in reversed(known):
         if node.op != "call_function":
             continue
-        if node.users:
+        if node.users and isinstance(known[node], torch.Tensor):
             with module.graph.inserting_before(node):
                 node.replace_all_uses_with(buffer(module, known[node].clone(), node))
-        module.graph.erase_node(node)
+        if not node.users:
+            module.graph.erase_node(node)
 
 
 def is_foldable(node: Node) -> bool:
-    """Whether a call gives the same tensor each time it is made with the same arguments."""
+    """Whether a call gives the same tensors each time it is made with the same arguments."""
     value = node.meta.get("val")
-    if node.op != "call_function" or not isinstance(value, torch.Tensor) or mutates(node):
+    values: list[Any] = list(value) if isinstance(value, (tuple, list)) else [value]
+    if node.op != "call_function" or not all(isinstance(v, torch.Tensor) for v in values) or mutates(node):
         return False
     seeded = torch.Tag.nondeterministic_seeded in getattr(torch_op(node), "tags", ())
-    return not seeded and not any(isinstance(d, torch.SymInt) for d in value.shape)
+    return not seeded and not any(isinstance(d, torch.SymInt) for v in values for d in v.shape)
 
 
 def attribute(module: GraphModule, node: Node) -> Any:
@@ -204,6 +206,14 @@ def replace_result(graph: Graph, node: Node, result: Any) -> None:
             user.replace_all_uses_with(result[user.args[1]])
             graph.erase_node(user)
     graph.erase_node(node)
+
+
+def find_other_float(graph: Graph) -> str | None:
+    """The type of a model that computes in float, but nowhere in float32; None for any other model."""
+    values = [n.meta.get("val") for n in graph.nodes]
+    found = {v.dtype for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()}
+    names = sorted(str(dtype).removeprefix("torch.") for dtype in found)
+    return names[0] if names and torch.float32 not in found else None
 
 
 def lift_numbers(module: GraphModule) -> None:
