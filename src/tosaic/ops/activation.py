@@ -303,8 +303,11 @@ def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
 _HIDDEN = -1e4
 
 
-def softmax_of(aten: Any, x: Any, dim: int, keep: Any = None) -> Any:
-    """exp(x - max) over its sum. `keep` (booleans, or ones and zeros) leaves elements out, a mask before it too."""
+def softmax_of(aten: Any, x: Any, dim: int, keep: Any = None, alive: Any = None, dead: Any = None) -> Any:
+    """exp(x - max) over its sum. `keep` (booleans, or ones and zeros) leaves elements out, a mask before it too.
+
+    A row that is left out as a whole is zero: `alive` is 0 for it and `keep` takes all of it, or `dead` is 1 for it.
+    """
     x, hide = unmasked(aten, x)
     powers = aten("exp.default", aten("sub.Tensor", x, aten("amax.default", x, [dim], True)))
     if keep is not None and aten.is_bool(keep):
@@ -314,7 +317,12 @@ def softmax_of(aten: Any, x: Any, dim: int, keep: Any = None) -> Any:
     if hide is not None:
         powers = hide(powers)
     total = aten("sum.dim_IntList", powers, [dim], True)
-    return aten("mul.Tensor", powers, aten("reciprocal.default", total))
+    if dead is not None:
+        total = aten("add.Tensor", total, dead)
+    factor = aten("reciprocal.default", total)
+    if alive is not None:
+        factor = aten("mul.Tensor", factor, alive)
+    return aten("mul.Tensor", powers, factor)
 
 
 def unmasked(aten: Any, x: Any) -> tuple[Any, Callable[[Any], Any] | None]:

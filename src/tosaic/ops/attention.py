@@ -11,6 +11,7 @@ from tosaic.errors import Unsupported
 from tosaic.ops._registry import composite
 from tosaic.ops._samples import F, call, f32, module, nn, torch
 from tosaic.ops.activation import softmax_of
+from tosaic.tosa.ir import Array
 
 
 def _expand_attention(
@@ -30,19 +31,39 @@ def _expand_attention(
         raise Unsupported("grouped-query attention is not available", "repeat the keys and values")
     factor = 1.0 / math.sqrt(aten.shape(query)[-1]) if scale is None else scale
     scores = aten("matmul.default", aten("mul.Tensor", query, factor), aten("transpose.int", key, -2, -1))
-    keep = None
+    keep = alive = dead = None
     if is_causal:
         rows, columns = aten.shape(query)[-2], aten.shape(key)[-2]
         keep = aten.constant(np.tril(np.ones((rows, columns), np.float32)))
     elif attn_mask is not None:
         data = aten.data(attn_mask)
+        if data is not None and data.ndim:
+            data, alive = _free_rows(aten, data)
         if data is not None and data.dtype == np.bool_:
             keep = aten.constant(data.astype(np.float32))
         elif data is None and aten.is_bool(attn_mask):
-            keep = attn_mask
+            keep, dead = attn_mask, _dead_rows(aten, attn_mask)
         else:
-            scores = aten("add.Tensor", scores, attn_mask)
-    return aten("matmul.default", softmax_of(aten, scores, -1, keep), value)
+            mask = attn_mask if alive is None or data is None else aten.constant(data.astype(np.float32))
+            scores = aten("add.Tensor", scores, mask)
+    return aten("matmul.default", softmax_of(aten, scores, -1, keep, alive, dead), value)
+
+
+def _free_rows(aten: Any, mask: Array) -> tuple[Array, Any]:
+    """A mask that hides no row as a whole, and ones and zeros for what it hid of them; None where it hid none."""
+    seen = mask if mask.dtype == np.bool_ else mask > -np.inf
+    alive = seen.any(-1, keepdims=True)
+    if alive.all():
+        return mask, None
+    return np.where(alive, mask, np.asarray(mask.dtype == np.bool_, mask.dtype)), aten.constant(
+        alive.astype(np.float32)
+    )
+
+
+def _dead_rows(aten: Any, keep: Any) -> Any:
+    """One for each row of a mask that hides all of it, zero for any other."""
+    alive = aten("amax.default", aten("where.Scalar", keep, 1.0, 0.0), [-1], True)
+    return aten("rsub.Scalar", alive, 1.0)
 
 
 composite(
@@ -71,6 +92,14 @@ composite(
             *[f32(1, 2, 4, 8)] * 3,
             f32(4, 4),
         ),
+        call(
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=_without_row(4)),
+            *[f32(1, 2, 4, 8)] * 3,
+        ),
+        call(
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=_without_row(4) > -1.0),
+            *[f32(1, 2, 4, 8)] * 3,
+        ),
         module(lambda: _self_attention(16, 4), f32(2, 5, 16)),
         module(lambda: _self_attention(16, 4, need_weights=False), f32(1, 5, 16)),
         module(lambda: _self_attention(16, 2, attn_mask=_ahead(5)), f32(3, 5, 16)),
@@ -82,6 +111,14 @@ composite(
 def _ahead(size: int) -> Any:
     """Used by samples: the usual float mask of what lies ahead."""
     return torch.full((size, size), -math.inf).triu(1)
+
+
+def _without_row(size: int) -> Any:
+    """Used by samples: a float mask that hides one row as a whole."""
+    mask = torch.zeros(size, size)
+    mask[1] = -math.inf
+    mask[2, 1:] = -math.inf
+    return mask
 
 
 def _self_attention(width: int, heads: int, **how: Any) -> Any:
