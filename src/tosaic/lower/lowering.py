@@ -262,18 +262,16 @@ class Lowering:
         raise Unsupported(f"its {what} is not quantised", "let the quantizer annotate the operator before it")
 
 
-#: from these factors on, RESCALE is undefined for the largest numbers of a type
-_TOO_LARGE = {DType.I8: 2.0**22, DType.I16: 2.0**15}
+#: the largest factors with which RESCALE is defined for all numbers of a type
+_MOST = {DType.I8: 2.0**22 * (1.0 - 2.0**-31), DType.I16: 2.0**15 * (1.0 - 2.0**-31)}
 
 
 def _bounded(factor: float, before: DType, after: DType) -> float:
     """A factor that RESCALE can apply to every number of a type: one that is larger saturates 8 and 16 bits as well."""
-    limit = _TOO_LARGE.get(before, math.inf)
-    if factor < limit:
-        return factor
-    if after not in (DType.I8, DType.I16):
-        raise Unsupported(f"a rescale by {factor:g} is out of range ({limit:g})", "check the calibration data")
-    return math.nextafter(limit, 0.0)
+    most = _MOST.get(before, math.inf)
+    if factor > most and after not in (DType.I8, DType.I16):
+        raise Unsupported(f"a rescale by {factor:g} is out of range ({most:g} at most)", "check the calibration data")
+    return min(factor, most)
 
 
 def _same_view(a: Tensor, b: Tensor) -> bool:
