@@ -51,7 +51,7 @@ def _expand_attention(
 
 def _free_rows(aten: Any, mask: Array) -> tuple[Array, Any]:
     """A mask that hides no row as a whole, and ones and zeros for what it hid of them; None where it hid none."""
-    seen = mask if mask.dtype == np.bool_ else mask > -np.inf
+    seen = mask if mask.dtype == np.bool_ else ~np.isneginf(mask.astype(np.float32))
     alive = seen.any(-1, keepdims=True)
     if alive.all():
         return mask, None
