@@ -32,6 +32,7 @@ from tosaic.ops._registry import registry
 from tosaic.program import Program, describe
 from tosaic.quantizer.prepare import is_private, mutates
 from tosaic.quantizer.quantizer import TosaQuantizer
+from tosaic.quantizer.ranges import watch
 from tosaic.quantizer.recipes import get_symmetric_quantization_config
 from tosaic.quiet import quiet
 from tosaic.targets import find
@@ -66,6 +67,16 @@ def quantize(
     quantizer: Quantizer | None = None,
 ) -> GraphModule:
     """Post-training quantisation of an exported program with calibration samples."""
+    return _quantize(program, samples, quantizer, [])
+
+
+def _quantize(
+    program: ExportedProgram,
+    samples: Iterable[Sequence[torch.Tensor]],
+    quantizer: Quantizer | None,
+    notes: list[str],
+) -> GraphModule:
+    """Quantise, and note what calibration has shown."""
     exported: Any = program
     if not isinstance(exported, ExportedProgram):
         raise Invalid(
@@ -78,7 +89,8 @@ def quantize(
         module = program.module()
         _reset(module, program)
         module = prepare_pt2e(module, chosen)
-        with told("the model cannot be calibrated", "make sure that it gives finite numbers for every sample"):
+        fix = "make sure that it gives finite numbers for every sample"
+        with told("the model cannot be calibrated", fix), watch(module, notes):
             for sample in samples:
                 module(*sample)
         return _reset(convert_pt2e(module), program)
@@ -224,7 +236,7 @@ def _front(
         else:
             samples = data.read(calibration, inputs)
         kept = _run_float(program, samples)
-        module = quantize(program, samples, quantizer)
+        module = _quantize(program, samples, quantizer, notes)
     return module, kept
 
 
