@@ -30,7 +30,7 @@ from tosaic.lower.source import QDQ, Source, overload
 from tosaic.memory import short_lived
 from tosaic.ops._registry import registry
 from tosaic.program import Program, describe
-from tosaic.quantizer.prepare import is_private, mutates
+from tosaic.quantizer.prepare import find_other_float, is_private, mutates
 from tosaic.quantizer.quantizer import TosaQuantizer
 from tosaic.quantizer.ranges import watch
 from tosaic.quantizer.recipes import get_symmetric_quantization_config
@@ -138,7 +138,7 @@ def compile(
     spec = make_spec(target, system_config, memory_mode)
     stages, notes = Stages(progress), []
     inputs = _example(model, example_inputs)
-    module, samples = _front(model, inputs, spec, calibration, quantizer, quantized, stages, notes)
+    module, samples = _front(model, inputs, spec, calibration, quantizer, quantized, delegate, stages, notes)
     source = _source(module, inputs)
     signature = sign(source, io, layout)
     if not signature.outputs:
@@ -210,6 +210,7 @@ def _front(
     calibration: Any,
     quantizer: Quantizer | None,
     quantized: bool,
+    delegate: bool,
     stages: Stages,
     notes: list[str],
 ) -> tuple[ExportedProgram | GraphModule, list[Any]]:
@@ -229,6 +230,10 @@ def _front(
         if calibration is not None:
             notes.append("the calibration data were not used: nothing is quantised here")
         return program, _run_float(program, [inputs]) if floats and not _is_quantised(program.graph) else []
+    other = find_other_float(program.graph)
+    if other is not None and ("FP" in spec.target.tosa_spec or not delegate):
+        notes.append(f"the model is {other} and only float32 is quantised: it stays in float; call model.float() first")
+        return program, _run_float(program, [inputs])
     with stages.stage("quantise"):
         if calibration is None:
             notes.append("no calibration data: ranges come from the example input alone; give samples as `calibration`")

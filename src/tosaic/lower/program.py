@@ -196,7 +196,13 @@ class Walk:
     def _refuse_float(self, name: str, arguments: Mapping[str, Any]) -> None:
         if self.lo.has_float or name == QUANTIZE:
             return
-        if any(t.is_float and not t.is_const for t in _tensors(arguments)):
+        given = next((t for t in _tensors(arguments) if t.is_float and not t.is_const), None)
+        if given is not None and is_small(given):
+            raise FloatInput(
+                f"its input is {given.dtype.torch_name} and only float32 is quantised",
+                "call .float() on this part of the model",
+            )
+        if given is not None:
             raise FloatInput("its input is float and the target is integer only", "quantise this part of the model")
 
     def _tabulate(self, node: Node, record: Record | None, arguments: Mapping[str, Any]) -> Tensor | None:
@@ -378,15 +384,6 @@ def _no_lowering(name: str) -> Unsupported:
     return Unsupported(f"Tosaic has no lowering for `{name}`", "replace the operator, or leave it on the CPU")
 
 
-def _check_shapes(op: Op) -> None:
-    for value in op.outputs:
-        if 0 in value.shape or value.rank > MOST_DIMENSIONS:
-            raise Unsupported(
-                f"it needs a tensor of shape {list(value.shape)}",
-                f"use at most {MOST_DIMENSIONS} dimensions, none of them empty",
-            )
-
-
 def _check_dtype(got: Tensor, want: torch.dtype) -> None:
     """Refuse a result of another kind than torch's: where int64 is int32, and a code is a float."""
     if want not in DTYPES and want is not torch.int64:
@@ -400,6 +397,15 @@ def _check_dtype(got: Tensor, want: torch.dtype) -> None:
     wanted = "bool" if want is torch.bool else "float" if want.is_floating_point else "integer"
     if found != wanted:
         raise Unsupported(f"its result is {wanted} in torch, {found} on the target", "cast its operands to one dtype")
+
+
+def _check_shapes(op: Op) -> None:
+    for value in op.outputs:
+        if 0 in value.shape or value.rank > MOST_DIMENSIONS:
+            raise Unsupported(
+                f"it needs a tensor of shape {list(value.shape)}",
+                f"use at most {MOST_DIMENSIONS} dimensions, none of them empty",
+            )
 
 
 def _tensors(arguments: Mapping[str, Any]) -> list[Tensor]:

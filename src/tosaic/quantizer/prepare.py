@@ -191,12 +191,6 @@ def expand_composites(module: GraphModule, wanted: Callable[[Node], bool]) -> No
     module.graph.eliminate_dead_code()
 
 
-def is_float(node: Node) -> bool:
-    value = node.meta.get("val")
-    value = value[0] if isinstance(value, (tuple, list)) and value else value
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
 def replace_result(graph: Graph, node: Node, result: Any) -> None:
     """Put a new result in the place of a call; whoever took one of several results gets it directly."""
     if isinstance(result, Node):
@@ -206,6 +200,12 @@ def replace_result(graph: Graph, node: Node, result: Any) -> None:
             user.replace_all_uses_with(result[user.args[1]])
             graph.erase_node(user)
     graph.erase_node(node)
+
+
+def is_float(node: Node) -> bool:
+    value = node.meta.get("val")
+    value = value[0] if isinstance(value, (tuple, list)) and value else value
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def find_other_float(graph: Graph) -> str | None:

@@ -60,6 +60,12 @@ class TosaQuantizer(pt2e.Quantizer):
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Bring the graph into the form that is annotated; parameters stay parameters."""
+        other = prepare.find_other_float(model.graph)
+        if other is not None:
+            raise Invalid(
+                f"the model is {other}, and only float32 is quantised",
+                fix="call model.float(), export it with float32 inputs, and give float32 inputs at run time",
+            )
         prepare.strip_guards(model)
         inline(model)
         prepare.make_functional(model)
@@ -185,6 +191,8 @@ def _annotate_weight(node: Node, config: Any) -> None:
     x = arguments.get("input")
     weight, bias = arguments.get("weight"), arguments.get("bias")
     if not isinstance(x, Node) or not isinstance(weight, Node) or not _is_constant(weight):
+        return
+    if not _is_float(x) or not _is_float(weight):
         return
     kernel = _weight_spec(config.weight, arguments)
     inputs: dict[Node, Any] = {x: config.input_activation, weight: kernel}

@@ -1,0 +1,108 @@
+"""Models in float16, bfloat16 and float64: only float32 is quantised, and whoever brings another type is told so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+import tosaic
+from tosaic.errors import Invalid
+from tosaic.quantizer import get_symmetric_quantization_config
+from tosaic.quantizer.quantizer import TosaQuantizer
+
+OTHERS = [torch.float16, torch.bfloat16, torch.float64]
+
+
+def make(dtype: torch.dtype) -> tuple[nn.Module, torch.Tensor]:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).to(dtype).eval()
+    return model, torch.randn(2, 4, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@pytest.mark.parametrize("dtype", OTHERS)
+def test_an_integer_target_refuses_another_float_by_name(dtype: torch.dtype) -> None:
+    model, x = make(dtype)
+    with pytest.raises(Invalid, match=f"the model is {name_of(dtype)}, and only float32 is quantised") as caught:
+        tosaic.compile(model, (x,), "ethos-u55-128")
+    assert "model.float()" in caught.value.fix
+
+
+@pytest.mark.parametrize("dtype", OTHERS)
+def test_the_quantizer_refuses_another_float_by_name(dtype: torch.dtype) -> None:
+    model, x = make(dtype)
+    quantizer = TosaQuantizer().set_global(get_symmetric_quantization_config())
+    with pytest.raises(Invalid, match=name_of(dtype)):
+        prepare_pt2e(torch.export.export(model, (x,)).module(), quantizer)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_the_cpu_takes_another_float(dtype: torch.dtype) -> None:
+    model, x = make(dtype)
+    program = tosaic.compile(model, (x,), "ethos-u55-128", delegate=False)
+    with torch.no_grad():
+        assert np.allclose(program.run(x)[0], model(x).numpy(), atol=1e-2)
+    assert any(name_of(dtype) in w for w in program.warnings)
+
+
+def test_a_target_with_float_keeps_float16_and_says_so() -> None:
+    model, x = make(torch.float16)
+    program = tosaic.compile(model, (x,), "TOSA-1.0+INT+FP")
+    assert len(program.delegates) == 1
+    assert any("float16" in w and "model.float()" in w for w in program.warnings)
+    assert not any("QUANT" in str(n) for d in program.delegates for n in d.region.nodes)
+
+
+class Mixed(nn.Module):
+    """A float32 model with something of another type in it."""
+
+    def __init__(self, dtype: torch.dtype, where: str) -> None:
+        super().__init__()
+        self.first, self.dtype, self.where = nn.Linear(4, 4), dtype, where
+        self.second = nn.Linear(4, 4).to(dtype)
+        self.register_buffer("factor", torch.linspace(0.5, 1.5, 4).to(dtype))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.first(x)
+        if self.where == "layer":
+            return torch.relu(self.second(y.to(self.dtype)))
+        if self.where == "number":
+            return y * torch.tensor(2.0, dtype=self.dtype)
+        return torch.relu(y * self.factor)
+
+
+@pytest.mark.parametrize("target", ["ethos-u55-128", "TOSA-1.0+FP"])
+@pytest.mark.parametrize(
+    ("dtype", "where"),
+    [(torch.float64, "layer"), (torch.float64, "buffer"), (torch.float64, "number"), (torch.float16, "layer")],
+)
+def test_a_part_of_another_type_keeps_it(dtype: torch.dtype, where: str, target: str) -> None:
+    """It runs on the CPU, the reason names the type, and the result has the type that torch gives it."""
+    torch.manual_seed(0)
+    model, x = Mixed(dtype, where).eval(), torch.randn(2, 4)
+    program = tosaic.compile(model, (x,), target)
+    with torch.no_grad():
+        want = model(x).numpy()
+    (got,) = program.run(x, engine="npu" if "ethos" in target else "tosa")
+    assert got.dtype == want.dtype
+    assert np.abs(got - want).max() <= 0.02 * np.abs(want).max()
+    left = [r.why for r in program.reasons if not r.border]
+    on_target = where == "number" or (dtype is torch.float16 and target.endswith("FP"))
+    assert on_target or any(name_of(dtype) in why for why in left)
+    assert program.delegates
+
+
+def test_a_float16_layer_is_not_quantised_in_part() -> None:
+    model, x = Mixed(torch.float16, "layer").eval(), torch.randn(2, 4)
+    quantizer = TosaQuantizer().set_global(get_symmetric_quantization_config())
+    prepared = prepare_pt2e(torch.export.export(model, (x,)).module(), quantizer)
+    prepared(x)
+    weights = [n for n in convert_pt2e(prepared).graph.nodes if "dequantize_per_channel" in str(n.target)]
+    assert len(weights) == 2
