@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import io
+import json
 import random
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from tosaic.errors import Invalid
 from tosaic.runtime import archive, sidecar
 from tosaic.runtime.npy import read_npy, write_npy
-from tosaic.runtime.sidecar import Border, DelegateFiles, Sample, Sidecar
+from tosaic.runtime.sidecar import Border, DelegateFiles, Sample, Sidecar, Trait
 
 PTE = b"a program"
 
@@ -33,10 +34,44 @@ def make() -> Sidecar:
             DelegateFiles(b""),
         ),
         samples=(
-            Sample((rng.integers(-128, 128, (1, 3, 8, 8)).astype(np.int8),), (np.float32([[1, 2]]), np.bool_(True))),
+            Sample(
+                (rng.integers(-128, 128, (1, 3, 8, 8)).astype(np.int8),),
+                (np.float32([[1, 2]]), np.bool_(True)),
+                (np.float32([[1, 2.5]]), np.bool_(False)),
+            ),
             Sample((np.zeros((0, 2), np.int16),), (np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.array(3))),
         ),
+        traits=(Trait(rounded=True, quantized=True, scale=0.5, dtype="int8"), Trait()),
     )
+
+
+def make_format_1(**manifest: object) -> bytes:
+    """A file as the first format had it: two counts per sample, and nothing of the graph that was compiled."""
+    old = {
+        "format": 1,
+        "tosaic_version": "0.1.0",
+        "pte_sha256": hashlib.sha256(PTE).hexdigest(),
+        "target": "ethos-u55-128",
+        "options": {},
+        "inputs": [{"name": "x", "shape": [2], "dtype": "float32", "layout": "", "scale": None, "zero_point": None}],
+        "outputs": [{"name": "y", "shape": [2], "dtype": "float32", "layout": "", "scale": None, "zero_point": None}],
+        "delegates": 1,
+        "samples": [[1, 1]],
+    }
+    files = {
+        "manifest.json": json.dumps(old | manifest).encode(),
+        "delegates/0/graph.tosa": b"TOSA",
+        "delegates/0/origins.json": b"[]",
+        "delegates/0/debug.xml": b"",
+        "delegates/0/summary.json": b"{}",
+        "samples/0/input_0.npy": write_npy(np.float32([1, 2])),
+        "samples/0/output_0.npy": write_npy(np.float32([3, 4])),
+    }
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return file.getvalue()
 
 
 def rezip(data: bytes, changes: dict[str, bytes | None], **entry_fields: object) -> bytes:
@@ -60,9 +95,24 @@ def test_round_trip() -> None:
         if field.name != "samples":
             assert getattr(after, field.name) == getattr(before, field.name), field.name
     pairs = list(zip(before.samples, after.samples, strict=True))
-    for old, new in ((a, b) for s, t in pairs for a, b in zip(s.inputs + s.outputs, t.inputs + t.outputs, strict=True)):
+    parts = [(getattr(s, part), getattr(t, part)) for s, t in pairs for part in ("inputs", "outputs", "torch")]
+    for old, new in ((a, b) for olds, news in parts for a, b in zip(olds, news, strict=True)):
         assert (old.dtype, old.shape) == (new.dtype, new.shape)
         assert np.array_equal(old, new)
+
+
+def test_format_1_still_reads() -> None:
+    found = sidecar.read(make_format_1())
+    (sample,) = found.samples
+    assert (sample.inputs[0].tolist(), sample.outputs[0].tolist(), sample.torch) == ([1, 2], [3, 4], ())
+    assert (found.delegates[0].tosa, found.traits) == (b"TOSA", ())
+    with pytest.raises(Invalid, match="damaged"):
+        sidecar.read(make_format_1(samples=[[1, 1, 0]]))
+
+
+def test_samples_are_counted_against_the_budget() -> None:
+    with pytest.raises(Invalid, match="max_memory"):
+        sidecar.read(make_format_1(), max_memory=64)
 
 
 def test_same_bytes_in_another_process() -> None:
@@ -112,9 +162,10 @@ def test_check_compares_the_hash() -> None:
         ({"manifest.json": None}, "manifest.json"),
         ({"manifest.json": b"[1"}, "no JSON"),
         ({"manifest.json": b"[" * 100_000}, "manifest.json"),
-        ({"manifest.json": b'{"format": 2}'}, "format 2"),
+        ({"manifest.json": b'{"format": 3}'}, "format 3"),
         ({"manifest.json": b'{"format": true}'}, "`format`"),
         ({"manifest.json": b'{"format": 1, "samples": [[1]]}'}, "pte_sha256"),
+        ({"manifest.json": b'{"format": 2, "samples": []}'}, "traits"),
         ({"../evil": b""}, "no file of this name"),
         ({"/etc/passwd": b""}, "no file of this name"),
         ({"delegates/0/graph.tosa": None}, "missing"),
@@ -130,6 +181,17 @@ def test_damaged_content(changes: dict[str, bytes | None], message: str) -> None
     with pytest.raises(Invalid) as caught:
         sidecar.read(rezip(sidecar.write(make()), changes))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("member", "value"), [("scale", 0.0), ("scale", -1.0), ("scale", "0.5"), ("rounded", 1), ("dtype", None)]
+)
+def test_damaged_trait(member: str, value: object) -> None:
+    good = sidecar.write(make())
+    manifest = json.loads(zipfile.ZipFile(io.BytesIO(good)).read("manifest.json"))
+    manifest["traits"][0][member] = value
+    with pytest.raises(Invalid, match="damaged"):
+        sidecar.read(rezip(good, {"manifest.json": json.dumps(manifest).encode()}))
 
 
 def test_manifest_of_huge_counts() -> None:

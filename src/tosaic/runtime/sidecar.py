@@ -5,7 +5,11 @@ delegates/0/graph.tosa             what was compiled
 delegates/0/origins.json           where each torch node comes from, and what it became
 delegates/0/debug.xml              Vela's debug database
 delegates/0/summary.json           Vela's figures
-samples/0/input_0.npy, output_0.npy   an input, and what the float model makes of it
+samples/0/input_0.npy              an input; bfloat16 is kept as its bits, in uint16
+samples/0/output_0.npy             what the float model makes of it
+samples/0/torch_0.npy              what torch makes of it with the graph that was compiled
+
+Format 1 had no outputs of the compiled graph and no traits of the outputs.
 """
 
 from __future__ import annotations
@@ -20,24 +24,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import NoReturn, TypeAlias, TypeVar
 
+from tosaic.budget import Budget
 from tosaic.errors import Invalid
 from tosaic.runtime.archive import MAX_FILES, unpack
 from tosaic.runtime.npy import Array, read_npy, write_npy
 
 #: Counts up when a reader of the version before could misread the file.
-FORMAT = 1
+FORMAT = 2
+OLD_FORMATS = (1,)
 MAX_SAMPLES = 4
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
 Kind = TypeVar("Kind")
 
 _DATE = (1980, 1, 1, 0, 0, 0)
+_ARRAYS = ("input", "output", "torch")
 _MODE = 0o100644 << 16
 _UNIX = 3
 _LEVEL = 6
 _NAME = re.compile(
     r"manifest\.json|delegates/\d{1,4}/(graph\.tosa|origins\.json|debug\.xml|summary\.json)"
-    r"|samples/[0-3]/(input|output)_\d{1,4}\.npy"
+    r"|samples/[0-3]/(input|output|torch)_\d{1,4}\.npy"
 )
 
 
@@ -64,11 +71,31 @@ class DelegateFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class Trait:
+    """What the compiled graph does before an output, which decides how closely the program must match torch there.
+
+    rounded    a float operator comes before it, whose last bits may differ
+    quantized  a quantize or dequantize comes before it
+    scale      the step of the grid that a dequantize gives the output, and
+    dtype      the type of its codes (int8, int16); empty if the output is on no such grid
+    """
+
+    rounded: bool = False
+    quantized: bool = False
+    scale: float | None = None
+    dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
-    """Inputs of the program, and the outputs of the float model for them."""
+    """Inputs of the program, with the outputs of the float model and of the compiled graph, both run by torch.
+
+    A model that was given already quantized has no float outputs, and a file of format 1 none of the compiled graph.
+    """
 
     inputs: tuple[Array, ...]
-    outputs: tuple[Array, ...]
+    outputs: tuple[Array, ...] = ()
+    torch: tuple[Array, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +110,7 @@ class Sidecar:
     outputs: tuple[Border, ...]
     delegates: tuple[DelegateFiles, ...] = ()
     samples: tuple[Sample, ...] = ()
+    traits: tuple[Trait, ...] = ()
 
     def check(self, pte: bytes) -> None:
         """Refuse a .pte that this file was not made with."""
@@ -120,6 +148,7 @@ def _list_files(sidecar: Sidecar) -> dict[str, bytes]:
     for i, sample in enumerate(sidecar.samples):
         files |= {f"samples/{i}/input_{j}.npy": write_npy(array) for j, array in enumerate(sample.inputs)}
         files |= {f"samples/{i}/output_{j}.npy": write_npy(array) for j, array in enumerate(sample.outputs)}
+        files |= {f"samples/{i}/torch_{j}.npy": write_npy(array) for j, array in enumerate(sample.torch)}
     return files
 
 
@@ -133,7 +162,8 @@ def _describe(sidecar: Sidecar) -> Json:
         "inputs": [asdict(border) for border in sidecar.inputs],
         "outputs": [asdict(border) for border in sidecar.outputs],
         "delegates": len(sidecar.delegates),
-        "samples": [[len(sample.inputs), len(sample.outputs)] for sample in sidecar.samples],
+        "samples": [[len(sample.inputs), len(sample.outputs), len(sample.torch)] for sample in sidecar.samples],
+        "traits": [asdict(trait) for trait in sidecar.traits],
     }
 
 
@@ -144,15 +174,20 @@ def _dump(value: Json) -> bytes:
         raise Invalid("a .tosaic file cannot hold this", why=f"it is no JSON ({error})") from None
 
 
-def read(data: bytes) -> Sidecar:
+def read(data: bytes, *, max_memory: int | None = None) -> Sidecar:
     """The content of a .tosaic file that nobody vouches for."""
+    budget = Budget(len(data), max_memory)
     files = unpack(data, _NAME, "the .tosaic file")
     manifest = _Object.of(_load(files, "manifest.json"), "manifest.json")
     version = manifest.get("format", int)
-    if version != FORMAT:
+    if version not in (FORMAT, *OLD_FORMATS):
         raise Invalid(
-            f"the .tosaic file has format {version}; this Tosaic reads format {FORMAT}", fix="compile the model again"
+            f"the .tosaic file has format {version}; this Tosaic reads formats up to {FORMAT}",
+            fix="compile the model again, or use the Tosaic that made the file",
         )
+    kinds = _ARRAYS if version == FORMAT else _ARRAYS[:2]
+    samples = manifest.get_list("samples")
+    traits = manifest.get_list("traits") if version == FORMAT else []
     sidecar = Sidecar(
         pte_sha256=manifest.get("pte_sha256", str),
         tosaic_version=manifest.get("tosaic_version", str),
@@ -161,7 +196,8 @@ def read(data: bytes) -> Sidecar:
         inputs=tuple(_read_border(item, "manifest.json inputs") for item in manifest.get_list("inputs")),
         outputs=tuple(_read_border(item, "manifest.json outputs") for item in manifest.get_list("outputs")),
         delegates=tuple(_read_delegate(files, i) for i in range(_limit(manifest.get("delegates", int)))),
-        samples=tuple(_read_sample(files, i, item) for i, item in enumerate(manifest.get_list("samples"))),
+        samples=tuple(_read_sample(files, i, item, kinds, budget) for i, item in enumerate(samples)),
+        traits=tuple(_read_trait(item, "manifest.json traits") for item in traits),
     )
     if files:
         _fail(sorted(files)[0], "the manifest does not know this file")
@@ -191,6 +227,10 @@ class _Object:
 
     def get_list(self, name: str) -> list[Json]:
         return _as_list(self.values.get(name), f"{self.where} {name}")
+
+    def get_flag(self, name: str) -> bool:
+        value = self.values.get(name)
+        return value if isinstance(value, bool) else _fail(self.where, f"its member `{name}` is not true or false")
 
     def get_number(self, name: str) -> float:
         value = self.values.get(name)
@@ -222,6 +262,14 @@ def _read_border(item: Json, where: str) -> Border:
         scale=None if border.values.get("scale") is None else border.get_number("scale"),
         zero_point=None if border.values.get("zero_point") is None else border.get("zero_point", int),
     )
+
+
+def _read_trait(item: Json, where: str) -> Trait:
+    trait = _Object.of(item, where)
+    scale = None if trait.values.get("scale") is None else trait.get_number("scale")
+    if scale is not None and not (math.isfinite(scale) and scale > 0):
+        _fail(where, f"its scale is {scale}")
+    return Trait(trait.get_flag("rounded"), trait.get_flag("quantized"), scale, trait.get("dtype", str))
 
 
 def _fail(where: str, why: str) -> NoReturn:
@@ -260,13 +308,17 @@ def _read_delegate(files: dict[str, bytes], index: int) -> DelegateFiles:
     )
 
 
-def _read_sample(files: dict[str, bytes], index: int, counts: Json) -> Sample:
-    sizes = _as_sizes(counts, "manifest.json samples")
-    if len(sizes) != 2:
-        _fail("manifest.json samples", "it is no pair of counts")
+def _read_sample(files: dict[str, bytes], index: int, item: Json, kinds: Sequence[str], budget: Budget) -> Sample:
+    counts = _as_sizes(item, "manifest.json samples")
+    if len(counts) != len(kinds):
+        _fail("manifest.json samples", f"it is no list of {len(kinds)} counts")
 
     def read_arrays(kind: str, count: int) -> tuple[Array, ...]:
-        names = [f"samples/{index}/{kind}_{i}.npy" for i in range(_limit(count))]
-        return tuple(read_npy(_take(files, name), f"`{name}` of the .tosaic file") for name in names)
+        arrays: list[Array] = []
+        for name in (f"samples/{index}/{kind}_{i}.npy" for i in range(_limit(count))):
+            data = _take(files, name)
+            budget.take(len(data), f"`{name}` of the .tosaic file")
+            arrays.append(read_npy(data, f"`{name}` of the .tosaic file"))
+        return tuple(arrays)
 
-    return Sample(read_arrays("input", sizes[0]), read_arrays("output", sizes[1]))
+    return Sample(*(read_arrays(kind, count) for kind, count in zip(kinds, counts, strict=True)))
