@@ -27,6 +27,7 @@ from tosaic.lower.pack import pack, sign
 from tosaic.lower.partition import Plan
 from tosaic.lower.reason import explain, log_reasons
 from tosaic.lower.source import QDQ, Source, overload
+from tosaic.lower.trait import find_traits
 from tosaic.memory import short_lived
 from tosaic.ops._registry import registry
 from tosaic.program import Program, describe
@@ -35,13 +36,21 @@ from tosaic.quantizer.quantizer import TosaQuantizer
 from tosaic.quantizer.ranges import watch
 from tosaic.quantizer.recipes import get_symmetric_quantization_config
 from tosaic.quiet import quiet
+from tosaic.runtime.npy import Array
+from tosaic.runtime.sidecar import MAX_SAMPLES, Sample
 from tosaic.targets import find
 from tosaic.tosa.compile_spec import TosaCompileSpec
 from tosaic.vgf.compile_spec import VgfCompileSpec
 
 IO_KINDS = ("float", "int8")
 LAYOUTS = ("nchw", "nhwc")
-MOST_SAMPLES = 4
+#: the types of tensors that a .tosaic file can hold
+_KEPT = frozenset(
+    (
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.bfloat16, torch.float16, torch.float32, torch.float64),
+    )
+)
 
 
 @dataclass
@@ -154,7 +163,7 @@ def compile(
         fix = "replace the operator that it names"
         with told("ExecuTorch cannot take what is left for the CPU", fix), short_lived():
             program = pack(source, built, signature, _backend(spec), spec.to_program(), metadata)
-    finished = Program.make(spec, built, signature, program, samples, stages.seconds, notes)
+    finished = Program.make(spec, built, signature, program, samples, find_traits(source), stages.seconds, notes)
     log_reasons(finished.reasons)
     return finished
 
@@ -213,11 +222,11 @@ def _front(
     delegate: bool,
     stages: Stages,
     notes: list[str],
-) -> tuple[ExportedProgram | GraphModule, list[Any]]:
-    """Export and quantise as far as the model is not that already; samples come with their float outputs."""
+) -> tuple[ExportedProgram | GraphModule, list[Sample]]:
+    """Export and quantise as far as the model is not that already; samples come with what torch makes of them."""
     if isinstance(model, GraphModule) and _is_quantised(model.graph):
         _check_signature(Source.of_module(model), inputs)
-        return model, []
+        return model, _keep([inputs], [], _run(model, [inputs]))
     with stages.stage("export"):
         program = model if isinstance(model, ExportedProgram) else export(model, inputs)
     refuse_dynamic(program)
@@ -229,29 +238,53 @@ def _front(
     if not quantized or not floats or "INT" not in spec.target.tosa_spec or _is_quantised(program.graph):
         if calibration is not None:
             notes.append("the calibration data were not used: nothing is quantised here")
-        return program, _run_float(program, [inputs]) if floats and not _is_quantised(program.graph) else []
+        results = _run(program.module(), [inputs])
+        return program, _keep([inputs], results if floats and not _is_quantised(program.graph) else [], results)
     other = find_other_float(program.graph)
     if other is not None and ("FP" in spec.target.tosa_spec or not delegate):
         notes.append(f"the model is {other} and only float32 is quantised: it stays in float; call model.float() first")
-        return program, _run_float(program, [inputs])
+        results = _run(program.module(), [inputs])
+        return program, _keep([inputs], results, results)
     with stages.stage("quantise"):
         if calibration is None:
             notes.append("no calibration data: ranges come from the example input alone; give samples as `calibration`")
             samples = [data.check(inputs, inputs, "the example input")]
         else:
             samples = data.read(calibration, inputs)
-        kept = _run_float(program, samples)
+        results = _run(program.module(), samples)
         module = _quantize(program, samples, quantizer, notes)
+        kept = _keep(samples, results, _run(module, samples))
     return module, kept
 
 
-def _run_float(program: ExportedProgram, samples: Sequence[Sequence[torch.Tensor]]) -> list[Any]:
-    """The first samples with the outputs of the float model; none in bfloat16 or complex, which are not kept."""
-    model = program.module()
+def _run(module: GraphModule, samples: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
+    """What torch makes of the samples that are kept; the module's buffers are left as they were."""
+    writes = any(n.op == "call_function" and mutates(n) for n in module.graph.nodes)
+    start = [(buffer, buffer.clone()) for buffer in module.buffers()] if writes else []
+    results: list[list[torch.Tensor]] = []
     with torch.no_grad(), told("the model does not run", "make model(*example_inputs) work first"):
-        kept = [(s, _reset(model, program)(*(x.clone() for x in s))) for s in samples[:MOST_SAMPLES]]
-    dtypes = [x.dtype for x in pytree.tree_leaves(kept) if isinstance(x, torch.Tensor)]
-    return [] if any(d is torch.bfloat16 or d.is_complex for d in dtypes) else kept
+        for sample in samples[:MAX_SAMPLES]:
+            leaves = pytree.tree_leaves(module(*(x.clone() for x in sample)))
+            results.append([x.clone() for x in leaves if isinstance(x, torch.Tensor)])
+            for buffer, value in start:
+                buffer.copy_(value)
+    return results
+
+
+def _keep(
+    samples: Sequence[Sequence[torch.Tensor]], floats: Sequence[list[torch.Tensor]], results: list[list[torch.Tensor]]
+) -> list[Sample]:
+    """Samples with the outputs of the float model, if there are any, and of the graph that is compiled."""
+    rows = list(zip(samples, floats or [()] * len(results), results, strict=False))
+    if not all(x.dtype in _KEPT for row in rows for part in row for x in part):
+        return []
+    return [Sample(*(tuple(map(_copy, part)) for part in row)) for row in rows]
+
+
+def _copy(tensor: torch.Tensor) -> Array:
+    """An array of its own; numpy has no bfloat16, so that is kept as its bits."""
+    plain = tensor.detach().clone(memory_format=torch.contiguous_format)
+    return (plain.view(torch.uint16) if plain.dtype is torch.bfloat16 else plain).numpy()
 
 
 def _is_quantised(graph: torch.fx.Graph) -> bool:

@@ -15,7 +15,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
-import torch.utils._pytree as pytree
 
 import tosaic
 from tosaic.calibration import as_tensor
@@ -50,7 +49,8 @@ class Program:
     memory: MemoryReport
     seconds: Mapping[str, float]
     warnings: tuple[str, ...]
-    samples: tuple[Any, ...]
+    samples: tuple[sidecar.Sample, ...]
+    traits: tuple[sidecar.Trait, ...]
     spec: ArmCompileSpec
 
     @staticmethod
@@ -59,7 +59,8 @@ class Program:
         built: Built,
         signature: Signature,
         program: Any,
-        samples: Sequence[Any],
+        samples: Sequence[sidecar.Sample],
+        traits: Sequence[sidecar.Trait],
         seconds: Mapping[str, float],
         notes: Sequence[str],
     ) -> Program:
@@ -79,6 +80,7 @@ class Program:
             dict(seconds),
             tuple(notes),
             tuple(samples),
+            tuple(traits),
             spec,
         )
 
@@ -105,27 +107,28 @@ class Program:
 
     def sidecar(self) -> bytes:
         """The bytes of the .tosaic file."""
-        return sidecar.write(
-            sidecar.Sidecar(
-                pte_sha256=hashlib.sha256(self.pte).hexdigest(),
-                tosaic_version=tosaic.__version__,
-                target=self.target.name,
-                options=self._options(),
-                inputs=self.inputs,
-                outputs=self.outputs,
-                delegates=tuple(
-                    sidecar.DelegateFiles(
-                        tosa=d.tosa,
-                        origins=tuple(_portable(o) for o in d.origins),
-                        debug_db=d.compiled.debug_db if d.compiled else "",
-                        summary=dict(d.compiled.summary) if d.compiled else {},
-                    )
-                    for d in self.delegates
-                ),
-                samples=tuple(
-                    sidecar.Sample(tuple(_arrays(inputs)), tuple(_arrays(outputs))) for inputs, outputs in self.samples
-                ),
-            )
+        return sidecar.write(self._describe())
+
+    def _describe(self) -> sidecar.Sidecar:
+        """The content of the .tosaic file."""
+        return sidecar.Sidecar(
+            pte_sha256=hashlib.sha256(self.pte).hexdigest(),
+            tosaic_version=tosaic.__version__,
+            target=self.target.name,
+            options=self._options(),
+            inputs=self.inputs,
+            outputs=self.outputs,
+            delegates=tuple(
+                sidecar.DelegateFiles(
+                    tosa=d.tosa,
+                    origins=tuple(_portable(o) for o in d.origins),
+                    debug_db=d.compiled.debug_db if d.compiled else "",
+                    summary=dict(d.compiled.summary) if d.compiled else {},
+                )
+                for d in self.delegates
+            ),
+            samples=self.samples,
+            traits=self.traits,
         )
 
     def _options(self) -> dict[str, str]:
@@ -144,16 +147,13 @@ class Program:
         _check_inputs(tensors, self.inputs)
         # numpy has no bfloat16 of its own: engines take its bits.
         arrays = [(t.view(torch.uint16) if t.dtype is torch.bfloat16 else t).numpy() for t in tensors]
-        outcome = engines.run(self.pte, arrays, engine=engine, sidecar=self._read_sidecar())
+        outcome = engines.run(self.pte, arrays, engine=engine, sidecar=self._describe())
         pairs = zip(outcome.outputs, self.outputs, strict=True)
         return [a.view(ml_dtypes.bfloat16) if b.dtype == "bfloat16" else a for a, b in pairs]
 
     def verify(self, *, rounds: int = ROUNDS) -> Verdict:
-        """Compare the NPU or the Vulkan device with the TOSA reference model, and with float on the samples."""
-        return verify(self.pte, self._read_sidecar(), rounds=rounds)
-
-    def _read_sidecar(self) -> sidecar.Sidecar:
-        return sidecar.read(self.sidecar())
+        """Compare the NPU or the Vulkan device with the TOSA reference model, and with torch on the samples."""
+        return verify(self.pte, self._describe(), rounds=rounds)
 
     def report(self) -> Report:
         """Everything about the program, as plain data with a versioned schema."""
@@ -226,11 +226,6 @@ def _check_inputs(tensors: Sequence[torch.Tensor], borders: Sequence[Border]) ->
                 fix=f"convert it to {b.dtype} with shape {list(b.shape)}"
                 + (" (channels last)" if b.layout == "nhwc" else ""),
             )
-
-
-def _arrays(value: Any) -> list[np.ndarray[Any, Any]]:
-    leaves = pytree.tree_leaves(value)
-    return [x.detach().numpy() for x in leaves if isinstance(x, torch.Tensor)]
 
 
 def _count_kernels(plan: Any) -> dict[str, int]:

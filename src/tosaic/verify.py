@@ -1,7 +1,8 @@
-"""Proof: what the NPU or the Vulkan device computes is what TOSA means, and how far both are from float.
+"""Proof: what the NPU or the Vulkan device computes is what TOSA means, and what torch computes.
 
-Integers must be equal bit for bit, and so must floats that are only converted from or to integers. Other floats may be
-off by a little: TOSA does not say in which order a sum is made.
+Against TOSA, integers must be equal bit for bit, and so must floats that are only converted from or to integers. Other
+floats may be off by a little: TOSA does not say in which order a sum is made. That TOSA is what the model means is seen
+on the samples: there the whole program is compared with the graph that was compiled, run by torch.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from tosaic.budget import Budget
 from tosaic.errors import Invalid
-from tosaic.runtime.engine import VGF_BACKEND, references
+from tosaic.runtime.engine import TOSA_BACKEND, VGF_BACKEND, references
 from tosaic.runtime.host import BACKEND as NPU_BACKEND
 from tosaic.runtime.host import Executor, Method, Npu, find_fast_scratch
 from tosaic.runtime.npy import Array
@@ -28,15 +30,13 @@ from tosaic.tosa.encode import decode
 from tosaic.tosa.flatbuffer import read as read_tosa
 from tosaic.tosa.ir import DType, Graph
 from tosaic.verify_locate import locate
+from tosaic.verify_torch import Match, allow, as_real, check_samples, decode_real, find_sqnr, judge, measure_gap
 
 SCHEMA = "tosaic-verify/1"
 #: full-range random inputs per delegate, beside the samples
 ROUNDS = 2
 #: the range of random floats
 _FLOATS = 4.0
-#: how far float32 may be off, as a part of the largest magnitude, and 16-bit floats in steps at that magnitude
-_SHARE, _STEPS = 1e-5, 16
-_FRACTION_BITS = {DType.F16: 10, DType.BF16: 7}
 #: what only moves or converts floats, or computes them with one constant in one rounding
 _CONVERSIONS = frozenset({"ADD", "CAST", "CLAMP", "GATHER", "MUL", "SUB"}) | frozenset(
     {"CONCAT", "CONST", "IDENTITY", "PAD", "RESHAPE", "REVERSE", "SLICE", "TILE", "TRANSPOSE"}
@@ -58,7 +58,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was compared, what differed, what could not be checked, and the distance from float in dB per output."""
+    """What was compared, what differed, what could not be checked, and the distance from float in dB per output.
+
+    `torch` says for every output how the program compares with the graph that was compiled, run by torch.
+    """
 
     compared: int
     differences: tuple[Difference, ...]
@@ -67,22 +70,26 @@ class Verdict:
     #: where the delegates ran, and whether all that they gave had to be equal bit for bit
     engine: str = "npu"
     exact: bool = True
+    torch: tuple[Match, ...] = ()
 
     @property
     def ok(self) -> bool:
-        return not self.differences
+        return not self.differences and all(match.ok for match in self.torch)
 
     def to_json(self) -> dict[str, Any]:
         # JSON has no infinity: without any noise there is no figure, and none for a number that became none.
         sqnr = [figure if math.isfinite(figure) else None for figure in self.sqnr]
         largest = [d.largest if math.isfinite(d.largest) else None for d in self.differences]
         wrong = [asdict(d) | {"largest": n} for d, n in zip(self.differences, largest, strict=True)]
-        return {"schema": SCHEMA, "ok": self.ok, **asdict(self), "sqnr": sqnr, "differences": wrong}
+        torch = [match.to_json() for match in self.torch]
+        return {"schema": SCHEMA, "ok": self.ok, **asdict(self), "sqnr": sqnr, "differences": wrong, "torch": torch}
 
     def __str__(self) -> str:
         where = "" if self.engine == "npu" else f" on {self.engine.capitalize()}"
         how = "bit for bit" if self.exact else "integers bit for bit, floats by their tolerance"
         lines = [f"{self.compared} delegate runs{where} compared with the TOSA reference model, {how}"]
+        if self.engine == "tosa":
+            lines = ["delegates run by the TOSA reference model"]
         for d in self.differences:
             lines.append(
                 f"DIFFERENT: delegate {d.delegate}, output {d.output}, {d.inputs} inputs: {d.count} of {d.size} "
@@ -91,7 +98,10 @@ class Verdict:
             if d.first:
                 lines.append("  first at " + ", ".join(f"{k} {v}" for k, v in d.first.items() if v))
         lines += [f"not checked: {s}" for s in self.skipped]
-        lines += [f"output {i}: {s:.1f} dB from float (SQNR over the samples)" for i, s in enumerate(self.sqnr)]
+        lines += map(str, self.torch)
+        graphs = {m.output: f"; torch's quantized graph {m.torch_sqnr:.1f} dB" for m in self.torch if m.is_measured}
+        for i, figure in enumerate(self.sqnr):
+            lines.append(f"output {i}: {figure:.1f} dB from float (SQNR over the samples){graphs.get(i, '')}")
         lines.append("equal" if self.ok else "NOT equal")
         return "\n".join(lines)
 
@@ -145,20 +155,16 @@ def is_exact(graph: Graph) -> bool:
 def measure(got: Array, want: Array, dtype: DType, exact: bool) -> tuple[npt.NDArray[np.float64], float]:
     """How far each number is off, and how far it may be."""
     a, b = (decode(array, dtype).reshape(-1).astype(np.float64) for array in (got, want))
-    with np.errstate(invalid="ignore"):
-        gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-    # Not a number on one side only, or infinity against a number.
-    gap = np.where(np.isnan(gap), np.inf, gap)
+    gap = measure_gap(a, b)
     if exact or not dtype.is_float:
         return gap, 0.0
-    largest = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
-    if dtype is DType.F32:
-        return gap, _SHARE * max(1.0, largest)
-    return gap, _STEPS * 2.0 ** (math.frexp(largest)[1] - 1 - _FRACTION_BITS[dtype]) if largest else 0.0
+    return gap, allow(float(np.abs(b[np.isfinite(b)]).max(initial=0.0)), dtype.torch_name)
 
 
-def verify(pte: bytes, sidecar: Sidecar | None, *, rounds: int = ROUNDS, seed: int = 0) -> Verdict:
-    """Compare every delegate of a .pte with its TOSA, on random and on sample inputs."""
+def verify(
+    pte: bytes, sidecar: Sidecar | None, *, rounds: int = ROUNDS, seed: int = 0, max_memory: int | None = None
+) -> Verdict:
+    """Compare every delegate of a .pte with its TOSA, on random and on sample inputs, and the samples with torch."""
     if sidecar is None:
         raise Invalid(
             "there is no .tosaic file to compare with",
@@ -166,12 +172,33 @@ def verify(pte: bytes, sidecar: Sidecar | None, *, rounds: int = ROUNDS, seed: i
             fix="compile again without `with_sidecar=False`, and keep both files together",
         )
     sidecar.check(pte)
+    check_samples(sidecar)
     program = read(pte)
     plan = program.find("forward")
+    Budget(len(pte), max_memory).take(sum(plan.planned_sizes), "the memory plan of the program")
     engine, backend = _choose(plan)
-    compare = _Compare(_open(engine), references(plan, sidecar)[backend], plan, sidecar)
+    truth = references(plan, sidecar)[backend]
+    compare = None if engine == "tosa" else _Compare(_open(engine), truth, plan, sidecar)
     skipped = [] if plan.delegates else ["the NPU: nothing of the program runs on it"]
-    generator = np.random.default_rng(seed)
+    if compare is not None:
+        skipped += _run_random(program, plan, compare, rounds, np.random.default_rng(seed))
+    results: list[list[Array]] = []
+    for number, sample in enumerate(sidecar.samples):
+        if compare is not None:
+            compare.label = f"sample {number}"
+        # Anew each time: a program may write to its buffers.
+        method = Method(program, executors={backend: compare or truth})
+        results.append(method.run(_as_called(sample.inputs, sidecar)))
+    skipped += _list_missing(sidecar)
+    matches = judge(results, sidecar) if results and all(sample.torch for sample in sidecar.samples) else ()
+    differences = () if compare is None else tuple(compare.differences)
+    compared, exact = (0, False) if compare is None else (compare.compared, all(compare.exact))
+    return Verdict(compared, differences, tuple(skipped), _sqnr(results, sidecar), engine, exact, matches)
+
+
+def _run_random(program: Pte, plan: Plan, compare: _Compare, rounds: int, generator: np.random.Generator) -> list[str]:
+    """Run every delegate on random inputs; gives what could not be compared."""
+    skipped: list[str] = []
     for round_ in range(rounds):
         compare.label = f"random {round_}"
         for call in _delegate_calls(plan):
@@ -179,15 +206,19 @@ def verify(pte: bytes, sidecar: Sidecar | None, *, rounds: int = ROUNDS, seed: i
                 _feed(program, plan, call, compare, generator)
             except Undefined as error:
                 skipped.append(f"delegate {call.delegate} on {compare.label} inputs: {error.what} ({error.why})")
-    results: list[list[Array]] = []
-    for number, sample in enumerate(sidecar.samples):
-        compare.label = f"sample {number}"
-        # Anew each time: a program may write to its buffers.
-        results.append(Method(program, executors={backend: compare}).run(_as_called(sample.inputs, sidecar)))
+    return skipped
+
+
+def _list_missing(sidecar: Sidecar) -> list[str]:
+    """The checks that the .tosaic file has no data for."""
     if not sidecar.samples:
-        skipped.append("the distance from float: the .tosaic file holds no samples")
-    differences, sqnr = tuple(compare.differences), _sqnr(results, sidecar)
-    return Verdict(compare.compared, differences, tuple(skipped), sqnr, engine, all(compare.exact))
+        return ["the distance from torch and from float: the .tosaic file holds no samples"]
+    missing: list[str] = []
+    if not all(sample.torch for sample in sidecar.samples):
+        missing.append("the distance from torch: the .tosaic file is of an older format; compile the model again")
+    elif any(trait.quantized for trait in sidecar.traits) and not all(sample.outputs for sample in sidecar.samples):
+        missing.append("the distance from float: the model was given already quantized")
+    return missing
 
 
 def _choose(plan: Plan) -> tuple[str, str]:
@@ -197,10 +228,12 @@ def _choose(plan: Plan) -> tuple[str, str]:
         return "npu", NPU_BACKEND
     if backends == {VGF_BACKEND}:
         return "vulkan", VGF_BACKEND
+    if backends == {TOSA_BACKEND}:
+        return "tosa", TOSA_BACKEND
     raise Invalid(
         f"the program has delegates for {', '.join(sorted(backends))}",
-        why="what can be compared with TOSA is the simulated NPU or a Vulkan device",
-        fix="compile for an Ethos-U or for VGF, or compare the outputs of `tosaic run` with two engines",
+        why="what can be checked runs on one of: the simulated NPU, a Vulkan device, the TOSA reference model",
+        fix="compile for one target, or compare the outputs of `tosaic run` with two engines",
     )
 
 
@@ -257,24 +290,12 @@ def _as_called(arrays: Sequence[Array], sidecar: Sidecar) -> list[Array]:
     return out
 
 
-def _as_float(array: Array, position: int, sidecar: Sidecar) -> npt.NDArray[np.float64]:
-    border = sidecar.outputs[position]
-    value = array.astype(np.float64)
-    if border.scale is not None and border.zero_point is not None:
-        value = (value - border.zero_point) * border.scale
-    return value.transpose(0, 3, 1, 2) if border.layout == "nhwc" and value.ndim == 4 else value
-
-
 def _sqnr(results: Sequence[list[Array]], sidecar: Sidecar) -> tuple[float, ...]:
-    """Signal to quantisation noise of every float output, over all samples."""
-    if not results:
+    """Signal to quantisation noise of every output, over all samples."""
+    if not results or not all(sample.outputs for sample in sidecar.samples):
         return ()
     figures: list[float] = []
-    for position in range(len(results[0])):
-        signal = noise = 0.0
-        for got, sample in zip(results, sidecar.samples, strict=True):
-            want = sample.outputs[position].astype(np.float64)
-            signal += float(np.square(want).sum())
-            noise += float(np.square(_as_float(got[position], position, sidecar) - want).sum())
-        figures.append(float("inf") if noise == 0 else 10.0 * float(np.log10(max(signal, 1e-300) / noise)))
+    for i, border in enumerate(sidecar.outputs):
+        floats = [decode_real(sample.outputs[i], border.dtype) for sample in sidecar.samples]
+        figures.append(find_sqnr([as_real(result[i], border) for result in results], floats))
     return tuple(figures)

@@ -27,7 +27,7 @@ app = typer.Typer(
 )
 app.command("compile", short_help="Compile a model for a target.")(compile_model)
 app.command("run", short_help="Run a .pte on this machine.")(run_file)
-app.command("verify", short_help="Compare the NPU with TOSA, bit for bit.")(verify_file)
+app.command("verify", short_help="Compare the NPU with TOSA, bit for bit, and with torch.")(verify_file)
 app.command("inspect", short_help="Show what is in a compiled file.")(show_file)
 app.command("ops", short_help="List operators and their limits.")(show_ops)
 app.command("targets", short_help="List what can be compiled for.")(show_targets)
