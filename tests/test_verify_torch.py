@@ -272,7 +272,7 @@ class Cast(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = x.to(torch.int32)
-        return y.to(torch.float32) * 0.5 if self.back else y
+        return y.to(torch.float32) * 0.5 if self.back else y + 1
 
 
 @pytest.fixture
