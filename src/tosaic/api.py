@@ -225,6 +225,7 @@ def _front(
 ) -> tuple[ExportedProgram | GraphModule, list[Sample]]:
     """Export and quantise as far as the model is not that already; samples come with what torch makes of them."""
     if isinstance(model, GraphModule) and _is_quantised(model.graph):
+        refuse_dynamic(model)
         _check_signature(Source.of_module(model), inputs)
         return model, _keep([inputs], [], _run(model, [inputs]))
     with stages.stage("export"):

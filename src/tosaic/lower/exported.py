@@ -70,7 +70,8 @@ def told(what: str, fix: str) -> Generator[None]:
         raise Invalid(what, where=find_line(error), why=first_line(error), fix=fix) from error
 
 
-def refuse_dynamic(program: ExportedProgram) -> None:
+def refuse_dynamic(program: ExportedProgram | GraphModule) -> None:
+    """Refuse a graph with shapes that are not fixed."""
     node = next((n for n in program.graph.nodes if _list_dynamic(n)), None)
     if node is None:
         return

@@ -13,6 +13,7 @@ import torch
 from torch.fx import Node
 
 from tosaic.errors import Unsupported
+from tosaic.lower.dynamic import find_dynamic
 from tosaic.lower.internal import contained
 from tosaic.lower.program import Foreign, Walk, is_pending
 from tosaic.lower.real import can_be_real
@@ -60,6 +61,9 @@ def partition(
         reason = check(node) if check is not None and node not in out else None
         if reason is not None:
             out[node] = Unsupported(reason, "change the partitioner's additional_checks")
+        dynamic = find_dynamic(node) if node not in out else None
+        if dynamic is not None:
+            out[node] = dynamic
     while True:
         walk = _try(source, target, out)
         if _escapes(source, walk, out):
