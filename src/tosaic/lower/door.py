@@ -22,6 +22,7 @@ from tosaic.common.arm_compile_spec import ArmCompileSpec
 from tosaic.errors import Invalid, Unsupported
 from tosaic.lower.delegate import Built, build, build_region, dump
 from tosaic.lower.exported import spare_traces
+from tosaic.lower.order import find_orders, refuse_expanded
 from tosaic.lower.partition import Check, Plan, Region
 from tosaic.lower.reason import Reason, log_reasons
 from tosaic.lower.source import ASSERTIONS, Constants, Source, overload, torch_op
@@ -48,7 +49,9 @@ class TosaicPartitioner(Partitioner):
         if ep.dialect == "EDGE":
             return [], None
         if self._asked[0] is not ep:
+            refuse_expanded(ep)
             source = Source.of_program(ep)
+            source.orders = find_orders(ep.graph)
             self._asked = ep, _all_delegated(source, self._build(source, ep).plan)
             if not self._waiting:
                 self.reasons = ()
@@ -65,6 +68,7 @@ class TosaicPartitioner(Partitioner):
         importlib.import_module("executorch.kernels.quantized")
         constants = self._take_constants(exported_program)
         source = Source.of_program(exported_program, constants)
+        source.orders = find_orders(exported_program.graph)
         built = self._build(source, exported_program)
         tags: dict[str, DelegationSpec] = {}
         for index, region in enumerate(built.plan.regions):
@@ -135,6 +139,7 @@ def ensure_resolves(backend: type[BackendDetails]) -> None:
 def preprocess(program: ExportedProgram, spec: ArmCompileSpec) -> PreprocessResult:
     """Compile one delegate (from the cache, since the partitioner has tried it already)."""
     source = Source.of_program(program)
+    source.orders = find_orders(program.graph)
     outputs = list(source.output().all_input_nodes)
     region = Region(tuple(source.calls()), tuple(source.inputs), tuple(outputs))
     try:

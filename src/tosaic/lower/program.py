@@ -11,6 +11,7 @@ import torch
 from torch.fx import Node
 
 from tosaic.errors import FloatInput, Invalid, Unsupported
+from tosaic.lower.dynamic import has_fixed_shape
 from tosaic.lower.lowering import NHWC, Lowering
 from tosaic.lower.real import can_be_real, convert_all, is_real, is_small, narrow, to_real, widen
 from tosaic.lower.source import DTYPES, FILLS, QDQ, QUANTIZE, Source, bind, fill, overload, torch_op
@@ -60,18 +61,26 @@ class Walk:
         if isinstance(fake, (tuple, list)):
             self.results[node] = Foreign("several tensors")
         else:
-            self.results[node] = self._input(fake, node in self.nhwc)
+            self.results[node] = self._input(fake, self._permutation(node))
         return self.results[node]
 
-    def _input(self, fake: Any, nhwc: bool) -> Result:
+    def _permutation(self, node: Node) -> tuple[int, ...] | None:
+        """What turns a border as it lies in memory into torch's tensor; None if nothing has to be done."""
+        order = self.source.orders.get(node)
+        return NHWC if node in self.nhwc else None if order is None else inverse(order)
+
+    def _input(self, fake: Any, permutation: tuple[int, ...] | None) -> Result:
         if not isinstance(fake, torch.Tensor):
             return Foreign(type(fake).__name__)
         if fake.dtype not in DTYPES:
             return Foreign(str(fake.dtype).removeprefix("torch."))
+        # Asking a size that can vary for its number would fix it.
+        if not has_fixed_shape(fake):
+            return Foreign("of a shape that can vary")
         if 0 in fake.shape or fake.dim() > MOST_DIMENSIONS:
             return Foreign(f"of shape {list(fake.shape)}")
         shape = tuple(int(d) for d in fake.shape)
-        perm = NHWC if nhwc else tuple(range(len(shape)))
+        perm = permutation or tuple(range(len(shape)))
         value = self.lo.b.input(Type(DTYPES[fake.dtype], tuple(shape[i] for i in inverse(perm))))
         return Tensor(shape, value.dtype, value, perm=perm)
 
@@ -268,7 +277,8 @@ class Walk:
                 result = to_real(self.lo, result)
             if not isinstance(result, Tensor) or is_pending(result):
                 raise Unsupported("its result exists only inside the NPU", "quantise it")
-            values.append(self.lo.arrange(result, NHWC) if node in self.nhwc else self.lo.emit(result))
+            perm = self._permutation(node)
+            values.append(self.lo.emit(result) if perm is None else self.lo.arrange(result, perm))
         return self.lo.b.finish(values)
 
 

@@ -47,6 +47,9 @@ FILLS = frozenset(
 #: the tensors of a program by their names
 Constants: TypeAlias = Mapping[str, torch.Tensor]
 
+#: how values lie in memory: their dimensions from outer to inner
+Orders: TypeAlias = dict[Node, tuple[int, ...]]
+
 _WRITE = OutputKind.BUFFER_MUTATION
 
 #: they hold by construction once shapes and dtypes are fixed
@@ -99,6 +102,7 @@ class Source:
     states    the buffers that the program writes to: what they start with, and the node whose result is written
     returned  what the model gives back, without what is written to its buffers
     modules   the graphs that a `torch.cond` and its like choose from
+    orders    how values lie in memory at the borders of a delegate, where not in the order of their dimensions
     """
 
     graph: torch.fx.Graph
@@ -107,6 +111,7 @@ class Source:
     states: dict[Node, tuple[torch.Tensor, Node]] = field(default_factory=dict)
     returned: Any = None
     modules: dict[Node, torch.nn.Module] = field(default_factory=dict)
+    orders: Orders = field(default_factory=dict)
     invented: bool = False
     _types: dict[Node, Any] = field(default_factory=dict)
 
