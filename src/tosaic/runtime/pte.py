@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from tosaic.budget import Budget
 from tosaic.errors import Invalid
 from tosaic.runtime.pte_schema import DTYPES, IDENTIFIER, Row, open_program
 
@@ -175,13 +176,14 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Pte:
-    """A program. `named_data` are the blobs that delegates look up by key."""
+    """A program. `named_data` are the blobs that delegates look up by key; `taken` is the memory that reading took."""
 
     version: int
     size: int
     plans: tuple[Plan, ...]
     segments: tuple[Segment, ...]
     named_data: Mapping[str, bytes]
+    taken: int = 0
 
     def find(self, name: str = "forward") -> Plan:
         """The method of that name."""
@@ -199,17 +201,20 @@ class Pte:
 _ITEM_SIZES = dict(DTYPES.values())
 
 
-def read(data: bytes) -> Pte:
+def read(data: bytes, *, max_memory: int | None = None) -> Pte:
     """The program in a .pte file, in which every offset, index and size is checked."""
+    budget = Budget(len(data), max_memory)
     program_size, base, end = _read_header(data)
-    root = open_program(data[:program_size])
+    budget.take(program_size if program_size < len(data) else 0, "the program")
+    root = open_program(data[:program_size], budget)
     segments = _read_segments(root, base, end)
-    file = _File(data, root, segments)
+    file = _File(data, root, segments, budget)
     plans = tuple(_read_plan(row, file) for row in root.get_rows("execution_plan", "ExecutionPlan"))
     names = [plan.name for plan in plans]
     if len(set(names)) != len(names):
         raise root.fail("has two methods of the same name")
-    return Pte(root.get_int("version", "<I"), len(data), plans, segments, file.read_named(root))
+    version, named = root.get_int("version", "<I"), file.read_named(root)
+    return Pte(version, len(data), plans, segments, named, budget.limit - budget.left)
 
 
 def _read_header(data: bytes) -> tuple[int, int, int]:
@@ -251,8 +256,8 @@ def _read_segments(root: Row, base: int, end: int) -> tuple[Segment, ...]:
 class _File:
     """The data that tables refer to by number."""
 
-    def __init__(self, data: bytes, root: Row, segments: tuple[Segment, ...]) -> None:
-        self.view, self.segments = memoryview(data), segments
+    def __init__(self, data: bytes, root: Row, segments: tuple[Segment, ...], budget: Budget) -> None:
+        self.view, self.segments, self._budget = memoryview(data), segments, budget
         self._inline = [
             row.get_bytes("data") for row in root.get_rows("backend_delegate_data", "BackendDelegateInlineData")
         ]
@@ -282,7 +287,11 @@ class _File:
         return self.segments[index]
 
     def _copy(self, start: int, size: int) -> bytes:
-        return self._blobs.setdefault((start, size), bytes(self.view[start : start + size]))
+        found = self._blobs.get((start, size))
+        if found is None:
+            self._budget.take(size, "a blob of the .pte file")
+            found = self._blobs[start, size] = bytes(self.view[start : start + size])
+        return found
 
     def read_named(self, root: Row) -> dict[str, bytes]:
         named: dict[str, bytes] = {}
@@ -428,6 +437,7 @@ def _read_delegate(row: Row, file: _File) -> Delegate:
     specs: list[tuple[str, bytes]] = []
     for spec in row.get_rows("compile_specs", "CompileSpec"):
         start, size = spec.get_bytes("value")
+        row.buffer.budget.take(size, "a compile spec")
         specs.append((spec.get_text("key"), bytes(file.view[start : start + size])))
     return Delegate(row.get_text("id"), blob, location, offset, tuple(specs))
 

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from tosaic.budget import Budget
 from tosaic.errors import Invalid
 from tosaic.tosa.table import Buffer
 
@@ -176,6 +177,8 @@ class Row:
 
     def get_text(self, field: str) -> str:
         start, size = self.get_bytes(field)
+        # The bytes, and a text with up to four bytes per character.
+        self.buffer.budget.take(5 * size, self._label(field))
         try:
             return self.buffer.data[start : start + size].decode("utf-8")
         except UnicodeDecodeError:
@@ -188,10 +191,12 @@ class Row:
     def get_numbers(self, field: str, form: str) -> tuple[int, ...]:
         """A vector of whole numbers, each as the letter of `struct` says."""
         start, count = self._vector(field, struct.calcsize(f"<{form}"))
+        self.buffer.make(self._label(field), numbers=count)
         return struct.unpack_from(f"<{count}{form}", self.buffer.data, start)
 
     def get_floats(self, field: str) -> tuple[float, ...]:
         start, count = self._vector(field, 8)
+        self.buffer.make(self._label(field), numbers=count)
         return struct.unpack_from(f"<{count}d", self.buffer.data, start)
 
     def get_row(self, field: str, kind: str) -> Row | None:
@@ -200,6 +205,8 @@ class Row:
 
     def get_rows(self, field: str, kind: str) -> list[Row]:
         start, count = self._vector(field, 4)
+        # What is read out of a table is about as large again.
+        self.buffer.make(self._label(field), objects=2 * count)
         places = range(start, start + 4 * count, 4)
         return [Row(self.buffer, self.buffer.follow(at, kind), kind, f"{kind} {i}") for i, at in enumerate(places)]
 
@@ -239,9 +246,9 @@ class Row:
         return f"{self.what}.{field}"
 
 
-def open_program(data: bytes) -> Row:
+def open_program(data: bytes, budget: Budget) -> Row:
     """The root table of a .pte file's flatbuffer."""
-    buffer = PteBuffer(data)
+    buffer = PteBuffer(data, budget)
     buffer.need(0, 8, "the header")
     if data[4:8] != IDENTIFIER:
         raise Invalid("not a .pte file: the identifier ET12 is missing at offset 4", why=f"it has {data[4:8]!r} there")

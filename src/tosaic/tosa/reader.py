@@ -10,7 +10,7 @@ import numpy as np
 from tosaic.errors import Invalid
 from tosaic.tosa import binding
 from tosaic.tosa.encode import count_bytes, decode, from_bytes
-from tosaic.tosa.ir import Array, Attr, DType, Graph, Op, Type, Value
+from tosaic.tosa.ir import NUMPY, Array, Attr, DType, Graph, Op, Type, Value
 from tosaic.tosa.signature import SIGNATURES, Field
 from tosaic.tosa.table import Buffer, Table
 
@@ -23,6 +23,8 @@ _ENUMS = {
     Field.RESIZE: {entry.value: name for name, entry in binding.RESIZE_MODES.items() if name != "UNKNOWN"},
 }
 _MAX_NESTING = 64
+#: What TOSA's largest level allows; a product of thousands of sizes would take minutes.
+_MAX_RANK = 32
 
 
 def read(data: bytes) -> Graph:
@@ -181,6 +183,10 @@ def _read_type(table: Table, name: str) -> Type:
     if code not in _DTYPES:
         raise Invalid(f"tensor {name!r} of the .tosa file has type {code}, which TOSA 1.0 has not")
     shape = table.get_ints(1, f"shape of {name!r}")
+    if len(shape) > _MAX_RANK:
+        raise Invalid(
+            f"tensor {name!r} of the .tosa file has {len(shape)} dimensions; at most {_MAX_RANK} are possible"
+        )
     if table.get(5, "<B") or min(shape, default=1) < 1:
         raise Invalid(f"tensor {name!r} of the .tosa file has no fixed shape: {list(shape)}")
     # Slots 7 to 13 are data outside the file's tables and block scaling: neither is in TOSA 1.0.
@@ -195,6 +201,7 @@ def _read_data(table: Table, slot: int, type: Type, name: str) -> Array | None:
         return None
     if raw.size != count_bytes(type.size, type.dtype):
         raise Invalid(f"data of {name!r} in the .tosa file has {raw.size} bytes, which is wrong for {type}")
+    table.buffer.budget.take(type.size * np.dtype(NUMPY[type.dtype]).itemsize, f"data of {name!r}")
     if type.dtype is DType.BOOL and bool((raw > 1).any()):
         raise Invalid(f"data of {name!r} in the .tosa file has a bool that is neither 0 nor 1")
     return from_bytes(raw, type.shape, type.dtype)

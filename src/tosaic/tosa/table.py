@@ -7,14 +7,22 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
+from tosaic.budget import Budget
 from tosaic.errors import Invalid
+
+#: What Python takes for a table or a text, and for a number, in bytes.
+_OBJECT, _NUMBER = 512, 40
 
 
 class Buffer:
-    """The bytes of an untrusted file, and a budget that ends files whose tables point at each other."""
+    """The bytes of an untrusted file, and a bound that ends files whose tables point at each other.
 
-    def __init__(self, data: bytes) -> None:
+    What is made of the tables is counted in `budget`: a vector of offsets may name one table a million times.
+    """
+
+    def __init__(self, data: bytes, budget: Budget | None = None) -> None:
         self.data = data
+        self.budget = budget or Budget(len(data))
         # Each byte is visited about once in an honest file; shared tables would multiply without a bound.
         self._budget = 4 * len(data) + 4096
 
@@ -25,6 +33,10 @@ class Buffer:
         self._budget -= amount
         if self._budget < 0:
             raise self.fail("tables are shared far too often", at)
+
+    def make(self, what: str, *, objects: int = 0, numbers: int = 0) -> None:
+        """Count the memory of tables, texts and numbers that are about to be made."""
+        self.budget.take(objects * _OBJECT + numbers * _NUMBER, what)
 
     def need(self, at: int, size: int, what: str) -> None:
         if at < 0 or at + size > len(self.data):
@@ -95,6 +107,7 @@ class Table:
 
     def get_ints(self, slot: int, what: str) -> tuple[int, ...]:
         start, count = self.get_vector(slot, 4, what)
+        self.buffer.make(what, numbers=count)
         return struct.unpack_from(f"<{count}i", self.buffer.data, start)
 
     def get_text(self, slot: int, what: str) -> str:
@@ -104,6 +117,7 @@ class Table:
     def get_texts(self, slot: int, what: str) -> list[str]:
         texts: list[str] = []
         start, count = self.get_vector(slot, 4, what)
+        self.buffer.make(what, objects=count)
         for i in range(count):
             at = self.buffer.follow(start + 4 * i, what)
             size = self.buffer.read("<I", at, what)
@@ -114,9 +128,12 @@ class Table:
 
     def get_tables(self, slot: int, what: str) -> list[Table]:
         start, count = self.get_vector(slot, 4, what)
+        self.buffer.make(what, objects=count)
         return [Table(self.buffer, self.buffer.follow(start + 4 * i, what), f"{what} {i}") for i in range(count)]
 
     def _decode(self, start: int, count: int, what: str) -> str:
+        # The bytes, and a text with up to four bytes per character.
+        self.buffer.budget.take(5 * count, what)
         raw = self.buffer.data[start : start + count]
         try:
             text = raw.decode("utf-8")

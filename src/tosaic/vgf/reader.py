@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from tosaic.budget import Budget
 from tosaic.errors import Invalid
 from tosaic.tosa.table import Buffer, Table
 
@@ -19,6 +20,8 @@ MAGIC = b"VGF1"
 HEADER_SIZE = 128
 #: The file version that the runtime of ExecuTorch 1.4 reads: equal major, minor at most this one.
 VERSION = (0, 4)
+#: More dimensions than any device takes; a product of thousands of sizes would take minutes.
+MAX_RANK = 32
 
 Category: TypeAlias = Literal["input", "output", "intermediate", "constant"]
 ModuleKind: TypeAlias = Literal["compute", "graph"]
@@ -69,6 +72,11 @@ class Resource:
     vk_format: int
     vk_descriptor_type: int
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the tensor, one per element where the format has no name here."""
+        return FORMATS.get(self.vk_format, ("", 1))[1] * max(0, math.prod(self.shape))
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -111,8 +119,9 @@ class Vgf:
 class _VgfBuffer(Buffer):
     """One section as a flatbuffer; offsets in errors are those of the file."""
 
-    def __init__(self, data: bytes, start: int, size: int) -> None:
-        super().__init__(data[start : start + size])
+    def __init__(self, data: bytes, start: int, size: int, budget: Budget) -> None:
+        budget.take(size, "a section of the .vgf file")
+        super().__init__(data[start : start + size], budget)
         self._start = start
 
     def fail(self, what: str, at: int) -> Invalid:
@@ -146,9 +155,10 @@ def read(data: bytes) -> Vgf:
         if start < HEADER_SIZE or start + size > len(data):
             raise _damage(f"the section of {name} ({size} bytes from {start}) reaches outside the file", 16 + 16 * i)
         places[name] = (start, size)
-    modules = _read_modules(_VgfBuffer(data, *places["modules"]).open("the modules"))
-    resources = _read_resources(_VgfBuffer(data, *places["resources"]).open("the resources"))
-    sequence = _VgfBuffer(data, *places["sequence"]).open("the sequence")
+    budget = Budget(len(data))
+    modules = _read_modules(_VgfBuffer(data, *places["modules"], budget).open("the modules"))
+    resources = _read_resources(_VgfBuffer(data, *places["resources"], budget).open("the resources"))
+    sequence = _VgfBuffer(data, *places["sequence"], budget).open("the sequence")
     constants = _read_constants(data, *places["constants"], resources)
     segments = tuple(
         _read_segment(t, len(modules), len(resources), len(constants)) for t in sequence.get_tables(0, "segment")
@@ -168,6 +178,7 @@ def _read_modules(root: Table) -> tuple[Module, ...]:
         spirv = b""
         if code is not None:
             start, count = code.get_vector(0, 4, "SPIR-V words")
+            table.buffer.budget.take(4 * count, "SPIR-V words")
             spirv = table.buffer.data[start : start + 4 * count]
             if spirv and struct.unpack_from("<I", spirv)[0] != _SPIRV_MAGIC:
                 raise table.buffer.fail(f"the code of {table.what} is no SPIR-V", start)
@@ -199,11 +210,14 @@ def _read_resources(root: Table) -> tuple[Resource, ...]:
 
 def _read_longs(table: Table, slot: int) -> tuple[int, ...]:
     start, count = table.get_vector(slot, 8, "sizes")
+    if count > MAX_RANK:
+        raise table.buffer.fail(f"{table.what} has {count} dimensions; at most {MAX_RANK} are possible", table.at)
     return struct.unpack_from(f"<{count}q", table.buffer.data, start)
 
 
 def _read_indices(table: Table, slot: int, count: int, what: str) -> tuple[int, ...]:
     start, length = table.get_vector(slot, 4, what)
+    table.buffer.make(what, numbers=length)
     indices = struct.unpack_from(f"<{length}I", table.buffer.data, start)
     for index in indices:
         _check_index(table, index, count, what)
@@ -230,6 +244,7 @@ def _read_segment(table: Table, modules: int, resources: int, constants: int) ->
         group.what = f"descriptor set {number} of {table.what}"
         _read_slots(group, 0, resources)
     start, count = table.get_vector(7, 4, "dispatch shape")
+    table.buffer.make("dispatch shape", numbers=count)
     return Segment(
         kind=_pick(table, MODULE_KINDS, table.get(0, "<B")),
         name=table.get_text(1, "a name"),
