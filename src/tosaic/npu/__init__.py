@@ -8,6 +8,7 @@ from typing import Protocol, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from tosaic.budget import Budget
 from tosaic.errors import Invalid
 from tosaic.npu.errors import (
     Fault,
@@ -78,6 +79,7 @@ def run(
     check_waits: bool = False,
     cache: WeightCache | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    budget: Budget | None = None,
 ) -> list[Numbers]:
     """The outputs of a command stream, each in the six dimensions of its record.
 
@@ -87,26 +89,33 @@ def run(
     check_uninitialised   raise Uninitialised when something is read that nothing has written
     check_waits           raise Hazard where KERNEL_WAIT or DMA_WAIT is missing
     cache                 keeps decoded weights from run to run
+    budget                what the memories and decoded weights may take; by default that of a file with this network
     """
     stream = parse(cmd_data)
+    budget = budget or Budget(len(cmd_data) + len(weight_data))
     sizes = {SCRATCH_REGION: scratch_size, FAST_REGION: fast_scratch_size}
     # Inputs and outputs may have regions of their own, each as large as the last byte says.
     for region, end in sorted((io.region, io.offset + _count_bytes(io)) for io in (*input_io, *output_io)):
         if region not in (WEIGHT_REGION, SCRATCH_REGION, FAST_REGION):
             sizes[region] = end
-    memory = _make_memory(stream, weight_data, sizes, check_uninitialised)
-    _write_inputs(memory, inputs, input_io)
-    execute(
-        stream,
-        memory,
-        cache or WeightCache(),
-        trace=trace,
-        hazards=Hazards() if check_waits else None,
-        limits=limits,
-    )
-    memory.accesses = None
-    dtypes = output_dtypes or [f"i{io.elem_size}" for io in output_io]
-    return [_read_output(memory, io, np.dtype(dtype)) for io, dtype in zip(output_io, dtypes, strict=True)]
+    taken = _check_sizes(sizes) * (2 if check_uninitialised else 1)
+    budget.take(taken, "the memory of the simulated NPU")
+    try:
+        memory = _make_memory(stream, weight_data, sizes, check_uninitialised)
+        _write_inputs(memory, inputs, input_io)
+        execute(
+            stream,
+            memory,
+            cache or WeightCache(budget=budget),
+            trace=trace,
+            hazards=Hazards() if check_waits else None,
+            limits=limits,
+        )
+        memory.accesses = None
+        dtypes = output_dtypes or [f"i{io.elem_size}" for io in output_io]
+        return [_read_output(memory, io, np.dtype(dtype)) for io, dtype in zip(output_io, dtypes, strict=True)]
+    finally:
+        budget.give_back(taken)
 
 
 class _BlobOptions(TypedDict, total=False):
@@ -118,6 +127,7 @@ class _BlobOptions(TypedDict, total=False):
     check_waits: bool
     cache: WeightCache | None
     limits: Limits
+    budget: Budget | None
 
 
 def run_blob(
@@ -142,9 +152,15 @@ def run_blob(
     )
 
 
+def _check_sizes(sizes: dict[int, int]) -> int:
+    """The bytes of all regions, if a system has so much memory."""
+    total = sum(sizes.values())
+    if total > _MAX_MEMORY or min(sizes.values()) < 0:
+        raise TooMuch("the network asks for too much memory", why=f"{total} bytes")
+    return total
+
+
 def _make_memory(stream: Stream, weight_data: bytes, sizes: dict[int, int], track: bool) -> Memory:
-    if sum(sizes.values()) > _MAX_MEMORY or min(sizes.values()) < 0:
-        raise TooMuch("the network asks for too much memory", why=f"{sum(sizes.values())} bytes")
     regions: dict[int, Region] = {
         number: make_region(f"region {number}", size, track=track) for number, size in sizes.items()
     }

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tosaic.budget import Budget
 from tosaic.errors import ToolCrashed, ToolFailed
 from tosaic.npu.errors import Malformed, TooMuch
 from tosaic.npu.memory import Memory
@@ -25,6 +26,8 @@ _RECORD_BYTES = 10
 _MAX_WEIGHTS = 1 << 24
 _DECODE_SECONDS = 20.0
 _CACHE_BYTES = 128 << 20
+#: Bytes per weight: of one that is kept, and of one that is being decoded.
+_KEPT, _PASSING = 4, 8
 
 Order = OrderU55 | OrderU85
 
@@ -38,10 +41,13 @@ class Weights:
 
 
 class WeightCache:
-    """Decoded weights by stream and geometry: stripes of one operator decode the same bytes again and again."""
+    """Decoded weights by stream and geometry: stripes of one operator decode the same bytes again and again.
 
-    def __init__(self, limit: int = _CACHE_BYTES) -> None:
-        self._limit = limit
+    With a budget, what is kept and what decoding takes are counted in it.
+    """
+
+    def __init__(self, limit: int = _CACHE_BYTES, *, budget: Budget | None = None) -> None:
+        self._limit, self._budget = limit, budget
         self._kept: OrderedDict[tuple[tuple[bytes, ...], Order], Weights] = OrderedDict()
         self._bytes = 0
 
@@ -51,12 +57,19 @@ class WeightCache:
         if found is not None:
             self._kept.move_to_end(key)
             return found
+        if self._budget is not None:
+            # As floats to keep, and before that as what the decoder gives and in another order.
+            self._budget.take(_KEPT * order.count, "decoded weights")
+            self._budget.take(_PASSING * order.count, "weights that are decoded")
+            self._budget.give_back(_PASSING * order.count)
         found = _decode(streams, order, offset)
         self._kept[key] = found
         self._bytes += found.values.nbytes
         while self._bytes > self._limit and len(self._kept) > 1:
-            _, dropped = self._kept.popitem(last=False)
+            (_, gone), dropped = self._kept.popitem(last=False)
             self._bytes -= dropped.values.nbytes
+            if self._budget is not None:
+                self._budget.give_back(_KEPT * gone.count)
         return found
 
 
