@@ -1,7 +1,9 @@
 """Small .pte files: with and without delegates, with the blob inline and in a segment."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +17,9 @@ from tosaic.lower.pack import Outer, sign
 from tosaic.lower.source import Source
 from tosaic.quantizer.quantizer import TosaQuantizer
 from tosaic.quantizer.recipes import get_symmetric_quantization_config
+
+# The tests of this folder share `handmade`.
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 class Add(torch.nn.Module):

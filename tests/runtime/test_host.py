@@ -204,7 +204,7 @@ def test_endless_program(branch_pte: bytes) -> None:
 
 def test_more_memory_than_there_is(softmax_pte: dict[str, bytes]) -> None:
     data = edit(softmax_pte["inline"], lambda plan: setattr(plan, "non_const_buffer_sizes", [0, 1 << 50]))
-    with pytest.raises(Invalid, match="plans 1125899906842624 bytes"):
+    with pytest.raises(Invalid, match="planned memory of method `forward` needs 1,125,899,906,842,624 bytes"):
         Method(read(data))
 
 

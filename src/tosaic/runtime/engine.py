@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tosaic.errors import Invalid
 from tosaic.runtime.host import BACKEND as NPU_BACKEND
-from tosaic.runtime.host import Call, Executor, Method, Npu, list_calls
+from tosaic.runtime.host import Call, Executor, Method, list_calls
 from tosaic.runtime.npy import Array
 from tosaic.runtime.pte import Plan, read
 from tosaic.runtime.sidecar import Sidecar
@@ -36,23 +36,32 @@ def run(
     engine: str = "auto",
     sidecar: Sidecar | None = None,
     method: str = "forward",
+    max_memory: int | None = None,
 ) -> Outcome:
-    """Run a method of a .pte file. Engine tosa needs the sidecar unless the delegates are TOSA themselves."""
+    """Run a method of a .pte file. Engine tosa needs the sidecar unless the delegates are TOSA themselves.
+
+    `max_memory` is what the file may take in bytes: 1 GiB more than its own size, unless it is given.
+    """
     if engine not in ENGINES:
         raise Invalid(f"there is no engine `{engine}`", fix=f"use one of {', '.join(ENGINES)}")
-    program = read(pte)
+    program = read(pte, max_memory=max_memory)
     plan = program.find(method)
     chosen, why = choose(plan, engine)
     if chosen == "vulkan":
         from tosaic.runtime import vulkan
 
-        return Outcome(vulkan.run(pte, inputs, method=method), chosen, why, tuple(list_calls(plan)))
+        return Outcome(
+            vulkan.run(pte, inputs, method=method, max_memory=max_memory), chosen, why, tuple(list_calls(plan))
+        )
     if chosen == "executorch":
         from tosaic.runtime import executorch
 
-        return Outcome(executorch.run(pte, inputs, method=method), chosen, why, tuple(list_calls(plan)))
-    executors: Mapping[str, Executor] = {NPU_BACKEND: Npu()} if chosen == "npu" else references(plan, sidecar)
-    ready = Method(program, method, executors=executors)
+        return Outcome(
+            executorch.run(pte, inputs, method=method, max_memory=max_memory), chosen, why, tuple(list_calls(plan))
+        )
+    # Without executors a method has the simulated NPU, which shares its budget.
+    executors = None if chosen == "npu" else references(plan, sidecar)
+    ready = Method(program, method, executors=executors, max_memory=max_memory)
     outputs = ready.run(inputs)
     return Outcome(outputs, chosen, why, tuple(ready.calls))
 

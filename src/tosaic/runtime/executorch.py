@@ -29,17 +29,23 @@ def worker() -> Worker:
 
 
 def run(
-    pte: bytes, inputs: Sequence[Array], *, method: str = "forward", executor: str = NPU, timeout: float | None = None
+    pte: bytes,
+    inputs: Sequence[Array],
+    *,
+    method: str = "forward",
+    executor: str = NPU,
+    timeout: float | None = None,
+    max_memory: int | None = None,
 ) -> list[Array]:
     """The outputs of a program. `executor` names what makes the executor of delegates, as `module:function`.
 
     Invalid if file or inputs are wrong, ToolFailed if there is no compiler for the shim, or if the runtime refuses the
-    program, crashes or takes longer than `timeout` seconds.
+    program, crashes or takes longer than `timeout` seconds. A plan beyond `max_memory` bytes is refused before.
     """
-    Method(read(pte), method).check_inputs(inputs)
+    Method(read(pte, max_memory=max_memory), method, max_memory=max_memory).check_inputs(inputs)
     shim.build()
     types = [{"dtype": array.dtype.str, "shape": list(array.shape)} for array in inputs]
-    body = {"method": method, "executor": executor, "inputs": types}
+    body = {"method": method, "executor": executor, "inputs": types, "max_memory": max_memory}
     reply = worker().request(body, [pte, *(array.tobytes() for array in inputs)], timeout=timeout)
     _check(reply)
     results: list[Array] = []

@@ -145,8 +145,11 @@ class _Runner:
         # By this handle, not by global name: other libraries carry registries of their own.
         self.backend.register(ctypes.CDLL(str(shim.build())), getattr(handle, _REGISTER))
 
-    def run(self, data: bytes, name: str, arrays: Sequence[Array], executor: Executor) -> list[Array]:
-        method, self.backend.executor, self.backend.error = Method(read(data), name), executor, None
+    def run(
+        self, data: bytes, name: str, arrays: Sequence[Array], executor: Executor, max_memory: int | None
+    ) -> list[Array]:
+        method = Method(read(data, max_memory=max_memory), name, max_memory=max_memory)
+        self.backend.executor, self.backend.error = executor, None
         method.check_inputs(arrays)
         values = method.plan.values
         specs = [spec for index in method.plan.inputs if isinstance(spec := values[index], Tensor)]
@@ -183,7 +186,8 @@ class _Handler:
             if self._runner is None:
                 self._runner = _Runner()
             inputs = [_parse(data, each) for data, each in zip(parts[1:], body["inputs"], strict=True)]
-            outputs = self._runner.run(parts[0], body["method"], inputs, self._find(body["executor"]))
+            executor = self._find(body["executor"])
+            outputs = self._runner.run(parts[0], body["method"], inputs, executor, body["max_memory"])
         except TosaicError as error:
             fields = {name: getattr(error, name) for name in ("what", "where", "why", "fix")}
             return {"error": fields, "code": error.exit_code}, ()

@@ -10,31 +10,31 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from tosaic import npu
-from tosaic.errors import Invalid, TosaicError
+from tosaic.budget import Budget
+from tosaic.errors import Invalid
 from tosaic.ethosu import blob as ethosu_blob
 from tosaic.npu.machine import Trace
 from tosaic.npu.weights import WeightCache
 from tosaic.runtime import pte as model
-from tosaic.runtime.kernels import Kernel, Live, find_kernel
+from tosaic.runtime.kernels import Kernel
 from tosaic.runtime.npy import Array
 from tosaic.runtime.pte import Plan, Pte, Tensor
-from tosaic.runtime.tensors import Memory, TensorType, from_array, lay_out, order_in_memory, to_array, type_of
+from tosaic.runtime.run import Call, Run
+from tosaic.runtime.tensors import Memory, TensorType, order_in_memory, type_of
 from tosaic.tools.vela import IO
 from tosaic.tosa.reader import read as read_tosa
 from tosaic.vgf import reader as vgf_reader
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 #: A bound for files that loop; a network has a few thousand instructions.
 MAX_STEPS = 1_000_000
-#: What a program may ask for: an Ethos-U addresses 4 GiB.
-MAX_PLANNED = 4 << 30
 BACKEND = "EthosUBackend"
 #: The memory mode in a compile spec. Without a size it means what the official runtime reserves.
 _DEDICATED = re.compile(rb"Dedicated_Sram(?:_(\d{1,6})(KB|MB))?")
@@ -48,15 +48,6 @@ _COUNT_INPUTS: Mapping[str, Callable[[bytes], int]] = {
 
 #: Computes one delegate: (blob, compile specs, inputs, types of the outputs) -> outputs. Arrays are in memory order.
 Executor: TypeAlias = Callable[[bytes, Sequence[tuple[str, bytes]], list[Array], list[TensorType]], list[Array]]
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One thing that the program did: a kernel or a delegate, by name; `index` counts the plan's delegates."""
-
-    kind: Literal["kernel", "delegate"]
-    name: str
-    index: int
 
 
 def list_calls(plan: Plan) -> list[Call]:
@@ -92,7 +83,11 @@ class Npu:
     check_uninitialised: bool = False
     check_waits: bool = False
     trace: Trace | None = None
-    _cache: WeightCache = field(default_factory=WeightCache)
+    budget: Budget | None = None
+    _cache: WeightCache = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_cache", WeightCache(budget=self.budget))
 
     def __call__(
         self, blob: bytes, specs: Sequence[tuple[str, bytes]], inputs: list[Array], outputs: list[TensorType]
@@ -106,6 +101,7 @@ class Npu:
             check_uninitialised=self.check_uninitialised,
             check_waits=self.check_waits,
             cache=self._cache,
+            budget=self.budget,
         )
         # The blob's shapes have six dimensions.
         return [array.reshape(output.shape) for array, output in zip(results, outputs, strict=True)]
@@ -121,15 +117,18 @@ class Method:
         *,
         executors: Mapping[str, Executor] | None = None,
         max_steps: int = MAX_STEPS,
+        max_memory: int | None = None,
     ) -> None:
         self.pte, self.plan, self.max_steps = pte, pte.find(name), max_steps
+        #: What a run may still take: the planned memory, inputs and outputs are counted already.
+        self.budget = take_plan(pte, self.plan, max_memory)
         #: The backends by their id: the simulated NPU, unless the caller has others.
-        self.executors: Mapping[str, Executor] = {BACKEND: Npu()} if executors is None else executors
+        self.executors: Mapping[str, Executor] = {BACKEND: Npu(budget=self.budget)} if executors is None else executors
         #: What the last run did, in order.
         self.calls: list[Call] = []
-        planned = sum(self.plan.planned_sizes)
-        if planned > MAX_PLANNED:
-            raise Invalid(f"method `{name}` plans {planned} bytes of memory", why=f"at most {MAX_PLANNED} are given")
+        #: The kernels by operator, and the bytes that calls take, by call and the types of its arguments.
+        self.kernels: dict[int, Kernel] = {}
+        self.sizes: dict[object, int] = {}
         self._splits = _split_delegate_args(pte, self.plan)
         self._memory: Memory | None = None
 
@@ -163,19 +162,32 @@ class Method:
 
         self.check_inputs(inputs)
         if self._memory is None:
-            self._memory = Memory(self.pte, self.plan)
-        with torch.no_grad():
-            run = _Run(self, self._memory)
-            run.set_inputs(inputs)
-            self.calls = run.calls
-            for chain in self.plan.chains:
-                run.execute(chain.instructions)
-            return [run.read_array(index) for index in self.plan.outputs]
+            self._memory = Memory(self.pte, self.plan, self.budget)
+        run = Run(self, self._memory)
+        self.calls = run.calls
+        try:
+            with torch.no_grad():
+                run.set_inputs(inputs)
+                for chain in self.plan.chains:
+                    run.execute(chain.instructions)
+                return [run.read_array(index) for index in self.plan.outputs]
+        finally:
+            run.free_all()
 
     def split(self, call: model.DelegateCall) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The arguments of a delegate that go in, and those that come out."""
         count = self._splits[call]
         return call.args[:count], call.args[count:]
+
+
+def take_plan(pte: Pte, plan: Plan, max_memory: int | None = None) -> Budget:
+    """The budget of a program, less what it takes before it computes anything."""
+    budget = Budget(pte.size, max_memory)
+    budget.take(pte.taken, "the .pte file")
+    budget.take(sum(plan.planned_sizes), f"the planned memory of method `{plan.name}`")
+    tensors = [value for index in (*plan.inputs, *plan.outputs) if isinstance(value := plan.values[index], Tensor)]
+    budget.take(sum(tensor.nbytes for tensor in tensors), f"the inputs and outputs of method `{plan.name}`")
+    return budget
 
 
 def _split_delegate_args(pte: Pte, plan: Plan) -> dict[model.DelegateCall, int]:
@@ -241,179 +253,3 @@ def _check_input(index: int, array: Array, spec: Tensor) -> None:
             f"input {index} is {given}, but the program takes {wanted}" + (" at most" if within else ""),
             fix=f"convert it to {wanted.dtype} with shape {list(wanted.shape)}",
         )
-
-
-class _Run:
-    """One run: the values as they are now, by index."""
-
-    def __init__(self, method: Method, memory: Memory) -> None:
-        self.method, self.plan, self.memory = method, method.plan, memory
-        self.live: dict[int, Live] = {}
-        self.calls: list[Call] = []
-        self._kernels: dict[int, Kernel] = {}
-        self._steps = 0
-
-    def set_inputs(self, arrays: Sequence[Array]) -> None:
-        for index, array in zip(self.plan.inputs, arrays, strict=True):
-            spec = self.plan.values[index]
-            if isinstance(spec, Tensor):
-                self.write(index, from_array(array, spec.dtype), "the input")
-
-    def execute(self, instructions: Sequence[model.Instruction]) -> None:
-        at = 0
-        while at < len(instructions):
-            self._steps += 1
-            if self._steps > self.method.max_steps:
-                raise Invalid(f"the program does not end within {self.method.max_steps} instructions")
-            step, at = instructions[at], at + 1
-            match step:
-                case model.KernelCall():
-                    self._call_kernel(step, at - 1)
-                case model.DelegateCall():
-                    self._call_delegate(step)
-                case model.MoveCall(source, target):
-                    self.live[target] = self.read(source)
-                case model.JumpFalseCall(condition, destination):
-                    at = at if self._is_true(condition) else destination
-                case model.FreeCall(value):
-                    self.live.pop(value, None)
-
-    def _is_true(self, index: int) -> bool:
-        value = self.read(index)
-        return bool(value) if isinstance(value, bool | int) else bool(self._read_tensor(index).all())
-
-    def read(self, index: int) -> Live:
-        """A value as a kernel takes it."""
-        if index in self.live:
-            return self.live[index]
-        match self.plan.values[index]:
-            case Tensor() as spec:
-                value = self._first(index, spec)
-                self.live[index] = value
-                return value
-            case model.IntList(items) | model.TensorList(items):
-                return [self.read(item) for item in items]
-            case model.OptionalTensorList(items):
-                return [None if item < 0 else self.read(item) for item in items]
-            case model.DoubleList(items) | model.BoolList(items):
-                return list(items)
-            case plain:
-                return plain
-
-    def _first(self, index: int, spec: Tensor) -> torch.Tensor:
-        if spec.allocation is not None:
-            return self.memory.place(spec, spec.shape)
-        if spec.data is not None:
-            return self.memory.read_constant(spec)
-        why = f"its data are outside the file, under the name `{spec.name}`" if spec.external else "nothing has set it"
-        raise Invalid(f"the program reads value {index}, which is not there", why=why)
-
-    def _read_tensor(self, index: int) -> torch.Tensor:
-        import torch
-
-        value = self.read(index)
-        if not isinstance(value, torch.Tensor):
-            raise Invalid(f"value {index} of the program is {value!r} where a tensor is needed")
-        return value
-
-    def write(self, index: int, result: Live, what: str) -> None:
-        """Put a result into a value, which must have its type and be large enough."""
-        import torch
-
-        spec = self.plan.values[index]
-        if not isinstance(spec, Tensor) or not isinstance(result, torch.Tensor):
-            if isinstance(spec, Tensor) or isinstance(result, torch.Tensor):
-                raise Invalid(f"{what} gives {type(result).__name__} for value {index}, which is {spec!r}")
-            self.live[index] = result
-            return
-        shape = tuple(result.shape)
-        bound = spec.dynamism == "bound" and len(shape) == len(spec.shape) and all(map(int.__le__, shape, spec.shape))
-        if shape != spec.shape and not bound and spec.dynamism != "unbound":
-            raise Invalid(f"{what} gives shape {list(shape)} for value {index}, which has {list(spec.shape)}")
-        if spec.allocation is None:
-            self.live[index] = lay_out(result, spec)
-        else:
-            # The result may lie in the same memory, with another shape.
-            self.live[index] = self.memory.place(spec, shape).copy_(result.clone())
-
-    def _call_kernel(self, call: model.KernelCall, at: int) -> None:
-        name = self.plan.operators[call.operator]
-        where = f"instruction {at} of method `{self.plan.name}`"
-        kernel = self._kernels.get(call.operator)
-        if kernel is None:
-            kernel = self._kernels[call.operator] = find_kernel(name)
-        if len(call.args) < kernel.inputs + len(kernel.outs):
-            raise Invalid(f"`{name}` is called with {len(call.args)} values, which are too few", where=where)
-        self.calls.append(Call("kernel", str(name), call.operator))
-        values = [self.read(index) for index in call.args[: kernel.inputs]]
-        positional = [value for i, value in enumerate(values) if i not in kernel.names]
-        named: dict[str, Live] = {label: values[i] for i, label in kernel.names.items()}
-        outs = {label: self._make_out(call.args[i]) for i, label in kernel.outs.items()}
-        try:
-            result: Any = kernel.call(*positional, **named, **outs)
-        except TosaicError:
-            raise
-        except Exception as error:
-            why = str(error).partition("\n")[0] or type(error).__name__
-            raise Invalid(f"the kernel `{name}` failed", where=where, why=why) from error
-        if kernel.outs:
-            for i, label in kernel.outs.items():
-                self._write_all(call.args[i], outs[label], f"`{name}`")
-        else:
-            several: list[Live] = list(result) if type(result) in (tuple, list) else [result]
-            for index, item in zip(call.args[kernel.inputs :], several, strict=False):
-                self._write_all(index, item, f"`{name}`")
-
-    def _make_out(self, index: int) -> Live:
-        """An empty tensor for a kernel to fill: torch gives it the shape of the result."""
-        import torch
-
-        spec = self.plan.values[index]
-        if isinstance(spec, model.TensorList):
-            return [self._make_out(item) for item in spec.items]
-        if not isinstance(spec, Tensor):
-            raise Invalid(f"value {index} of the program is {spec!r} where a kernel puts a tensor")
-        return torch.empty(0, dtype=getattr(torch, spec.dtype))
-
-    def _write_all(self, index: int, result: Live, what: str) -> None:
-        spec = self.plan.values[index]
-        if isinstance(spec, model.TensorList) and isinstance(result, list):
-            for item, part in zip(spec.items, result, strict=True):
-                self.write(item, part, what)
-        else:
-            self.write(index, result, what)
-
-    def _call_delegate(self, call: model.DelegateCall) -> None:
-        delegate = self.plan.delegates[call.delegate]
-        executor = self.method.executors.get(delegate.id)
-        if executor is None:
-            known = ", ".join(f"`{name}`" for name in self.method.executors) or "none"
-            raise Invalid(f"delegate {call.delegate} is for `{delegate.id}`", why=f"the backends here are: {known}")
-        inputs, outputs = self.method.split(call)
-        self.calls.append(Call("delegate", delegate.id, call.delegate))
-        specs = [self._tensor_spec(index) for index in outputs]
-        wanted = [order_in_memory(spec) for spec in specs]
-        arrays = [self.read_array(index, in_memory_order=True) for index in inputs]
-        results = executor(delegate.blob, delegate.compile_specs, arrays, wanted)
-        given = [TensorType(array.dtype, array.shape) for array in results]
-        if given != wanted:
-            expected, found = (", ".join(map(str, types)) for types in (wanted, given))
-            raise Invalid(f"delegate {call.delegate} gives {found}, but the program takes {expected}")
-        for index, spec, array in zip(outputs, specs, results, strict=True):
-            back = [spec.dim_order.index(dim) for dim in range(len(spec.shape))]
-            self.write(index, from_array(array, spec.dtype).permute(back), f"delegate {call.delegate}")
-
-    def _tensor_spec(self, index: int) -> Tensor:
-        spec = self.plan.values[index]
-        if not isinstance(spec, Tensor):
-            raise Invalid(f"value {index} of the program is {spec!r} where a delegate puts a tensor")
-        return spec
-
-    def read_array(self, index: int, *, in_memory_order: bool = False) -> Array:
-        """A value as an array of its own; in memory order, the dimensions are those a delegate sees."""
-        import torch
-
-        value, spec = self.read(index), self.plan.values[index]
-        if not isinstance(value, torch.Tensor) or not isinstance(spec, Tensor):
-            return np.asarray(value)
-        return to_array(value.permute(spec.dim_order) if in_memory_order else value, type_of(spec).dtype)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tosaic.budget import Budget
 from tosaic.errors import Invalid
 from tosaic.runtime.npy import Array
 from tosaic.runtime.pte import Plan, Pte, Tensor
@@ -66,13 +67,16 @@ def order_in_memory(tensor: Tensor) -> TensorType:
 class Memory:
     """The planned buffers and the constants as torch tensors."""
 
-    def __init__(self, pte: Pte, plan: Plan) -> None:
+    def __init__(self, pte: Pte, plan: Plan, budget: Budget) -> None:
+        """Set up the memory of a plan, whose buffers the budget has counted already."""
         import torch
 
-        self._buffers = [torch.zeros(size, dtype=torch.uint8) for size in plan.buffer_sizes]
+        # The first entry of the file's list is not a buffer.
+        self._buffers = [torch.zeros(size, dtype=torch.uint8) for size in (0, *plan.planned_sizes)]
         self._constants: dict[tuple[int, int], torch.Tensor] = {}
         # Constants of an honest file do not overlap, so all of them together are no larger than the file.
-        self._budget = 2 * pte.size
+        self._unread = 2 * pte.size
+        self._budget = budget
         for value in plan.values:
             if isinstance(value, Tensor) and value.allocation is not None and value.data is not None:
                 self.place(value, value.shape).copy_(self.read_constant(value))
@@ -93,9 +97,10 @@ class Memory:
         raw = np.frombuffer(spec.data, np.uint8)
         key = (raw.ctypes.data, raw.size)
         if key not in self._constants:
-            self._budget -= raw.size
-            if self._budget < 0:
+            self._unread -= raw.size
+            if self._unread < 0:
                 raise Invalid("the constants of the .pte file overlap", why="together they are larger than the file")
+            self._budget.take(raw.size, "a constant of the program")
             self._constants[key] = torch.as_tensor(raw.copy())
         return arrange(self._constants[key], spec, spec.shape)
 

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
+from tosaic.budget import Budget
 from tosaic.errors import Invalid, ToolFailed, TosaicError
 from tosaic.runtime import pte as pte_file
 from tosaic.runtime import vulkan_env
+from tosaic.runtime.host import take_plan
 from tosaic.runtime.tensors import TensorType
 from tosaic.runtime.vulkan_env import INSTALL, NoVulkan
 from tosaic.tools.worker import Reply, Worker
@@ -93,18 +95,34 @@ class Vulkan:
         return [a.reshape(output.shape) for a, output in zip(bits, outputs, strict=True)]
 
 
-def run(pte: bytes, inputs: Sequence[Array], *, method: str = "forward", timeout: float | None = None) -> list[Array]:
+def run(
+    pte: bytes,
+    inputs: Sequence[Array],
+    *,
+    method: str = "forward",
+    timeout: float | None = None,
+    max_memory: int | None = None,
+) -> list[Array]:
     """The outputs of a .pte file whose delegates are VGF; a bfloat16 array is one of `ml_dtypes.bfloat16`.
 
-    Invalid for a damaged file or wrong inputs, NoVulkan where there is no usable device, ToolFailed for a crash.
+    Invalid for a damaged file, wrong inputs or a plan beyond `max_memory` bytes, NoVulkan where there is no usable
+    device, ToolFailed for a crash.
     """
-    plan = pte_file.read(pte).find(method)
+    program = pte_file.read(pte, max_memory=max_memory)
+    plan = program.find(method)
+    budget = take_plan(program, plan, max_memory)
     others = sorted({d.id for d in plan.delegates} - {BACKEND})
     if others:
         raise Invalid(f"the program has delegates for {', '.join(others)}", fix="run it with another engine")
     for delegate in plan.delegates:
-        reader.read(delegate.blob)
+        _take_resources(reader.read(delegate.blob), budget)
     return _read_outputs(_request(pte, method, _check_inputs(plan, inputs), timeout))
+
+
+def _take_resources(vgf: reader.Vgf, budget: Budget) -> None:
+    """Count the tensors that a device will make for a .vgf file."""
+    for resource in vgf.resources:
+        budget.take(resource.nbytes, "a tensor of the .vgf file")
 
 
 def _request(pte: bytes, method: str, inputs: Sequence[Array], timeout: float | None) -> Reply:
