@@ -1,23 +1,23 @@
 """What a kernel call will give, found before it is computed: a file may ask for a result of any size.
 
-The shapes come from torch's own kernels on the meta device, which has no memory. Arguments that torch does not check
-are checked here first.
+The shapes come from rules, or from torch's own kernels on the meta device, which has no memory. Arguments that torch
+does not check are checked here first.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tosaic.errors import Invalid
 from tosaic.runtime.kernels import Kernel, Live
+from tosaic.runtime.shapes import RULES, Arguments, Shape, broadcast
 
 if TYPE_CHECKING:
     import torch
-
-Shape: TypeAlias = tuple[int, ...]
-Arguments: TypeAlias = Mapping[str, Any]
 
 
 class Forecast(NamedTuple):
@@ -32,17 +32,25 @@ def foresee(kernel: Kernel, values: Sequence[Live], outs: Mapping[int, Live]) ->
     named: Arguments = dict(zip(kernel.labels, values, strict=False))
     for check in _CHECKS.get(kernel.name, ()):
         check(named, outs)
-    by_value = _SHAPES.get(kernel.name)
+    by_value = _BY_VALUE.get(kernel.name)
     if by_value is not None:
         return by_value(named)
+    rule = RULES.get(kernel.name)
+    if rule is not None:
+        shapes = rule(named)[: max(1, len(outs))]
+        return Forecast([*shapes], _count_scratch(kernel.name, named, shapes[0]))
     if kernel.name in _NUMBERS:
         return Forecast([()])
     if kernel.name in _INDEXED:
         values = [_count_masks(value) if label == "indices" else value for label, value in named.items()]
     metas = [_to_meta(value) for value in values]
-    results = kernel.apply(metas, {i: _to_meta(out) for i, out in outs.items()})
-    scratch = _SCRATCH.get(kernel.name)
-    return Forecast([_get_shape(result) for result in results], scratch(named, results) if scratch else 0)
+    if kernel.view is not None:
+        # Fast, and without memory of its own.
+        results = dataclasses.replace(kernel, call=kernel.view).apply(metas, {})
+        results = [results] if isinstance(next(iter(outs.values()), None), list) else results
+    else:
+        results = kernel.apply(metas, {i: _to_meta(out) for i, out in outs.items()})
+    return Forecast([_get_shape(result) for result in results])
 
 
 def depends_on_numbers(kernel: Kernel, values: Sequence[Live]) -> bool:
@@ -50,7 +58,7 @@ def depends_on_numbers(kernel: Kernel, values: Sequence[Live]) -> bool:
     import torch
 
     if kernel.name not in _INDEXED:
-        return kernel.name in _SHAPES or kernel.name in _DIVISIONS
+        return kernel.name in _BY_VALUE or kernel.name in _DIVISIONS
     lists = [value for value in values if isinstance(value, list)]
     return any(isinstance(x, torch.Tensor) and x.dtype in (torch.bool, torch.uint8) for items in lists for x in items)
 
@@ -178,11 +186,8 @@ def _foresee_nonzero(named: Arguments) -> Forecast:
 
 
 def _foresee_masked_select(named: Arguments) -> Forecast:
-    import torch
-
     source, mask = named["self"], named["mask"]
-    metas = [torch.empty(x.shape, dtype=torch.bool, device="meta") for x in (source, mask)]
-    whole = torch.logical_or(*metas).numel()
+    whole = math.prod(broadcast((source.shape, mask.shape)))
     count = int(mask.count_nonzero()) * (whole // mask.numel()) if whole else 0
     # Copies of both, and a running sum of the mask.
     return Forecast([(count,)], whole * (source.element_size() + 9))
@@ -199,29 +204,26 @@ def _foresee_repeats(named: Arguments) -> Forecast:
     return Forecast([(int(repeats.sum()),)], 8 * repeats.numel())
 
 
-def _foresee_batch_norm(named: Arguments) -> Forecast:
-    shape = tuple(named["input"].shape)
-    return Forecast([shape, shape[1:2], shape[1:2]])
-
-
 def _foresee_empty(named: Arguments) -> Forecast:
     return Forecast([tuple(named["size"])])
 
 
-def _unfold_input(named: Arguments, results: Sequence[Any]) -> int:
-    """The columns of a convolution as a matrix, which torch makes for all types but float32."""
+def _count_scratch(name: str, named: Arguments, result: Shape) -> int:
+    """The bytes that a kernel needs beside its result."""
     import torch
 
+    if name.startswith("quantized_decomposed::"):
+        # Kernels in Python keep each of their steps as floats.
+        return 4 * 4 * math.prod(result)
+    if name != "aten::convolution":
+        return 0
     source, weight = named["input"], named["weight"]
-    moved = source if named["transposed"] else results[0]
     if source.dtype == torch.float32:
         return (source.numel() + weight.numel()) * source.element_size()
-    return moved.numel() // max(1, moved.shape[1]) * weight[:1].numel() * source.element_size()
-
-
-def _keep_floats(named: Arguments, results: Sequence[Any]) -> int:
-    """Kernels in Python keep each step as floats."""
-    return sum(4 * 4 * result.numel() for result in results if _is_tensor(result))
+    # For other types torch makes a matrix of all windows.
+    moved: Shape = tuple(source.shape) if named["transposed"] else result
+    channels: int = moved[1 - weight.dim()]
+    return math.prod(moved) // max(1, channels) * weight[:1].numel() * source.element_size()
 
 
 #: Kernels that give one number of an input or of its shape.
@@ -248,25 +250,13 @@ _CHECKS: Mapping[str, tuple[_Check, ...]] = MappingProxyType(
         **dict.fromkeys(_DIVISIONS, (_check_division,)),
     }
 )
-#: Where the shape depends on numbers, or torch has no kernel for the meta device.
-_SHAPES: Mapping[str, Callable[[Arguments], Forecast]] = MappingProxyType(
+#: Where the shape depends on numbers, not only on types.
+_BY_VALUE: Mapping[str, Callable[[Arguments], Forecast]] = MappingProxyType(
     {
         "aten::nonzero": _foresee_nonzero,
         "aten::masked_select": _foresee_masked_select,
         "aten::repeat_interleave": _foresee_repeats,
-        "aten::_native_batch_norm_legit": _foresee_batch_norm,
         "aten::empty": _foresee_empty,
         "dim_order_ops::_empty_dim_order": _foresee_empty,
-    }
-)
-_SCRATCH: Mapping[str, Callable[[Arguments, Sequence[Any]], int]] = MappingProxyType(
-    {
-        "aten::convolution": _unfold_input,
-        "quantized_decomposed::quantize_per_tensor": _keep_floats,
-        "quantized_decomposed::quantize_per_channel": _keep_floats,
-        "quantized_decomposed::quantize_per_token": _keep_floats,
-        "quantized_decomposed::dequantize_per_channel": _keep_floats,
-        "quantized_decomposed::dequantize_per_token": _keep_floats,
-        "quantized_decomposed::choose_qparams_per_token_asymmetric": _keep_floats,
     }
 )

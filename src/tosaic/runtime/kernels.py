@@ -38,6 +38,8 @@ class Kernel:
     labels: tuple[str, ...] = ()
     names: Mapping[int, str] = field(default_factory=dict[int, str])
     outs: Mapping[int, str] = field(default_factory=dict[int, str])
+    #: Where the kernel copies a view: what makes the view alone.
+    view: Callable[..., Any] | None = None
 
     def apply(self, values: Sequence[Live], outs: Mapping[int, Live]) -> list[Any]:
         """Compute the results; those of an out variant are its outs."""
@@ -199,4 +201,15 @@ def _bind(name: Operator, overload: Any) -> Kernel:
         raise Invalid(f"the arguments of `{name}` are in an order that no .pte file has")
     if not outs and name.name not in PLAIN | QUANTIZED:
         raise Invalid(f"`{name}` is no out variant of a kernel, and no .pte file has others", fix=_FIX)
-    return Kernel(name.name, overload, inputs, tuple(str(a.name) for a in arguments[:inputs]), names, outs)
+    labels = tuple(str(a.name) for a in arguments[:inputs])
+    return Kernel(name.name, overload, inputs, labels, names, outs, _find_view(name))
+
+
+def _find_view(name: Operator) -> Callable[..., Any] | None:
+    import torch
+
+    short = name.name.removeprefix("aten::")
+    if not short.endswith("_copy"):
+        return None
+    packet: Any = getattr(torch.ops.aten, short.removesuffix("_copy"), None)
+    return getattr(packet, re.sub(r"(^|_)out$", "", name.overload) or "default", None)

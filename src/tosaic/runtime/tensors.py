@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from tosaic.runtime.pte import Plan, Pte, Tensor
 
 if TYPE_CHECKING:
     import torch
+
+
+Shape: TypeAlias = tuple[int, ...]
 
 
 class TensorType(NamedTuple):
@@ -74,6 +77,8 @@ class Memory:
         # The first entry of the file's list is not a buffer.
         self._buffers = [torch.zeros(size, dtype=torch.uint8) for size in (0, *plan.planned_sizes)]
         self._constants: dict[tuple[int, int], torch.Tensor] = {}
+        # What was found once, by the identity of the plan's tensor.
+        self._views: dict[tuple[int, Shape], torch.Tensor] = {}
         # Constants of an honest file do not overlap, so all of them together are no larger than the file.
         self._unread = 2 * pte.size
         self._budget = budget
@@ -83,16 +88,26 @@ class Memory:
 
     def place(self, spec: Tensor, shape: Sequence[int]) -> torch.Tensor:
         """The planned memory of a tensor, seen with a shape."""
+        key = (id(spec), tuple(shape))
+        found = self._views.get(key)
+        if found is not None:
+            return found
         assert spec.allocation is not None
         start, size = spec.allocation.offset, type_of(spec).dtype.itemsize
         if start % size:
             raise Invalid(f"a {spec.dtype} tensor is planned at offset {start}, which is no multiple of {size}")
         flat = self._buffers[spec.allocation.memory_id][start : start + math.prod(shape) * size]
-        return arrange(flat, spec, shape)
+        view = arrange(flat, spec, shape)
+        if spec.dynamism == "static":
+            self._views[key] = view
+        return view
 
     def read_constant(self, spec: Tensor) -> torch.Tensor:
         import torch
 
+        found = self._views.get((id(spec), spec.shape))
+        if found is not None and spec.allocation is None:
+            return found
         assert spec.data is not None
         raw = np.frombuffer(spec.data, np.uint8)
         key = (raw.ctypes.data, raw.size)
@@ -102,7 +117,10 @@ class Memory:
                 raise Invalid("the constants of the .pte file overlap", why="together they are larger than the file")
             self._budget.take(raw.size, "a constant of the program")
             self._constants[key] = torch.as_tensor(raw.copy())
-        return arrange(self._constants[key], spec, spec.shape)
+        view = arrange(self._constants[key], spec, spec.shape)
+        if spec.allocation is None:
+            self._views[id(spec), spec.shape] = view
+        return view
 
 
 def arrange(flat: torch.Tensor, spec: Tensor, shape: Sequence[int]) -> torch.Tensor:
