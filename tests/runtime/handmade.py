@@ -92,7 +92,9 @@ def make_program(*steps: Step, planned: int | None = None, moves: Sequence[tuple
         for index in outs:
             held = plan.values[index].val
             outputs += held.items if isinstance(held, schema.TensorList) else [index]
-        instructions.append(schema.Instruction(schema.KernelCall(number, [*args, *outs])))
+        # A kernel's result comes after what it fills, and is the same.
+        result = outs if "out" in step.overload else []
+        instructions.append(schema.Instruction(schema.KernelCall(number, [*args, *outs, *result])))
         operators.append(schema.Operator(step.name, step.overload))
     instructions += [schema.Instruction(schema.MoveCall(*move)) for move in moves]
     made = schema.ExecutionPlan(

@@ -6,7 +6,6 @@ does not check are checked here first.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -44,12 +43,7 @@ def foresee(kernel: Kernel, values: Sequence[Live], outs: Mapping[int, Live]) ->
     if kernel.name in _INDEXED:
         values = [_count_masks(value) if label == "indices" else value for label, value in named.items()]
     metas = [_to_meta(value) for value in values]
-    if kernel.view is not None:
-        # Fast, and without memory of its own.
-        results = dataclasses.replace(kernel, call=kernel.view).apply(metas, {})
-        results = [results] if isinstance(next(iter(outs.values()), None), list) else results
-    else:
-        results = kernel.apply(metas, {i: _to_meta(out) for i, out in outs.items()})
+    results = kernel.apply(metas, {i: _to_meta(out) for i, out in outs.items()})
     return Forecast([_get_shape(result) for result in results])
 
 

@@ -38,17 +38,28 @@ class Kernel:
     labels: tuple[str, ...] = ()
     names: Mapping[int, str] = field(default_factory=dict[int, str])
     outs: Mapping[int, str] = field(default_factory=dict[int, str])
-    #: Where the kernel copies a view: what makes the view alone.
+    #: Where the kernel copies a view: what makes the view alone. Not all out variants give a copy its shape.
     view: Callable[..., Any] | None = None
 
     def apply(self, values: Sequence[Live], outs: Mapping[int, Live]) -> list[Any]:
         """Compute the results; those of an out variant are its outs."""
         positional = [value for i, value in enumerate(values) if i not in self.names]
         named = {label: values[i] for i, label in self.names.items()}
+        if self.view is not None:
+            return [_check_types(self.view(*positional, **named), *outs.values())]
         result: Any = self.call(*positional, **named, **{self.outs[i]: out for i, out in outs.items()})
         if outs:
             return list(outs.values())
         return list(result) if type(result) in (tuple, list) else [result]
+
+
+def _check_types(result: Any, out: Any) -> Any:
+    """A view, or several in a list, if the values that they are copied to have their type."""
+    several = type(result) in (tuple, list)
+    for view, place in zip(result, out, strict=True) if several else [(result, out)]:
+        if view.dtype != place.dtype:
+            raise Invalid(f"the kernel gives {view.dtype}, and the program takes {place.dtype}")
+    return list(result) if several else result
 
 
 def _view(source: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
