@@ -9,7 +9,6 @@ import torch
 
 from tosaic import calibration
 from tosaic.errors import Invalid
-from tosaic.runtime import archive
 from tosaic.runtime.npy import write_npy
 
 ONE = (torch.zeros(1, 2, 3),)
@@ -154,27 +153,26 @@ def _write_bomb(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.pt"])
-def test_small_files_that_claim_much(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_files_that_claim_much(tmp_path: Path, name: str) -> None:
     _write_bomb(tmp_path / name)
-    monkeypatch.setattr(archive, "MAX_BYTES", 10 << 20)
     for path in (tmp_path / name, tmp_path):
         with pytest.raises(Invalid, match="cannot be read as calibration data"):
-            calibration.read(path, ONE)
+            calibration.read(path, ONE, 10 << 20)
 
 
 def test_a_tensor_that_repeats_few_numbers(tmp_path: Path) -> None:
     torch.save(torch.zeros(1, 1, 2, 3).expand(1 << 40, 1, 2, 3), tmp_path / "x.pt")
     assert (tmp_path / "x.pt").stat().st_size < 4096
-    with pytest.raises(Invalid, match="too large"):
+    with pytest.raises(Invalid, match=r"a tensor of `data/0` of .* needs"):
         calibration.read(tmp_path / "x.pt", ONE)
 
 
-def test_a_folder_is_bounded_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_bounded_as_a_whole(tmp_path: Path) -> None:
     for i in range(3):
         np.save(tmp_path / f"{i}.npy", _numbers(1, 2, 3, seed=i).numpy())
-    monkeypatch.setattr(calibration, "MAX_BYTES", 2 * 24)
-    with pytest.raises(Invalid, match="larger than 48 bytes"):
-        calibration.read(tmp_path, ONE)
+    limit = 2 * (24 + calibration.SAMPLE_COST)
+    with pytest.raises(Invalid, match=f"larger than {limit:,} bytes"):
+        calibration.read(tmp_path, ONE, limit)
 
 
 def test_paths_that_hold_nothing(tmp_path: Path) -> None:

@@ -8,20 +8,24 @@ from typing import Any, TypeAlias
 
 import torch
 
+from tosaic.budget import DEFAULT
 from tosaic.errors import Invalid
-from tosaic.runtime.archive import MAX_BYTES
 from tosaic.runtime.inputs import read_content
 
 Sample: TypeAlias = tuple[torch.Tensor, ...]
 
 SUFFIXES = (".npz", ".npy", ".pt")
+#: what a sample takes besides its numbers, in bytes
+SAMPLE_COST = 1024
 
 
-def read(calibration: Iterable[Any] | str | Path, example: Sequence[torch.Tensor]) -> list[Sample]:
+def read(
+    calibration: Iterable[Any] | str | Path, example: Sequence[torch.Tensor], max_memory: int | None = None
+) -> list[Sample]:
     """All samples, each checked against the example inputs."""
     data: Any = calibration
     if isinstance(data, (str, Path)):
-        found = list(_bounded(_read_path(Path(data), example), str(data)))
+        found = list(_bounded(_read_path(Path(data), example, max_memory), str(data), max_memory))
         origin = str(data)
     elif isinstance(data, torch.Tensor):
         raise Invalid("calibration is a single tensor", fix="pass a list of samples: calibration=[x1, x2, ...]")
@@ -101,41 +105,50 @@ def _as_sample(item: Any) -> tuple[Any, ...]:
     return tuple(item) if isinstance(item, (tuple, list)) else (item,)
 
 
-def _bounded(samples: Iterator[tuple[tuple[Any, ...], str]], origin: str) -> Iterator[tuple[tuple[Any, ...], str]]:
+def _bounded(
+    samples: Iterator[tuple[tuple[Any, ...], str]], origin: str, max_memory: int | None
+) -> Iterator[tuple[tuple[Any, ...], str]]:
     """Samples from files, up to what memory is likely to hold."""
+    limit = DEFAULT if max_memory is None else max_memory
     size = 0
     for sample, where in samples:
-        size += sum(getattr(x, "nbytes", 0) for x in sample)
-        if size > MAX_BYTES:
+        size += SAMPLE_COST + sum(getattr(x, "nbytes", 0) for x in sample)
+        if size > limit:
             raise Invalid(
-                f"the calibration data are larger than {MAX_BYTES} bytes",
+                f"the calibration data are larger than {limit:,} bytes",
                 where=origin,
-                fix="give fewer samples: a few hundred are enough",
+                fix="give fewer samples: a few hundred are enough, or allow more with `max_memory`",
             )
         yield sample, where
 
 
-def _read_path(path: Path, example: Sequence[torch.Tensor]) -> Iterator[tuple[tuple[Any, ...], str]]:
+def _read_path(
+    path: Path, example: Sequence[torch.Tensor], max_memory: int | None
+) -> Iterator[tuple[tuple[Any, ...], str]]:
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES)
         if not files:
             raise Invalid(f"`{path}` holds no {', '.join(SUFFIXES)} file", fix="put one sample into each file")
         for file in files:
-            yield from _read_file(file, example)
+            yield from _read_file(file, example, max_memory)
     elif path.is_file():
-        yield from _read_file(path, example)
+        yield from _read_file(path, example, max_memory)
     else:
         raise Invalid(f"there is no calibration data at `{path}`", fix="give a file or a folder that exists")
 
 
-def _read_file(path: Path, example: Sequence[torch.Tensor]) -> Iterator[tuple[tuple[Any, ...], str]]:
+def _read_file(
+    path: Path, example: Sequence[torch.Tensor], max_memory: int | None
+) -> Iterator[tuple[tuple[Any, ...], str]]:
     if path.suffix not in SUFFIXES:
         raise Invalid(f"`{path.name}` is no calibration file", fix=f"use {', '.join(SUFFIXES)}")
     try:
-        loaded = read_content(path)
+        loaded, _ = read_content(path, max_memory)
     except Invalid as error:
         why = ": ".join(text for text in (error.what, error.why) if text)
-        raise Invalid(f"`{path.name}` cannot be read as calibration data", where=str(path), why=why) from error
+        raise Invalid(
+            f"`{path.name}` cannot be read as calibration data", where=str(path), why=why, fix=error.fix
+        ) from error
     yield from _unroll(loaded, example, path.name)
 
 

@@ -5,19 +5,24 @@ import hashlib
 import io
 import json
 import random
+import runpy
 import subprocess
 import sys
+import tracemalloc
 import zipfile
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tosaic.errors import Invalid
-from tosaic.runtime import archive, sidecar
+from tosaic.runtime import plain_json, sidecar
 from tosaic.runtime.npy import read_npy, write_npy
 from tosaic.runtime.sidecar import Border, DelegateFiles, Sample, Sidecar, Trait
 
 PTE = b"a program"
+HOSTILE = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "hostile.py")))
 
 
 def make() -> Sidecar:
@@ -203,13 +208,32 @@ def test_manifest_of_huge_counts() -> None:
             sidecar.read(rezip(good, {"manifest.json": manifest.replace(old, new)}))
 
 
-def test_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bomb_is_not_unpacked() -> None:
     bomb = rezip(sidecar.write(make()), {"delegates/0/graph.tosa": bytes(50 << 20)}, compress_type=zipfile.ZIP_DEFLATED)
     assert len(bomb) < 1 << 20
-    monkeypatch.setattr(archive, "MAX_BYTES", 10 << 20)
-    monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("it was unpacked"))
-    with pytest.raises(Invalid, match="too large"):
-        sidecar.read(bomb)
+    with pytest.raises(Invalid, match=r"`delegates/0/graph\.tosa` needs 52,428,800 bytes"):
+        sidecar.read(bomb, max_memory=10 << 20)
+
+
+@pytest.mark.parametrize(
+    "items", [b"[]", b"{}", b"1000", b'"ab"', b'{"a":0}', b"[[[[]]]]", b'"\xf0\x9f\x98\x80"', b"1e9"], ids=repr
+)
+def test_json_bombs_are_counted_before_they_are_read(items: bytes) -> None:
+    text = b"[" + b",".join([items] * 50_000) + b"]"
+    tracemalloc.start()
+    value = json.loads(text.decode())
+    taken = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert value is not None and taken <= plain_json.estimate(text)
+    bomb = rezip(sidecar.write(make()), {"delegates/0/origins.json": text}, compress_type=zipfile.ZIP_DEFLATED)
+    with pytest.raises(Invalid, match=r"the JSON of `delegates/0/origins\.json` needs"):
+        sidecar.read(bomb, max_memory=len(text) + (1 << 20))
+
+
+@pytest.mark.parametrize("kind", HOSTILE.AMBIGUOUS)
+def test_ambiguous_files(kind: str) -> None:
+    with pytest.raises(Invalid, match="damaged"):
+        sidecar.read(HOSTILE.AMBIGUOUS[kind](HOSTILE.unpack(sidecar.write(make()))))
 
 
 def test_twin_names() -> None:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tosaic.budget import Budget
 from tosaic.errors import Invalid
 
 Array: TypeAlias = npt.NDArray[np.generic]
@@ -30,13 +31,13 @@ def write_npy(array: Array) -> bytes:
     return _MAGIC + b"\x01\x00" + len(header).to_bytes(2, "little") + header + little.tobytes()
 
 
-def read_npy(data: bytes, what: str) -> Array:
+def read_npy(data: bytes | bytearray | memoryview, what: str, budget: Budget | None = None) -> Array:
     """The array in a .npy file; `what` names the file in errors."""
     if data[:6] != _MAGIC or len(data) < 12:
-        raise Invalid(f"{what} is no .npy file", why=f"it begins with {data[:6]!r}")
+        raise Invalid(f"{what} is no .npy file", why=f"it begins with {bytes(data[:6])!r}")
     start = 10 if data[6] == 1 else 12
     end = start + int.from_bytes(data[8:start], "little")
-    header = data[start : min(end, start + _MAX_HEADER)].decode("latin-1")
+    header = bytes(data[start : min(end, start + _MAX_HEADER)]).decode("latin-1")
     fields = _HEADER.fullmatch(header)
     if fields is None or end > len(data):
         why = f"its header is `{header[:80].strip()}`; a tensor of bools, whole numbers or floats is needed"
@@ -52,5 +53,6 @@ def read_npy(data: bytes, what: str) -> Array:
         raise Invalid(
             f"{what} is damaged", why=f"{dtype} of shape {shape} takes {size} bytes, but {len(data) - end} follow"
         )
+    (Budget(len(data)) if budget is None else budget).take(size, what)
     flat: Array = np.frombuffer(data, dtype, offset=end)
     return flat.reshape(shape, order="F" if fields[2] == "True" else "C").astype(dtype.newbyteorder("="), order="C")

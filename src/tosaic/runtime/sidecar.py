@@ -26,6 +26,7 @@ from typing import NoReturn, TypeAlias, TypeVar
 
 from tosaic.budget import Budget
 from tosaic.errors import Invalid
+from tosaic.runtime import plain_json
 from tosaic.runtime.archive import MAX_FILES, unpack
 from tosaic.runtime.npy import Array, read_npy, write_npy
 
@@ -174,10 +175,11 @@ def _dump(value: Json) -> bytes:
         raise Invalid("a .tosaic file cannot hold this", why=f"it is no JSON ({error})") from None
 
 
-def read(data: bytes, *, max_memory: int | None = None) -> Sidecar:
+def read(data: bytes | bytearray, *, max_memory: int | None = None) -> Sidecar:
     """The content of a .tosaic file that nobody vouches for."""
     budget = Budget(len(data), max_memory)
-    files = unpack(data, _NAME, "the .tosaic file")
+    budget.take(len(data), "the .tosaic file")
+    files = _Files(unpack(data, _NAME, "the .tosaic file", budget), budget)
     manifest = _Object.of(_load(files, "manifest.json"), "manifest.json")
     version = manifest.get("format", int)
     if version not in (FORMAT, *OLD_FORMATS):
@@ -196,12 +198,20 @@ def read(data: bytes, *, max_memory: int | None = None) -> Sidecar:
         inputs=tuple(_read_border(item, "manifest.json inputs") for item in manifest.get_list("inputs")),
         outputs=tuple(_read_border(item, "manifest.json outputs") for item in manifest.get_list("outputs")),
         delegates=tuple(_read_delegate(files, i) for i in range(_limit(manifest.get("delegates", int)))),
-        samples=tuple(_read_sample(files, i, item, kinds, budget) for i, item in enumerate(samples)),
+        samples=tuple(_read_sample(files, i, item, kinds) for i, item in enumerate(samples)),
         traits=tuple(_read_trait(item, "manifest.json traits") for item in traits),
     )
-    if files:
-        _fail(sorted(files)[0], "the manifest does not know this file")
+    if files.parts:
+        _fail(sorted(files.parts)[0], "the manifest does not know this file")
     return sidecar
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The parts that were not taken yet, and the memory that is left for them."""
+
+    parts: dict[str, memoryview]
+    budget: Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,45 +290,49 @@ def _limit(count: int) -> int:
     return count if 0 <= count <= MAX_FILES else _fail("manifest.json", f"it counts {count} files")
 
 
-def _take(files: dict[str, bytes], name: str) -> bytes:
-    return files.pop(name) if name in files else _fail(name, "it is missing")
+def _take(files: _Files, name: str) -> memoryview:
+    return files.parts.pop(name) if name in files.parts else _fail(name, "it is missing")
 
 
-def _load(files: dict[str, bytes], name: str) -> Json:
+def _take_bytes(files: _Files, name: str) -> bytes:
+    content = _take(files, name)
+    files.budget.take(len(content), f"`{name}` of the .tosaic file")
+    return bytes(content)
+
+
+def _load(files: _Files, name: str) -> Json:
+    content = _take(files, name)
     try:
-        value: Json = json.loads(_take(files, name))
-        return value
-    except (ValueError, RecursionError) as error:
-        _fail(name, f"it is no JSON ({error})")
+        return plain_json.loads(content, f"`{name}`", files.budget)
+    except Invalid as error:
+        if "is no JSON" not in error.what:
+            raise
+        _fail(name, f"it is no JSON ({error.why})")
 
 
-def _read_delegate(files: dict[str, bytes], index: int) -> DelegateFiles:
+def _read_delegate(files: _Files, index: int) -> DelegateFiles:
     folder = f"delegates/{index}"
     origins = _as_list(_load(files, f"{folder}/origins.json"), f"{folder}/origins.json")
     summary = _Object.of(_load(files, f"{folder}/summary.json"), f"{folder}/summary.json")
     try:
-        debug_db = _take(files, f"{folder}/debug.xml").decode()
+        debug_db = _take_bytes(files, f"{folder}/debug.xml").decode()
     except UnicodeDecodeError:
         _fail(f"{folder}/debug.xml", "it is no UTF-8 text")
     return DelegateFiles(
-        tosa=_take(files, f"{folder}/graph.tosa"),
+        tosa=_take_bytes(files, f"{folder}/graph.tosa"),
         origins=tuple(_Object.of(item, f"{folder}/origins.json").values for item in origins),
         debug_db=debug_db,
         summary={name: summary.get_number(name) for name in summary.values},
     )
 
 
-def _read_sample(files: dict[str, bytes], index: int, item: Json, kinds: Sequence[str], budget: Budget) -> Sample:
+def _read_sample(files: _Files, index: int, item: Json, kinds: Sequence[str]) -> Sample:
     counts = _as_sizes(item, "manifest.json samples")
     if len(counts) != len(kinds):
         _fail("manifest.json samples", f"it is no list of {len(kinds)} counts")
 
     def read_arrays(kind: str, count: int) -> tuple[Array, ...]:
-        arrays: list[Array] = []
-        for name in (f"samples/{index}/{kind}_{i}.npy" for i in range(_limit(count))):
-            data = _take(files, name)
-            budget.take(len(data), f"`{name}` of the .tosaic file")
-            arrays.append(read_npy(data, f"`{name}` of the .tosaic file"))
-        return tuple(arrays)
+        names = [f"samples/{index}/{kind}_{i}.npy" for i in range(_limit(count))]
+        return tuple(read_npy(_take(files, name), f"`{name}` of the .tosaic file", files.budget) for name in names)
 
     return Sample(*(read_arrays(kind, count) for kind, count in zip(kinds, counts, strict=True)))
