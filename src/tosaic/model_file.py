@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 from tosaic import model_archive, zoo
-from tosaic.errors import Invalid
+from tosaic.errors import Invalid, TosaicError
+from tosaic.model_archive import Archive
 from tosaic.place import find_line
 
 #: what a .py file may call its model and its inputs, first match wins
@@ -19,13 +20,13 @@ MODEL_NAMES = ("model", "ModelUnderTest")
 INPUT_NAMES = ("inputs", "example_inputs", "ModelInputs")
 
 
-def check(name: str) -> None:
-    """Refuse what cannot be a model, without importing torch."""
+def check(name: str, max_memory: int | None = None) -> Archive | None:
+    """Refuse what cannot be a model, without importing torch; a .pt2 is read here, and only here."""
     if name.endswith((".py", ".pt2")):
         if not Path(name).is_file():
             raise Invalid(f"there is no file `{name}`")
         if name.endswith(".pt2"):
-            model_archive.check(Path(name))
+            return model_archive.read(Path(name), max_memory)
     elif "/" in name or name.endswith((".pt", ".pth", ".pte", ".onnx", ".tflite")):
         raise Invalid(f"`{name}` is no model that can be compiled", fix="give a zoo name, a .py file or a .pt2 file")
     else:
@@ -35,14 +36,22 @@ def check(name: str) -> None:
             if Path(f"{name}.py").is_file():
                 error.fix = f"did you mean the file `{name}.py`?"
             raise
+    return None
 
 
-def load(name: str) -> tuple[Any, tuple[Any, ...] | None]:
-    """The model and its example inputs; a .pt2 brings its own."""
-    check(name)
-    if name.endswith(".py"):
-        return _load_python(Path(name))
-    return _load_exported(Path(name)) if name.endswith(".pt2") else zoo.load(name)
+def load(
+    name: str, *, checked: Archive | None = None, allow_ops: Collection[str] = (), max_memory: int | None = None
+) -> tuple[Any, tuple[Any, ...] | None]:
+    """The model and its example inputs; a .pt2 brings its own.
+
+    checked     what `check` returned for this name
+    allow_ops   operators that a .pt2 may call besides those that only compute, such as `aten.from_file`
+    max_memory  what reading a .pt2 may take, in bytes; default: 1 GiB more than its size
+    """
+    archive = check(name, max_memory) if checked is None else checked
+    if archive is not None:
+        return _load_exported(archive, allow_ops), None
+    return _load_python(Path(name)) if name.endswith(".py") else zoo.load(name)
 
 
 def _load_python(path: Path) -> tuple[Any, tuple[Any, ...]]:
@@ -100,16 +109,17 @@ def _get(module: ModuleType, names: tuple[str, ...], path: Path) -> Any:
     )
 
 
-def _load_exported(path: Path) -> tuple[Any, None]:
-    import torch
+def _load_exported(archive: Archive, allow_ops: Collection[str]) -> Any:
+    from tosaic import model_program
 
     try:
-        with model_archive.only_weights():
-            return torch.export.load(path), None
+        return model_program.load(archive, allow_ops)
+    except TosaicError:
+        raise
     except Exception as error:
         first = str(error).strip().splitlines()
         raise Invalid(
-            f"`{path}` is no exported program",
+            f"`{archive.path}` is no exported program",
             why=first[0] if first else type(error).__name__,
             fix="write it with torch.export.save",
         ) from error
