@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tosaic.errors import Invalid
 from tosaic.ops._registry import FAMILIES, Record, registry
+from tosaic.output import write_files
 from tosaic.targets import find
 
 if TYPE_CHECKING:
@@ -147,9 +148,10 @@ def place_table(page: str, table: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    OPERATORS.write_text(write_operators(), encoding="utf-8")
+    files = {OPERATORS: write_operators().encode()}
     if "--measure" in arguments:
-        MEMORY.write_text(place_table(MEMORY.read_text(encoding="utf-8"), write_memory()), encoding="utf-8")
+        files[MEMORY] = place_table(MEMORY.read_text(encoding="utf-8"), write_memory()).encode()
+    write_files(files)
 
 
 if __name__ == "__main__":

@@ -3,21 +3,88 @@
 from __future__ import annotations
 
 import os
+import secrets
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from tosaic.errors import Invalid
+
+_MOST_LINKS = 40
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
 
 def write_files(files: Mapping[Path, bytes]) -> None:
-    """Write all of these files, or leave all as they were if one cannot be written."""
-    waiting = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in files}
+    """Write all of these files, or leave all as they were if one cannot be written.
+
+    Only regular files are written over. A symlink stays, and its target is written.
+    """
+    targets = {path: find_target(path) for path in files}
+    if len(set(targets.values())) < len(targets):
+        raise Invalid(f"two results have one name: {', '.join(f'`{path}`' for path in targets)}")
+    waiting: dict[Path, Path] = {}
+    path = Path()
     try:
         for path, data in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            waiting[path].write_bytes(data)
-        for path, temporary in waiting.items():
-            temporary.replace(path)
+            target = targets[path]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Other threads and processes may write the same file at this moment.
+            waiting[target] = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.tmp")
+            _write(waiting[target], data, target)
+        for target, temporary in waiting.items():
+            path = target
+            temporary.replace(target)
+    except OSError as error:
+        raise Invalid(
+            f"cannot write `{path}`",
+            why=error.strerror or str(error),
+            fix="nothing was replaced: free some space, or write somewhere else",
+        ) from error
     finally:
         for temporary in waiting.values():
             with suppress(OSError):
                 temporary.unlink()
+
+
+def find_target(path: Path) -> Path:
+    """The regular file that a result of this name goes to; Invalid if something else is there."""
+    target, is_open_file = path, False
+    try:
+        for _ in range(_MOST_LINKS):
+            if not target.is_symlink():
+                break
+            # Links in /proc lead to open files: another file in place of one would not be what is open.
+            is_open_file |= Path("/proc") in target.parents
+            target = target.parent / target.readlink()
+        target = target.parent.resolve() / target.name
+        mode = target.stat().st_mode if target.exists() else stat.S_IFREG
+    except (OSError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) else ""
+        raise Invalid(f"cannot write `{path}`", why=why or str(error)) from error
+    kind = next((name for matches, name in _KINDS if matches(mode)), "an open file" if is_open_file else "")
+    if kind or not stat.S_ISREG(mode):
+        raise Invalid(
+            f"cannot write `{path}`",
+            why=f"it is {kind or 'not a regular file'}; only regular files are written over",
+            fix="give the name of a file",
+        )
+    return target
+
+
+def _write(temporary: Path, data: bytes, target: Path) -> None:
+    """Write a new file that looks like the one it will replace."""
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+        file.write(data)
+        with suppress(FileNotFoundError):
+            status = target.stat()
+            # Not everyone may give a file to somebody else.
+            with suppress(PermissionError):
+                os.fchown(file.fileno(), status.st_uid, status.st_gid)
+            os.fchmod(file.fileno(), stat.S_IMODE(status.st_mode) & 0o777)

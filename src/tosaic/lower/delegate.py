@@ -22,6 +22,7 @@ from tosaic.lower.program import lower
 from tosaic.lower.reason import explain
 from tosaic.lower.source import QDQ, Source, find_module, overload, source_line
 from tosaic.memory import short_lived
+from tosaic.output import write_files
 from tosaic.rewrite import rewrite
 from tosaic.tools import converter, vela
 from tosaic.tosa.flatbuffer import names, serialize
@@ -264,7 +265,6 @@ def dump(delegate: Delegate, spec: ArmCompileSpec) -> None:
     if folder is None:
         return
     stem = Path(folder) / f"delegate_{hashlib.sha256(delegate.tosa).hexdigest()[:12]}"
-    stem.parent.mkdir(parents=True, exist_ok=True)
     parts: dict[str, bytes] = {".tosa": delegate.tosa}
     if delegate.compiled is not None:
         parts[".vela.bin"] = delegate.blob
@@ -275,5 +275,4 @@ def dump(delegate: Delegate, spec: ArmCompileSpec) -> None:
         parts[".vgf"] = delegate.blob
     if spec.debug_mode is ArmCompileSpec.DebugMode.JSON:
         parts[".debug.json"] = json.dumps(list(delegate.origins), indent=1).encode()
-    for suffix, data in parts.items():
-        stem.with_name(stem.name + suffix).write_bytes(data)
+    write_files({stem.with_name(stem.name + suffix): data for suffix, data in parts.items()})
