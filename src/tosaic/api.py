@@ -130,6 +130,7 @@ def compile(
     quantized: bool = True,
     delegate: bool = True,
     progress: Callable[[str], None] | None = None,
+    max_memory: int | None = None,
 ) -> Program:
     """Compile a model for a target.
 
@@ -139,6 +140,7 @@ def compile(
     calibration     samples to measure ranges with: an iterable, a .npz/.npy/.pt file, or a folder of them
     io, layout      how the program is called: float or int8 borders, channels second or last
     quantized       False leaves a float model in float; delegate False leaves all of it on the CPU
+    max_memory      what calibration files may take in bytes; default: 1 GiB
 
     May be called from several threads, which take turns: torch.export serves one thread at a time.
     """
@@ -147,7 +149,9 @@ def compile(
     spec = make_spec(target, system_config, memory_mode)
     stages, notes = Stages(progress), []
     inputs = _example(model, example_inputs)
-    module, samples = _front(model, inputs, spec, calibration, quantizer, quantized, delegate, stages, notes)
+    module, samples = _front(
+        model, inputs, spec, calibration, max_memory, quantizer, quantized, delegate, stages, notes
+    )
     source = _source(module, inputs)
     signature = sign(source, io, layout)
     if not signature.outputs:
@@ -217,6 +221,7 @@ def _front(
     inputs: tuple[torch.Tensor, ...],
     spec: ArmCompileSpec,
     calibration: Any,
+    max_memory: int | None,
     quantizer: Quantizer | None,
     quantized: bool,
     delegate: bool,
@@ -251,7 +256,7 @@ def _front(
             notes.append("no calibration data: ranges come from the example input alone; give samples as `calibration`")
             samples = [data.check(inputs, inputs, "the example input")]
         else:
-            samples = data.read(calibration, inputs)
+            samples = data.read(calibration, inputs, max_memory)
         results = _run(program.module(), samples)
         module = _quantize(program, samples, quantizer, notes)
         kept = _keep(samples, results, _run(module, samples))

@@ -14,7 +14,9 @@ import typer
 from tosaic import model_file
 from tosaic.cli.guard import Debug, Json, guarded, speak_options
 from tosaic.cli.quiet import import_torch
+from tosaic.cli.size import MaxMemory
 from tosaic.errors import Invalid
+from tosaic.output import find_target
 from tosaic.targets import Target, find
 
 if TYPE_CHECKING:
@@ -38,9 +40,21 @@ class Layout(StrEnum):
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", show_default=False)]
 TargetName = Annotated[str, typer.Option("-t", "--target", help="What to compile for; `tosaic targets` lists all.")]
-Output = Annotated[str | None, typer.Option("-o", "--output", help="The file to write, or a folder for it.")]
+Output = Annotated[
+    str | None,
+    typer.Option("-o", "--output", help="The file to write, or a folder for it; no device and no pipe."),
+]
 Calibration = Annotated[
     Path | None, typer.Option(help="Samples to measure ranges with: a .npz, .npy or .pt file, or a folder of them.")
+]
+AllowOp = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-op",
+        metavar="NAME",
+        show_default=False,
+        help="An operator that a .pt2 may call although it may do more than compute; once per operator.",
+    ),
 ]
 IoOption = Annotated[Io, typer.Option(help="Float borders, or int8 borders without any CPU operator.")]
 LayoutOption = Annotated[Layout, typer.Option(help="Channels second or channels last at the borders.")]
@@ -72,6 +86,8 @@ def compile_model(
     no_sidecar: NoSidecar = False,
     header: Header = None,
     verify: Verify = False,
+    allow_op: AllowOp = None,
+    max_memory: MaxMemory = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -79,7 +95,7 @@ def compile_model(
 
     MODEL is the name of a built-in model (`add`, `mobilenet_v2`, ...), a .pt2 file made by torch.export.save, or a .py
     file that defines `model` (an nn.Module in eval mode) and `inputs` (a tuple of tensors).
-    A .py file is code, and it is run: compile only files that you trust.
+    A .py file is code, and it is run: compile only files that you trust. A .pt2 file only describes a model.
     With --verify the exit code is 1 if the result does not compute what TOSA says, or not what torch computes with the
     same graph; `tosaic verify --help` has the rules.
     """
@@ -89,14 +105,15 @@ def compile_model(
         from tosaic.runtime import vulkan
 
         vulkan.require()
-    model_file.check(model)
+    _check_targets(path, header)
+    checked = model_file.check(model, max_memory)
     progress = Progress()
     try:
         progress("load")
         import_torch()
         from tosaic import api
 
-        module, inputs = model_file.load(model)
+        module, inputs = model_file.load(model, checked=checked, allow_ops=allow_op or ())
         spec = api.make_spec(wanted.name, system_config, memory_mode)
         spec.dump_intermediate_artifacts_to(None if intermediates is None else str(intermediates))
         program = api.compile(
@@ -109,6 +126,7 @@ def compile_model(
             quantized=not no_quantize,
             delegate=not no_delegate,
             progress=progress,
+            max_memory=max_memory,
         )
     finally:
         progress.finish()
@@ -161,6 +179,13 @@ def _choose_path(model: str, target: Target, output: str | None) -> Path:
     if path.suffix == ".tosaic":
         raise Invalid(f"`{path}` is the name of a sidecar", fix="let the output end in .pte")
     return path
+
+
+def _check_targets(path: Path, header: Path | None) -> None:
+    """Refuse what cannot be written before the long work begins."""
+    targets = [find_target(file) for file in (path, path.with_suffix(".tosaic"), header) if file is not None]
+    if len(set(targets)) < len(targets):
+        raise Invalid(f"`{header}` is the name of two results", fix="give the header another name")
 
 
 def _list_files(program: Program, path: Path, *, with_sidecar: bool) -> dict[Path, bytes]:

@@ -60,8 +60,10 @@ def explain(error: Exception) -> str:
     """What went wrong, for a user."""
     if isinstance(error, TosaicError):
         return f"error: {speak_options(str(error))}"
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"error: `{error.filename}`: {error.strerror}"
+    if isinstance(error, OSError) and error.errno is not None:
+        # A full disk names no file.
+        place = f"`{error.filename}`: " if error.filename is not None else ""
+        return f"error: {place}{error.strerror}"
     first = next(iter(str(error).strip().splitlines()), "")
     return f"error: {type(error).__name__}: {first}\n  fix: this is a bug of Tosaic; `--debug` shows the traceback"
 
@@ -77,7 +79,7 @@ def exit_code(error: Exception) -> int:
     """The exit code of an error: bad input, or anything else that stopped the work."""
     if isinstance(error, TosaicError):
         return error.exit_code
-    return BAD_INPUT if isinstance(error, OSError) and error.filename is not None else FAILED
+    return BAD_INPUT if isinstance(error, OSError) and error.errno is not None else FAILED
 
 
 def _print_details(error: Exception) -> None:

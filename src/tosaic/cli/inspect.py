@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tosaic import input_file
 from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.size import MaxMemory
 from tosaic.errors import Invalid
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ def show_file(
     commands: Annotated[
         bool, typer.Option("--commands", help="Print the command stream of every Ethos-U delegate, as Vela lists it.")
     ] = False,
+    max_memory: MaxMemory = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -32,14 +35,15 @@ def show_file(
     # The readers need numpy, which `--help` should not wait for.
     from tosaic.report import contents
 
-    data = file.read_bytes()
+    data = bytes(input_file.read(file, max_memory)[0])
     if commands:
-        _print_commands(data, contents.detect(data))
+        _print_commands(data, contents.detect(data), max_memory)
         return
     beside = file.with_suffix(".tosaic")
     is_pte = contents.detect(data) == "pte"
     try:
-        found = contents.read(data, beside=beside.read_bytes() if is_pte and beside.is_file() else None, text=text)
+        kept = bytes(input_file.read(beside, max_memory)[0]) if is_pte and beside.is_file() else None
+        found = contents.read(data, beside=kept, text=text, max_memory=max_memory)
     except Invalid as error:
         raise Invalid(
             error.what, where=f"`{file}`{f', {error.where}' if error.where else ''}", why=error.why, fix=error.fix
@@ -66,7 +70,7 @@ def _print_text(found: Contents) -> None:
         typer.echo(graph.text, nl=False)
 
 
-def _print_commands(data: bytes, kind: str) -> None:
+def _print_commands(data: bytes, kind: str, max_memory: int | None) -> None:
     from tosaic import npu
     from tosaic.ethosu import blob
     from tosaic.npu.stream import parse
@@ -77,7 +81,7 @@ def _print_commands(data: bytes, kind: str) -> None:
     if kind == "blob":
         streams.append(("", blob.unpack(data).cmd_data))
     elif kind == "pte":
-        program = pte.read(data)
+        program = pte.read(data, max_memory=max_memory)
         for plan in program.plans:
             for index, delegate in enumerate(plan.delegates):
                 if delegate.id == BACKEND:

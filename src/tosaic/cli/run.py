@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tosaic import input_file
 from tosaic.cli.guard import Debug, Json, guarded
 from tosaic.cli.quiet import import_torch
+from tosaic.cli.size import MaxMemory
 from tosaic.errors import Invalid
+from tosaic.output import find_target, write_files
 
 if TYPE_CHECKING:
     from tosaic.runtime.sidecar import Sidecar
@@ -20,12 +23,14 @@ if TYPE_CHECKING:
 File = Annotated[Path, typer.Argument(metavar="FILE.pte", show_default=False)]
 
 
-def read_beside(file: Path) -> Sidecar | None:
+def read_beside(file: Path, max_memory: int | None = None) -> Sidecar | None:
     """The .tosaic file beside a .pte, None if there is none."""
     from tosaic.runtime import sidecar
 
     beside = file.with_suffix(".tosaic")
-    return sidecar.read(beside.read_bytes()) if beside.is_file() else None
+    if not beside.is_file():
+        return None
+    return sidecar.read(bytes(input_file.read(beside, max_memory)[0]), max_memory=max_memory)
 
 
 @guarded
@@ -43,6 +48,7 @@ def run_file(
         Path | None, typer.Option("-o", "--output", help="Save the outputs as output_0, output_1 ... in an .npz file.")
     ] = None,
     values: Annotated[int, typer.Option("--values", help="How many values of each output to print.")] = 1000,
+    max_memory: MaxMemory = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -58,14 +64,16 @@ def run_file(
 
     if output is not None and output.suffix != ".npz":
         raise Invalid(f"outputs are saved as .npz, not as `{output.name}`", fix="give a file name that ends with .npz")
-    data = file.read_bytes()
-    program = pte.read(data)
-    types = Method(program, method, executors={}).inputs
-    arrays = read_inputs(inputs, types) if inputs else make_ones(types)
-    beside = read_beside(file)
+    if output is not None:
+        find_target(output)
+    data = bytes(input_file.read(file, max_memory)[0])
+    program = pte.read(data, max_memory=max_memory)
+    types = Method(program, method, executors={}, max_memory=max_memory).inputs
+    arrays = read_inputs(inputs, types, max_memory) if inputs else make_ones(types, max_memory)
+    beside = read_beside(file, max_memory)
     if beside is not None:
         beside.check(data)
-    outcome = engines.run(data, arrays, engine=engine, sidecar=beside, method=method)
+    outcome = engines.run(data, arrays, engine=engine, sidecar=beside, method=method, max_memory=max_memory)
     if outcome.why:
         typer.echo(f"engine {outcome.engine}: {outcome.why}", err=True)
     report = log.make_log(
@@ -88,8 +96,6 @@ def run_file(
 def _save(path: Path, outputs: Sequence[object]) -> None:
     import numpy as np
 
-    from tosaic.output import write_files
-
     packed = io.BytesIO()
     np.savez(packed, **{f"output_{i}": np.asarray(a) for i, a in enumerate(outputs)})
     write_files({path: packed.getvalue()})
@@ -99,6 +105,7 @@ def _save(path: Path, outputs: Sequence[object]) -> None:
 def verify_file(
     file: File,
     rounds: Annotated[int, typer.Option("--rounds", help="Random full-range inputs per delegate.")] = 2,
+    max_memory: MaxMemory = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -117,7 +124,8 @@ def verify_file(
     import_torch()
     from tosaic.verify import verify
 
-    verdict = verify(file.read_bytes(), read_beside(file), rounds=rounds)
+    data = bytes(input_file.read(file, max_memory)[0])
+    verdict = verify(data, read_beside(file, max_memory), rounds=rounds, max_memory=max_memory)
     typer.echo(json.dumps(verdict.to_json(), indent=2) if as_json else str(verdict))
     if not verdict.ok:
         raise typer.Exit(1)

@@ -176,13 +176,13 @@ def detect(data: bytes) -> str:
     return "sidecar" if data.startswith(b"PK\x03\x04") else ""
 
 
-def read(data: bytes, *, beside: bytes | None = None, text: bool = False) -> Contents:
+def read(data: bytes, *, beside: bytes | None = None, text: bool = False, max_memory: int | None = None) -> Contents:
     """What is in a file that nobody vouches for. `beside` are the bytes of the .tosaic file beside a .pte."""
     kind = detect(data)
     contents = Contents(kind, len(data), hashlib.sha256(data).hexdigest())
     match kind:
         case "pte":
-            return replace(contents, pte=_read_pte(data, beside, text))
+            return replace(contents, pte=_read_pte(data, beside, text, max_memory))
         case "tosa":
             return replace(contents, tosa=_read_tosa(data, text))
         case "blob":
@@ -190,7 +190,7 @@ def read(data: bytes, *, beside: bytes | None = None, text: bool = False) -> Con
         case "vgf":
             return replace(contents, vgf=vgf.read(data))
         case "sidecar":
-            return replace(contents, sidecar=_read_sidecar(sidecar.read(data), text))
+            return replace(contents, sidecar=_read_sidecar(sidecar.read(data, max_memory=max_memory), text))
         case _:
             raise Invalid(
                 "this is no file that Tosaic knows",
@@ -249,10 +249,10 @@ def _describe(border: sidecar.Border) -> Port:
     return Port(border.name, border.dtype, border.shape, border.layout, size, border.scale, border.zero_point)
 
 
-def _read_pte(data: bytes, beside: bytes | None, text: bool) -> PteContents:
-    program = pte.read(data)
+def _read_pte(data: bytes, beside: bytes | None, text: bool, max_memory: int | None) -> PteContents:
+    program = pte.read(data, max_memory=max_memory)
     constant = {plan.name: plan.values[plan.outputs[0]] for plan in program.plans if _is_constant(plan)}
-    kept, note = _open_sidecar(data, beside)
+    kept, note = _open_sidecar(data, beside, max_memory)
     ports = _read_ports(constant.get(IO_METHOD), kept)
     files = kept.delegates if kept is not None else ()
     told = [(_read_tosa(one.tosa, text), one.summary.get("cycles_total")) for one in files]
@@ -268,11 +268,11 @@ def _is_constant(plan: pte.Plan) -> bool:
     return not plan.inputs and len(plan.outputs) == 1 and not any(chain.instructions for chain in plan.chains)
 
 
-def _open_sidecar(data: bytes, beside: bytes | None) -> tuple[sidecar.Sidecar | None, str]:
+def _open_sidecar(data: bytes, beside: bytes | None, max_memory: int | None) -> tuple[sidecar.Sidecar | None, str]:
     if beside is None:
         return None, "none"
     try:
-        found = sidecar.read(beside)
+        found = sidecar.read(beside, max_memory=max_memory)
         found.check(data)
     except Invalid as error:
         return None, f"not used: {error.what}"

@@ -1,0 +1,31 @@
+"""Amounts of memory as a user types them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_UNITS = ("", "K", "M", "G", "T")
+
+
+def parse_size(text: str) -> int:
+    """The bytes that `2G`, `512M` or `1000000` stand for."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise typer.BadParameter(f"`{text}` is no size; give bytes, or a number with K, M, G or T, such as 2G")
+    return int(float(found[1]) * 1024 ** _UNITS.index(found[2].upper()))
+
+
+MaxMemory = Annotated[
+    int | None,
+    typer.Option(
+        "--max-memory",
+        parser=parse_size,
+        metavar="SIZE",
+        show_default=False,
+        help="What each file may take in memory, e.g. 4G. Default: 1 GiB more than its own size.",
+    ),
+]
