@@ -64,10 +64,13 @@ def find_target(path: Path) -> Path:
             is_open_file |= Path("/proc") in target.parents
             target = target.parent / target.readlink()
         target = target.parent.resolve() / target.name
+        folder = next(parent for parent in target.parents if parent.exists())
         mode = target.stat().st_mode if target.exists() else stat.S_IFREG
     except (OSError, RuntimeError) as error:
         why = error.strerror if isinstance(error, OSError) else ""
         raise Invalid(f"cannot write `{path}`", why=why or str(error)) from error
+    if not folder.is_dir():
+        raise Invalid(f"cannot write `{path}`", why=f"`{folder}` is not a folder", fix="give the name of a file")
     kind = next((name for matches, name in _KINDS if matches(mode)), "an open file" if is_open_file else "")
     if kind or not stat.S_ISREG(mode):
         raise Invalid(

@@ -179,12 +179,12 @@ def test_tool_timeout_and_the_old_file_stays(tosaic: Any, tmp_path: Path, relu: 
 def test_unwritable_output(tosaic: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     done = tosaic("compile", "add", "-o", tmp_path / "good.pte", "--header", tmp_path / "file" / "x.h")
-    _refuse(done, f"error: `{tmp_path}/file")
+    _refuse(done, f"cannot write `{tmp_path}/file/x.h`", "is not a folder")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_unknown_exceptions_ask_for_debug(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(name: str) -> None:
+    def fail(name: str, _: int | None) -> None:
         raise ValueError(f"no {name}\nsecond line")
 
     monkeypatch.setattr(model_file, "check", fail)
@@ -201,7 +201,7 @@ def test_debug_shows_where_a_refusal_comes_from(tosaic: Any) -> None:
 
 
 def test_interrupt(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(name: str) -> None:
+    def interrupt(name: str, _: int | None) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(model_file, "check", interrupt)
