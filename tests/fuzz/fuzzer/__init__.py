@@ -1,0 +1,1 @@
+"""Random graphs from the registry of operators, compiled and compared with torch."""

@@ -1,0 +1,321 @@
+"""What must hold for a graph: typed errors only, every node near torch, engines bit for bit, both APIs alike."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+import tosaic
+from fuzzer import cut
+from fuzzer.graph import Graph, Model, example
+from tosaic.api import make_spec, quantize
+from tosaic.common.arm_compile_spec import ArmCompileSpec
+from tosaic.errors import TosaicError, first_line
+from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
+from tosaic.lower.exported import make_functional
+from tosaic.lower.partition import partition
+from tosaic.lower.source import Source, overload, torch_op
+from tosaic.ops._registry import registry
+from tosaic.program import Program
+from tosaic.quantizer.prepare import mutates
+from tosaic.runtime import engine
+from tosaic.tools import reference
+from tosaic.tools.reference import Undefined
+from tosaic.tosa import TOSAPartitioner
+from tosaic.vgf import VgfCompileSpec, VgfPartitioner
+
+NPUS = ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256")
+PROFILES = ("int8", "fp", "vgf")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A check that does not hold. `kind` stays the same while a graph is shrunk."""
+
+    kind: str
+    detail: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one graph."""
+
+    failures: list[Failure] = field(default_factory=list)
+    discarded: str = ""
+    refused: list[str] = field(default_factory=list)
+    records: set[str] = field(default_factory=set)
+    nodes: int = 0
+    compared: int = 0
+    delegates: int = 0
+    differing: int = 0
+
+
+class _Stop(Exception):
+    """Nothing more can be checked."""
+
+
+def target_of(profile: str, seed: int) -> str:
+    """The target of a graph: the accelerators in turn."""
+    if profile == "int8":
+        return NPUS[seed % len(NPUS)]
+    return "vgf" if profile == "vgf" else "TOSA-1.0+FP"
+
+
+def is_quantized(profile: str, seed: int) -> bool:
+    return profile == "int8" or (profile == "vgf" and seed % 2 == 0)
+
+
+def check(graph: Graph, target: str, quantized: bool) -> Outcome:
+    """Run all checks on one graph."""
+    outcome = Outcome()
+    logging.disable(logging.WARNING)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            _Check(graph, target, quantized, outcome).run()
+        except _Stop:
+            pass
+    return outcome
+
+
+class _Check:
+    def __init__(self, graph: Graph, target: str, quantized: bool, outcome: Outcome) -> None:
+        self.graph, self.outcome, self.quantized = graph, outcome, quantized
+        self.spec: ArmCompileSpec = make_spec(target)
+        self.model = Model(graph).eval()
+        self.inputs = example(graph)
+
+    def run(self) -> None:
+        try:
+            program = torch.export.export(self.model, tuple(x.clone() for x in self.inputs))
+        except Exception as error:
+            self.outcome.discarded = f"torch.export: {first_line(error)[:100]}"
+            raise _Stop from error
+        self._count(program)
+        written = any(mutates(n) for n in program.graph.nodes if n.op == "call_function")
+        module = self._quantize(program)
+        source = Source.of_module(module) if isinstance(module, torch.fx.GraphModule) else Source.of_program(module)
+        seen = self._nodes(source)
+        first = self._compile(module)
+        if first is not None:
+            self._run(first, source, seen)
+        self._executorch(module, first, written)
+
+    def _count(self, program: ExportedProgram) -> None:
+        found = [registry().find(overload(n)) for n in program.graph.nodes if n.op == "call_function"]
+        self.outcome.records |= {r.name for r in found if r is not None}
+        self.outcome.nodes = len(found)
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        """Note an error of the project's own as a refusal, and any other one as a failure."""
+        try:
+            yield
+        except (_Stop, KeyboardInterrupt):
+            raise
+        except Undefined as error:
+            self.outcome.refused.append(f"{name}: {error.what}")
+            raise _Stop from error
+        except TosaicError as error:
+            why = f" ({error.why})" if error.why else ""
+            if _is_internal(error):
+                self.outcome.failures.append(Failure(f"{name}: {_shape_free(error.what + why)}", _trace(error)))
+            else:
+                self.outcome.refused.append(f"{name}: {error.what}{why}"[:160])
+            raise _Stop from error
+        except Exception as error:
+            kind = f"{name}: {_shape_free(first_line(error))[:120]} at {_place(error)}"
+            self.outcome.failures.append(Failure(kind, _trace(error)))
+            raise _Stop from error
+
+    def _fail(self, kind: str, detail: str) -> None:
+        self.outcome.failures.append(Failure(kind, detail))
+
+    def _quantize(self, program: ExportedProgram) -> Any:
+        with self._stage("quantize"):
+            functional = make_functional(program)
+            values = [n.meta.get("val") for n in functional.graph.nodes]
+            floats = any(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)
+            return quantize(functional, [self.inputs]) if self.quantized and floats else functional
+
+    def _nodes(self, source: Source) -> dict[Node, Any]:
+        with self._stage("torch runs the quantized graph"):
+            seen = cut.run_torch(source, self.inputs)
+        with self._stage("partition"):
+            plan = partition(source, self.spec.target)
+        for region in plan.regions:
+            with self._stage("nodes"):
+                compared, wrong = cut.check_region(source, region, self.spec.target, seen)
+                self.outcome.compared += compared
+                for one in wrong:
+                    self._fail(f"node: {one.op}", one.detail)
+        return seen
+
+    def _compile(self, module: Any) -> Program | None:
+        with self._stage("compile"):
+            made = tosaic.compile(module, self.inputs, self.spec, quantized=self.quantized)
+            self.outcome.delegates += len(made.delegates)
+            return made
+
+    def _run(self, program: Program, source: Source, seen: dict[Node, Any]) -> None:
+        if program.delegates and self.spec.target.family != "tosa":
+            with self._stage("verify"):
+                verdict = program.verify(rounds=1)
+                if not verdict.ok:
+                    self._fail("verify: the device differs from TOSA", str(verdict))
+        with self._stage("run"):
+            outputs = program.run(*(x.clone() for x in self.inputs))
+            self._compare("run", outputs, _hybrid(program, source, self.inputs))
+
+    def _compare(self, name: str, got: Sequence[Any], want: Sequence[Any]) -> None:
+        """Outputs of a program against what torch and the reference model make of the same delegates."""
+        types = [(a.dtype, a.shape) for a in got], [(b.dtype, b.shape) for b in want]
+        if types[0] != types[1]:
+            self._fail(f"{name}: outputs of another type", f"{types[0]} instead of {types[1]}")
+            return
+        for i, (a, b) in enumerate(zip(got, want, strict=True)):
+            if not _is_close(a, b):
+                self._fail(f"{name}: other numbers", f"output {i}: {_difference(a, b)}")
+                return
+
+    def _executorch(self, module: Any, first: Program | None, written: bool) -> None:
+        with self._stage("ExecuTorch API"):
+            again = isinstance(module, torch.fx.GraphModule)
+            program = torch.export.export(module, tuple(x.clone() for x in self.inputs)) if again else module
+            edge = to_edge_transform_and_lower(
+                program,
+                partitioner=[_partitioner(self.spec)],
+                compile_config=EdgeCompileConfig(_check_ir_validity=False),
+            )
+            pte = bytes(edge.to_executorch().buffer)
+            lowered = edge.exported_program().graph_module
+        names = [str(n.target) for n in lowered.graph.nodes if n.op == "get_attr" and "lowered" in str(n.target)]
+        blobs = sorted(getattr(lowered, n).processed_bytes for n in names)
+        if first is None:
+            return
+        same = blobs == sorted(d.blob for d in first.delegates)
+        self.outcome.differing += not same
+        with self._stage("ExecuTorch API run"):
+            arrays = [x.contiguous().numpy() for x in self.inputs]
+            if isinstance(self.spec, VgfCompileSpec) or not blobs:
+                outputs = engine.run(pte, arrays, engine="auto").outputs
+            else:
+                outputs = engine.run(pte, arrays).outputs
+            want = first.run(*self.inputs)
+            if same:
+                self._compare("ExecuTorch API", outputs, want)
+            else:
+                self._compare_loosely(outputs, want)
+
+    def _compare_loosely(self, got: Sequence[Any], want: Sequence[Any]) -> None:
+        """Other delegates round elsewhere: the signal must still be the same one."""
+        types = [(a.dtype, a.shape) for a in got], [(b.dtype, b.shape) for b in want]
+        if types[0] != types[1]:
+            self._fail("ExecuTorch API: outputs of another type", f"{types[0]} instead of {types[1]}")
+            return
+        for i, (a, b) in enumerate(zip(got, want, strict=True)):
+            if a.dtype.kind == "f" and sqnr(a, b) < 15.0 and not _is_close(a, b):
+                self._fail("ExecuTorch API: other delegates, other numbers", f"output {i}: {_difference(a, b)}")
+                return
+
+
+def _partitioner(spec: ArmCompileSpec) -> Any:
+    if isinstance(spec, EthosUCompileSpec):
+        return EthosUPartitioner(spec)
+    return VgfPartitioner(spec) if isinstance(spec, VgfCompileSpec) else TOSAPartitioner(spec)
+
+
+def _hybrid(program: Program, source: Source, inputs: Sequence[torch.Tensor]) -> list[Any]:
+    """The outputs with torch for the CPU's part and the reference model for the delegates."""
+    region_of = {n: d for d in program.delegates for n in d.region.outputs}
+    values: dict[Node, Any] = {n: x.clone() for n, x in zip(source.inputs, inputs, strict=True)}
+    values |= {n: t.detach() for n, t in source.constants.items()}
+    values |= {n: s[0].clone() for n, s in source.states.items()}
+
+    def value(node: Node) -> Any:
+        if node not in values:
+            if node in region_of:
+                delegate = region_of[node]
+                given = [value(n).contiguous().numpy() for n in delegate.region.inputs]
+                results = reference.run(delegate.tosa, given)
+                values.update(zip(delegate.region.outputs, map(torch.from_numpy, results), strict=True))
+            else:
+                args, kwargs = (torch.fx.map_arg(a, value) for a in (node.args, node.kwargs))
+                target: Callable[..., Any] = node.target if overload(node) == "getitem" else torch_op(node)  # pyright: ignore
+                values[node] = target(*args, **kwargs)
+        return values[node]
+
+    for node in source.graph.nodes:
+        if node.op == "call_function":
+            value(node)
+    returned = torch.utils._pytree.tree_leaves(source.returned)
+    return [value(n).contiguous().numpy() for n in returned if isinstance(n, Node)]
+
+
+def sqnr(got: Any, want: Any) -> float:
+    """Signal to noise in dB."""
+    a, b = np.nan_to_num(got.astype(np.float64)), np.nan_to_num(want.astype(np.float64))
+    noise = float(np.square(a - b).sum())
+    return float("inf") if noise == 0 else 10.0 * float(np.log10(max(float(np.square(b).sum()), 1e-300) / noise))
+
+
+def _is_close(got: Any, want: Any) -> bool:
+    if got.dtype.kind != "f":
+        return bool(np.array_equal(got, want))
+    with np.errstate(invalid="ignore", over="ignore"):
+        gap = np.abs(got.astype(np.float64) - want.astype(np.float64))
+        gap = np.where((got == want) | (np.isnan(got) & np.isnan(want)), 0.0, gap)
+    finite = np.abs(want[np.isfinite(want)])
+    return bool((np.nan_to_num(gap, nan=np.inf) <= 1e-4 * max(1.0, float(finite.max(initial=0.0)))).all())
+
+
+def _difference(got: Any, want: Any) -> str:
+    a, b = got.astype(np.float64).reshape(-1), want.astype(np.float64).reshape(-1)
+    gap = np.nan_to_num(np.abs(a - b), nan=np.inf)
+    at = int(gap.argmax())
+    return (
+        f"{got.dtype}{list(got.shape)}, {int((gap > 0).sum())} of {gap.size} differ, SQNR {sqnr(got, want):.1f} dB, "
+        f"at {at} {a[at]:g} instead of {b[at]:g}"
+    )
+
+
+def _is_internal(error: TosaicError) -> bool:
+    """Whether a typed error hides an exception that nobody meant: not torch's and not ExecuTorch's."""
+    cause = error.__cause__
+    while cause is not None:
+        if not isinstance(cause, TosaicError) and "tosaic" in _place(cause):
+            return True
+        cause = cause.__cause__
+    return "internal error" in error.what
+
+
+def _place(error: BaseException) -> str:
+    """The innermost frame, as file:line with a short path."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return "?"
+    path = Path(frames[-1].filename)
+    return f"{'/'.join(path.parts[-3:])}:{frames[-1].lineno}"
+
+
+def _trace(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)[-6:]
+    lines = [f"{'/'.join(Path(f.filename).parts[-3:])}:{f.lineno} {f.name}" for f in frames]
+    return "\n".join([str(error)[:600], *lines])
+
+
+def _shape_free(text: str) -> str:
+    """A message without numbers and names of nodes, which change while a graph is shrunk."""
+    return "".join("#" if c.isdigit() else c for c in text)
