@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--shrink", type=float, default=90.0, help="seconds for the shrinking of each new failure")
     parser.add_argument("--out", type=Path, help="write the summary as JSON here, too")
     options = parser.parse_args()
-    from fuzzer.campaign import summarize
+    from fuzzer.summary import summarize
 
     tasks = [(options.profile, seed, options.shrink) for seed in range(options.seed, options.seed + options.count)]
     start = time.monotonic()
@@ -46,6 +46,7 @@ def main() -> int:
                 seen[failure["kind"]] += 1
                 if seen[failure["kind"]] == 1:
                     print(f"--- {options.profile} {result['seed']}: {failure['kind']}", flush=True)
+                    print(failure["known"] or failure["program"], flush=True)
     text, data = summarize(results, time.monotonic() - start)
     print(text)
     if options.out is not None:

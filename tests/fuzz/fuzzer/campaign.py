@@ -1,19 +1,16 @@
-"""One graph from seed to verdict, and the summary of many."""
+"""One graph from seed to verdict."""
 
 from __future__ import annotations
 
 import re
 import resource
 import time
-from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
-from fuzzer.check import Failure, check, is_quantized, target_of
+from fuzzer.check import Failure, check, is_quantized, parts_for, target_of
 from fuzzer.generate import generate
 from fuzzer.graph import Graph, write
 from fuzzer.shrink import shrink
-from fuzzer.templates import names
 
 #: failures that have a fix under way: (pattern of kind and detail, reason)
 KNOWN: list[tuple[str, str]] = []
@@ -48,7 +45,7 @@ def ending(failure: Failure, target: str, quantized: bool) -> list[str]:
         else f'program = tosaic.compile(model, inputs, "{target}", quantized=False)',
         "print(program, program.verify(rounds=1), sep='\\n')" if not target.startswith("TOSA") else "print(program)",
         "for got, want in zip(program.run(*inputs), model(*inputs), strict=True):",
-        "    print(got.dtype, got.shape, abs(got - want.numpy()).max() if got.dtype != bool else (got != want.numpy()).sum())",
+        "    print(got.dtype, got.shape, abs(got.astype(float) - want.double().numpy()).max())",
     ]
 
 
@@ -66,7 +63,9 @@ def examine(profile: str, seed: int, seconds: float) -> dict[str, Any]:
         if failure.kind not in _shrunk and not known and seconds > 0:
             _shrunk.add(failure.kind)
             small = shrink_failure(graph, failure.kind, target, quantized, seconds)
-            again = [f for f in check(small, target, quantized).failures if f.kind == failure.kind]
+            again = [
+                f for f in check(small, target, quantized, parts_for(failure.kind)).failures if f.kind == failure.kind
+            ]
             shown = again[0] if again else failure
             known = find_known(shown, write(small))
         failures.append(
@@ -97,49 +96,9 @@ def examine(profile: str, seed: int, seconds: float) -> dict[str, Any]:
 
 def shrink_failure(graph: Graph, kind: str, target: str, quantized: bool, seconds: float) -> Graph:
     """The smallest graph with a failure of the same kind."""
-    return shrink(graph, lambda g: any(f.kind == kind for f in check(g, target, quantized).failures), seconds)
+    parts = parts_for(kind)
 
+    def fails(smaller: Graph) -> bool:
+        return any(f.kind == kind for f in check(smaller, target, quantized, parts).failures)
 
-def summarize(results: Sequence[dict[str, Any]], wall: float) -> tuple[str, dict[str, Any]]:
-    """The campaign as text and as data."""
-    found = [(r["seed"], f) for r in results for f in r["failures"]]
-    kinds: dict[str, list[tuple[int, dict[str, str]]]] = {}
-    for seed, failure in found:
-        kinds.setdefault(failure["kind"], []).append((seed, failure))
-    covered = {name for r in results for name in r["records"]}
-    data = {
-        "graphs": len(results),
-        "nodes": sum(r["nodes"] for r in results),
-        "compared": sum(r["compared"] for r in results),
-        "delegates": sum(r["delegates"] for r in results),
-        "programs whose delegates differ between the APIs": sum(r["differing"] for r in results),
-        "records covered": len(covered),
-        "records not covered": sorted(set(names()) - covered),
-        "discarded": Counter(r["discarded"] for r in results if r["discarded"]),
-        "refused": Counter(why for r in results for why in r["refused"]),
-        "CPU seconds": round(sum(r["seconds"] for r in results), 1),
-        "wall seconds": round(wall, 1),
-        "failures": sum(1 for _, f in found if not f["known"]),
-        "known": Counter(f["known"] for _, f in found if f["known"]),
-        "programs": {},
-    }
-    lines = [
-        f"{key}: {value}" for key, value in data.items() if key not in ("discarded", "refused", "known", "programs")
-    ]
-    for key in ("discarded", "refused", "known"):
-        lines += [f"{key} {count}x {why}" for why, count in sorted(data[key].items(), key=lambda p: -p[1])]
-    for kind, cases in sorted(kinds.items()):
-        unknown = [c for c in cases if not c[1]["known"]]
-        if not unknown:
-            continue
-        seed, failure = min(unknown, key=lambda c: int(c[1]["steps"]))
-        data["programs"][kind] = failure["program"]
-        seeds = [s for s, _ in unknown]
-        lines += [
-            "",
-            f"=== {kind}",
-            f"seeds {seeds}, target {failure['target']}",
-            failure["detail"],
-            failure["program"],
-        ]
-    return "\n".join(lines), data
+    return shrink(graph, fails, seconds)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,6 @@ from tosaic.lower.partition import partition
 from tosaic.lower.source import Source, overload, torch_op
 from tosaic.ops._registry import registry
 from tosaic.program import Program
-from tosaic.quantizer.prepare import mutates
 from tosaic.runtime import engine
 from tosaic.tools import reference
 from tosaic.tools.reference import Undefined
@@ -77,22 +77,35 @@ def is_quantized(profile: str, seed: int) -> bool:
     return profile == "int8" or (profile == "vgf" and seed % 2 == 0)
 
 
-def check(graph: Graph, target: str, quantized: bool) -> Outcome:
-    """Run all checks on one graph."""
+#: which checks can show a failure, by the first word of its kind; shrinking runs no others
+_PARTS = {
+    "ExecuTorch": frozenset({"compile", "executorch"}),
+    "compile": frozenset({"compile"}),
+    "verify": frozenset({"compile", "verify"}),
+    "run": frozenset({"compile", "run"}),
+}
+_ALL = frozenset({"nodes", "compile", "verify", "run", "executorch"})
+
+
+def parts_for(kind: str) -> frozenset[str]:
+    """The checks that a failure of this kind needs to be seen again."""
+    return _PARTS.get(re.split(r"[ :]", kind)[0], frozenset({"nodes"}))
+
+
+def check(graph: Graph, target: str, quantized: bool, parts: frozenset[str] = _ALL) -> Outcome:
+    """Run the checks on one graph."""
     outcome = Outcome()
     logging.disable(logging.WARNING)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            _Check(graph, target, quantized, outcome).run()
-        except _Stop:
-            pass
+        with suppress(_Stop):
+            _Check(graph, target, quantized, parts, outcome).run()
     return outcome
 
 
 class _Check:
-    def __init__(self, graph: Graph, target: str, quantized: bool, outcome: Outcome) -> None:
-        self.graph, self.outcome, self.quantized = graph, outcome, quantized
+    def __init__(self, graph: Graph, target: str, quantized: bool, parts: frozenset[str], outcome: Outcome) -> None:
+        self.outcome, self.quantized, self.parts = outcome, quantized, parts
         self.spec: ArmCompileSpec = make_spec(target)
         self.model = Model(graph).eval()
         self.inputs = example(graph)
@@ -104,14 +117,15 @@ class _Check:
             self.outcome.discarded = f"torch.export: {first_line(error)[:100]}"
             raise _Stop from error
         self._count(program)
-        written = any(mutates(n) for n in program.graph.nodes if n.op == "call_function")
         module = self._quantize(program)
         source = Source.of_module(module) if isinstance(module, torch.fx.GraphModule) else Source.of_program(module)
-        seen = self._nodes(source)
-        first = self._compile(module)
-        if first is not None:
-            self._run(first, source, seen)
-        self._executorch(module, first, written)
+        if "nodes" in self.parts:
+            self._nodes(source)
+        if "compile" in self.parts:
+            first = self._compile(module)
+            self._run(first, source)
+            if "executorch" in self.parts:
+                self._executorch(module, first)
 
     def _count(self, program: ExportedProgram) -> None:
         found = [registry().find(overload(n)) for n in program.graph.nodes if n.op == "call_function"]
@@ -150,7 +164,7 @@ class _Check:
             floats = any(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)
             return quantize(functional, [self.inputs]) if self.quantized and floats else functional
 
-    def _nodes(self, source: Source) -> dict[Node, Any]:
+    def _nodes(self, source: Source) -> None:
         with self._stage("torch runs the quantized graph"):
             seen = cut.run_torch(source, self.inputs)
         with self._stage("partition"):
@@ -161,20 +175,21 @@ class _Check:
                 self.outcome.compared += compared
                 for one in wrong:
                     self._fail(f"node: {one.op}", one.detail)
-        return seen
 
-    def _compile(self, module: Any) -> Program | None:
+    def _compile(self, module: Any) -> Program:
         with self._stage("compile"):
             made = tosaic.compile(module, self.inputs, self.spec, quantized=self.quantized)
             self.outcome.delegates += len(made.delegates)
             return made
 
-    def _run(self, program: Program, source: Source, seen: dict[Node, Any]) -> None:
-        if program.delegates and self.spec.target.family != "tosa":
+    def _run(self, program: Program, source: Source) -> None:
+        if "verify" in self.parts and program.delegates and self.spec.target.family != "tosa":
             with self._stage("verify"):
                 verdict = program.verify(rounds=1)
                 if not verdict.ok:
                     self._fail("verify: the device differs from TOSA", str(verdict))
+        if "run" not in self.parts:
+            return
         with self._stage("run"):
             outputs = program.run(*(x.clone() for x in self.inputs))
             self._compare("run", outputs, _hybrid(program, source, self.inputs))
@@ -190,7 +205,7 @@ class _Check:
                 self._fail(f"{name}: other numbers", f"output {i}: {_difference(a, b)}")
                 return
 
-    def _executorch(self, module: Any, first: Program | None, written: bool) -> None:
+    def _executorch(self, module: Any, first: Program) -> None:
         with self._stage("ExecuTorch API"):
             again = isinstance(module, torch.fx.GraphModule)
             program = torch.export.export(module, tuple(x.clone() for x in self.inputs)) if again else module
@@ -203,16 +218,11 @@ class _Check:
             lowered = edge.exported_program().graph_module
         names = [str(n.target) for n in lowered.graph.nodes if n.op == "get_attr" and "lowered" in str(n.target)]
         blobs = sorted(getattr(lowered, n).processed_bytes for n in names)
-        if first is None:
-            return
         same = blobs == sorted(d.blob for d in first.delegates)
         self.outcome.differing += not same
         with self._stage("ExecuTorch API run"):
             arrays = [x.contiguous().numpy() for x in self.inputs]
-            if isinstance(self.spec, VgfCompileSpec) or not blobs:
-                outputs = engine.run(pte, arrays, engine="auto").outputs
-            else:
-                outputs = engine.run(pte, arrays).outputs
+            outputs = engine.run(pte, arrays).outputs
             want = first.run(*self.inputs)
             if same:
                 self._compare("ExecuTorch API", outputs, want)
@@ -253,7 +263,7 @@ def _hybrid(program: Program, source: Source, inputs: Sequence[torch.Tensor]) ->
                 values.update(zip(delegate.region.outputs, map(torch.from_numpy, results), strict=True))
             else:
                 args, kwargs = (torch.fx.map_arg(a, value) for a in (node.args, node.kwargs))
-                target: Callable[..., Any] = node.target if overload(node) == "getitem" else torch_op(node)  # pyright: ignore
+                target: Any = node.target if overload(node) == "getitem" else torch_op(node)
                 values[node] = target(*args, **kwargs)
         return values[node]
 

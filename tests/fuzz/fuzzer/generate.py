@@ -215,7 +215,7 @@ class Generator:
         return int(tensor.to(torch.int64).abs().max()) <= MOST_INTEGER
 
     def _choose_outputs(self) -> tuple[Ref, ...]:
-        """What nothing reads, mostly; now and then a result that is read too, an input, a constant, one result twice."""
+        """What nothing reads, mostly; now and then a result that is read too, a leaf, or one result twice."""
         read = {r for step in self.steps for r in step.refs()}
         results = [r for r in self.values if r.kind == "v"]
         leaves = [r for r in results if r not in read]

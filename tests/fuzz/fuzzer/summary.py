@@ -1,0 +1,54 @@
+"""The summary of a campaign; it imports no torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from tosaic.ops._registry import registry
+
+
+def summarize(results: Sequence[dict[str, Any]], wall: float) -> tuple[str, dict[str, Any]]:
+    """The campaign as text and as data."""
+    found = [(r["seed"], f) for r in results for f in r["failures"]]
+    kinds: dict[str, list[tuple[int, dict[str, str]]]] = {}
+    for seed, failure in found:
+        kinds.setdefault(failure["kind"], []).append((seed, failure))
+    covered = {name for r in results for name in r["records"]}
+    data = {
+        "graphs": len(results),
+        "nodes": sum(r["nodes"] for r in results),
+        "compared": sum(r["compared"] for r in results),
+        "delegates": sum(r["delegates"] for r in results),
+        "programs whose delegates differ between the APIs": sum(r["differing"] for r in results),
+        "records covered": len(covered),
+        "records not covered": sorted({n for n, r in registry().records.items() if r.samples()} - covered),
+        "discarded": Counter(r["discarded"] for r in results if r["discarded"]),
+        "refused": Counter(why for r in results for why in r["refused"]),
+        "CPU seconds": round(sum(r["seconds"] for r in results), 1),
+        "wall seconds": round(wall, 1),
+        "failures": sum(1 for _, f in found if not f["known"]),
+        "known": Counter(f["known"] for _, f in found if f["known"]),
+        "programs": {},
+    }
+    lines = [
+        f"{key}: {value}" for key, value in data.items() if key not in ("discarded", "refused", "known", "programs")
+    ]
+    for key in ("discarded", "refused", "known"):
+        lines += [f"{key} {count}x {why}" for why, count in sorted(data[key].items(), key=lambda p: -p[1])]
+    for kind, cases in sorted(kinds.items()):
+        unknown = [c for c in cases if not c[1]["known"]]
+        if not unknown:
+            continue
+        seed, failure = min(unknown, key=lambda c: int(c[1]["steps"]))
+        data["programs"][kind] = failure["program"]
+        seeds = [s for s, _ in unknown]
+        lines += [
+            "",
+            f"=== {kind}",
+            f"seeds {seeds}, target {failure['target']}",
+            failure["detail"],
+            failure["program"],
+        ]
+    return "\n".join(lines), data
