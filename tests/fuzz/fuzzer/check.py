@@ -27,7 +27,7 @@ from tosaic.errors import TosaicError, first_line
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
 from tosaic.lower.exported import make_functional
 from tosaic.lower.partition import partition
-from tosaic.lower.source import Source, overload, torch_op
+from tosaic.lower.source import Source, overload
 from tosaic.ops._registry import registry
 from tosaic.program import Program
 from tosaic.runtime import engine
@@ -262,9 +262,7 @@ def _hybrid(program: Program, source: Source, inputs: Sequence[torch.Tensor]) ->
                 results = reference.run(delegate.tosa, given)
                 values.update(zip(delegate.region.outputs, map(torch.from_numpy, results), strict=True))
             else:
-                args, kwargs = (torch.fx.map_arg(a, value) for a in (node.args, node.kwargs))
-                target: Any = node.target if overload(node) == "getitem" else torch_op(node)
-                values[node] = target(*args, **kwargs)
+                values[node] = cut.call(node, value)
         return values[node]
 
     for node in source.graph.nodes:

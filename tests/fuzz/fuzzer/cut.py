@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from tosaic.lower.program import Walk, is_pending
 from tosaic.lower.source import QDQ, QUANTIZE, Source, bind, overload, torch_op
 from tosaic.lower.tensor import Tensor
 from tosaic.ops._registry import registry
+from tosaic.quantizer.prepare import mutates
 from tosaic.rewrite import rewrite
 from tosaic.targets import Target
 from tosaic.tools import reference
@@ -33,7 +35,7 @@ class Wrong:
 
 
 def run_torch(source: Source, inputs: Sequence[torch.Tensor]) -> dict[Node, Any]:
-    """Every node's result when torch runs the graph; changed in place by nobody, since the graph is functional."""
+    """Every node's result when torch runs the graph."""
     seen: dict[Node, Any] = {}
     given = {n: x.clone() for n, x in zip(source.inputs, inputs, strict=True)}
     with torch.no_grad():
@@ -45,10 +47,18 @@ def run_torch(source: Source, inputs: Sequence[torch.Tensor]) -> dict[Node, Any]
             elif node in given:
                 seen[node] = given[node]
             elif node.op == "call_function":
-                args, kwargs = (torch.fx.map_arg(a, lambda n: seen[n]) for a in (node.args, node.kwargs))
-                target: Any = node.target if overload(node) == "getitem" else torch_op(node)
-                seen[node] = target(*args, **kwargs)
+                seen[node] = call(node, lambda n: seen[n])
     return seen
+
+
+def call(node: Node, look_up: Callable[[Node], Any]) -> Any:
+    """What torch makes of a node; what it would change in place stays as it was."""
+    args, kwargs = (torch.fx.map_arg(a, look_up) for a in (node.args, node.kwargs))
+    if overload(node) == "getitem":
+        return operator.getitem(*args)
+    if mutates(node):
+        args = (args[0].clone(), *args[1:])
+    return torch_op(node)(*args, **kwargs)
 
 
 def check_region(source: Source, region: Region, target: Target, seen: dict[Node, Any]) -> tuple[int, list[Wrong]]:
