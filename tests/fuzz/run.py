@@ -6,9 +6,9 @@ import argparse
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,22 @@ def _one(task: tuple[str, int, float]) -> dict[str, Any]:
     return examine(*task)
 
 
+def _ignore_interrupts() -> None:
+    """Leave Ctrl-C to the parent, which still writes its summary."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _announce(profile: str, result: dict[str, Any], before: list[dict[str, Any]]) -> None:
+    """Print the first failure of each kind with its program as soon as it is found."""
+    seen = {f["kind"] for r in before for f in r["failures"]}
+    for failure in result["failures"]:
+        if failure["kind"] not in seen:
+            print(f"--- {profile} {result['seed']}: {failure['kind']}", flush=True)
+            print(failure["known"] or failure["program"], flush=True)
+    if len(before) % 10 == 9:
+        print(f"{len(before) + 1} graphs", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", choices=("int8", "fp", "vgf"), default="int8")
@@ -37,16 +53,15 @@ def main() -> int:
 
     tasks = [(options.profile, seed, options.shrink) for seed in range(options.seed, options.seed + options.count)]
     start = time.monotonic()
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        results = []
-        seen: Counter[str] = Counter()
-        for result in pool.imap_unordered(_one, tasks):
-            results.append(result)
-            for failure in result["failures"]:
-                seen[failure["kind"]] += 1
-                if seen[failure["kind"]] == 1:
-                    print(f"--- {options.profile} {result['seed']}: {failure['kind']}", flush=True)
-                    print(failure["known"] or failure["program"], flush=True)
+    results: list[dict[str, Any]] = []
+    with multiprocessing.get_context("spawn").Pool(options.jobs, _ignore_interrupts) as pool:
+        try:
+            for result in pool.imap_unordered(_one, tasks):
+                _announce(options.profile, result, results)
+                results.append(result)
+        except KeyboardInterrupt:
+            pool.terminate()
+            print("interrupted: the summary is of what was done so far")
     text, data = summarize(results, time.monotonic() - start)
     print(text)
     if options.out is not None:

@@ -27,7 +27,7 @@ class Generator:
         self.steps: list[Step] = []
         self.values: dict[Ref, torch.Tensor] = {}
         self.constants: set[int] = set()
-        self.wanted = self.random.randint(3, 30)
+        self.wanted = int(self.random.triangular(3, 31, 4))
 
     def generate(self) -> Graph:
         tries = 0
