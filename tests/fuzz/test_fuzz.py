@@ -19,8 +19,9 @@ from fuzzer.graph import Graph, Leaf, Model, Ref, Step, example, prune, write
 from tosaic.lower import arith
 from tosaic.ops._registry import registry
 
-QUICK = [("int8", seed) for seed in range(10)] + [("fp", seed) for seed in range(10)]
-SLOW = [("int8", seed) for seed in range(10, 60)] + [("fp", seed) for seed in range(10, 60)]
+QUICK = [("int8", seed) for seed in range(12)] + [("fp", seed) for seed in range(8)]
+SLOW = [(profile, seed) for profile in ("int8", "fp") for seed in range(100, 160)]
+SLOW += [("vgf", seed) for seed in range(20)]
 U85 = "ethos-u85-256"
 FP = "TOSA-1.0+FP"
 

@@ -83,8 +83,10 @@ _PARTS = {
     "compile": frozenset({"compile"}),
     "verify": frozenset({"compile", "verify"}),
     "run": frozenset({"compile", "run"}),
+    "front": frozenset({"compile", "front"}),
 }
-_ALL = frozenset({"nodes", "compile", "verify", "run", "executorch"})
+MOST = frozenset({"nodes", "compile", "verify", "run", "executorch"})
+ALL = MOST | {"front"}
 
 
 def parts_for(kind: str) -> frozenset[str]:
@@ -92,7 +94,7 @@ def parts_for(kind: str) -> frozenset[str]:
     return _PARTS.get(re.split(r"[ :]", kind)[0], frozenset({"nodes"}))
 
 
-def check(graph: Graph, target: str, quantized: bool, parts: frozenset[str] = _ALL) -> Outcome:
+def check(graph: Graph, target: str, quantized: bool, parts: frozenset[str] = MOST) -> Outcome:
     """Run the checks on one graph."""
     outcome = Outcome()
     logging.disable(logging.WARNING)
@@ -124,6 +126,8 @@ class _Check:
         if "compile" in self.parts:
             first = self._compile(module)
             self._run(first, source)
+            if "front" in self.parts:
+                self._front(first)
             if "executorch" in self.parts:
                 self._executorch(module, first)
 
@@ -181,6 +185,14 @@ class _Check:
             made = tosaic.compile(module, self.inputs, self.spec, quantized=self.quantized)
             self.outcome.delegates += len(made.delegates)
             return made
+
+    def _front(self, first: Program) -> None:
+        """`compile` quantizes the module itself and must come to the same file."""
+        with self._stage("front"):
+            calibration = [self.inputs] if self.quantized else None
+            made = tosaic.compile(self.model, self.inputs, self.spec, calibration=calibration, quantized=self.quantized)
+            if made.pte != first.pte:
+                self._fail("front: another file", f"{len(made.pte)} bytes instead of {len(first.pte)}")
 
     def _run(self, program: Program, source: Source) -> None:
         if "verify" in self.parts and program.delegates and self.spec.target.family != "tosa":
