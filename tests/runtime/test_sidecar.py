@@ -199,6 +199,15 @@ def test_damaged_trait(member: str, value: object) -> None:
         sidecar.read(rezip(good, {"manifest.json": json.dumps(manifest).encode()}))
 
 
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_damaged_scale_of_an_input(value: float) -> None:
+    good = sidecar.write(make())
+    manifest = json.loads(zipfile.ZipFile(io.BytesIO(good)).read("manifest.json"))
+    manifest["inputs"][0]["scale"] = value
+    with pytest.raises(Invalid, match="damaged"):
+        sidecar.read(rezip(good, {"manifest.json": json.dumps(manifest).encode()}))
+
+
 def test_manifest_of_huge_counts() -> None:
     good = sidecar.write(make())
     manifest = zipfile.ZipFile(io.BytesIO(good)).read("manifest.json")

@@ -269,17 +269,21 @@ def _read_border(item: Json, where: str) -> Border:
         shape=_as_sizes(border.values.get("shape"), f"{where} shape"),
         dtype=border.get("dtype", str),
         layout=border.get("layout", str),
-        scale=None if border.values.get("scale") is None else border.get_number("scale"),
+        scale=_read_scale(border),
         zero_point=None if border.values.get("zero_point") is None else border.get("zero_point", int),
     )
 
 
 def _read_trait(item: Json, where: str) -> Trait:
     trait = _Object.of(item, where)
-    scale = None if trait.values.get("scale") is None else trait.get_number("scale")
+    return Trait(trait.get_flag("rounded"), trait.get_flag("quantized"), _read_scale(trait), trait.get("dtype", str))
+
+
+def _read_scale(item: _Object) -> float | None:
+    scale = None if item.values.get("scale") is None else item.get_number("scale")
     if scale is not None and not (math.isfinite(scale) and scale > 0):
-        _fail(where, f"its scale is {scale}")
-    return Trait(trait.get_flag("rounded"), trait.get_flag("quantized"), scale, trait.get("dtype", str))
+        _fail(item.where, f"its scale is {scale}")
+    return scale
 
 
 def _fail(where: str, why: str) -> NoReturn:
