@@ -10,8 +10,8 @@ import torch
 from torch.fx import Node
 
 from tosaic.errors import Unsupported
-from tosaic.lower.lowering import NHWC
 from tosaic.lower.partition import Region
+from tosaic.lower.program import find_permutation
 from tosaic.lower.source import DTYPES, Source
 from tosaic.lower.tensor import inverse
 from tosaic.tools.vela import Compiled
@@ -65,8 +65,8 @@ def _type(source: Source, node: Node, nhwc: frozenset[Node]) -> Type | None:
     fake = source.fake(node)
     if not isinstance(fake, torch.Tensor) or fake.dtype not in DTYPES:
         return None
-    shape = tuple(int(d) for d in fake.shape)
-    return Type(DTYPES[fake.dtype], tuple(shape[i] for i in inverse(NHWC)) if node in nhwc else shape)
+    shape, perm = tuple(int(d) for d in fake.shape), find_permutation(source, node, nhwc)
+    return Type(DTYPES[fake.dtype], shape if perm is None else tuple(shape[i] for i in inverse(perm)))
 
 
 def _size(source: Source, node: Node) -> Size:

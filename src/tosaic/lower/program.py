@@ -61,13 +61,8 @@ class Walk:
         if isinstance(fake, (tuple, list)):
             self.results[node] = Foreign("several tensors")
         else:
-            self.results[node] = self._input(fake, self._permutation(node))
+            self.results[node] = self._input(fake, find_permutation(self.source, node, self.nhwc))
         return self.results[node]
-
-    def _permutation(self, node: Node) -> tuple[int, ...] | None:
-        """What turns a border as it lies in memory into torch's tensor; None if nothing has to be done."""
-        order = self.source.orders.get(node)
-        return NHWC if node in self.nhwc else None if order is None else inverse(order)
 
     def _input(self, fake: Any, permutation: tuple[int, ...] | None) -> Result:
         if not isinstance(fake, torch.Tensor):
@@ -277,7 +272,7 @@ class Walk:
                 result = to_real(self.lo, result)
             if not isinstance(result, Tensor) or is_pending(result):
                 raise Unsupported("its result exists only inside the NPU", "quantise it")
-            perm = self._permutation(node)
+            perm = find_permutation(self.source, node, self.nhwc)
             values.append(self.lo.emit(result) if perm is None else self.lo.arrange(result, perm))
         return self.lo.b.finish(values)
 
@@ -327,6 +322,12 @@ def apply(lo: Lowering, record: Record, arguments: Mapping[str, Any]) -> Result:
             "quantise with tosaic's quantizer, which expands it before calibration",
         )
     return record.expand(_Caller(lo), **arguments)
+
+
+def find_permutation(source: Source, node: Node, nhwc: frozenset[Node]) -> tuple[int, ...] | None:
+    """What turns a tensor at the edge of a region, as it lies in memory, into torch's; None if nothing has to be."""
+    order = source.orders.get(node)
+    return NHWC if node in nhwc else None if order is None else inverse(order)
 
 
 def is_pending(result: Result) -> bool:
