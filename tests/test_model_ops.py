@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tosaic import model_file, model_ops
+from tosaic import model_file, model_ops, zoo
 from tosaic.errors import Invalid
 from tosaic.ops._registry import registry
 
@@ -111,6 +111,24 @@ def test_what_exporters_write_passes(name: str, tmp_path: Path) -> None:
     ours, _ = model_file.load(str(tmp_path / "x.pt2"))
     assert [node.target for node in ours.graph.nodes] == [node.target for node in theirs.graph.nodes]
     assert all(torch.equal(a, b) for a, b in zip(ours.example_inputs[0], inputs, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", zoo.names())
+def test_every_zoo_model_passes(name: str, tmp_path: Path) -> None:
+    theirs = torch.export.export(*zoo.load(name))
+    torch.export.save(theirs, tmp_path / "x.pt2")
+    ours, _ = model_file.load(str(tmp_path / "x.pt2"))
+    assert [node.target for node in ours.graph.nodes] == [node.target for node in theirs.graph.nodes]
+    assert all(torch.equal(tensor, theirs.state_dict[name]) for name, tensor in ours.state_dict.items())
+
+
+def test_a_quantized_program_passes(quantised_zoo: Any, tmp_path: Path) -> None:
+    theirs = quantised_zoo("softmax")[2]
+    assert "quantized_decomposed" in str(theirs.graph)
+    torch.export.save(theirs, tmp_path / "x.pt2")
+    ours, _ = model_file.load(str(tmp_path / "x.pt2"))
+    assert str(ours.graph) == str(theirs.graph)
 
 
 def test_operators_of_the_registry_pass() -> None:

@@ -1,8 +1,10 @@
 """Input files: each format, several inputs, and every way in which a file can be wrong."""
 
 import io
+import runpy
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from tosaic.runtime.tensors import TensorType
 
 X = np.arange(6, dtype=np.int8).reshape(2, 3)
 Y = np.float32([[0.5, -1.5]])
+HOSTILE = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "hostile.py")))
 TYPES = [TensorType(X.dtype, X.shape), TensorType(Y.dtype, Y.shape)]
 
 
@@ -118,3 +121,31 @@ def test_raw_bools(tmp_path: Path) -> None:
     (tmp_path / "x.bin").write_bytes(b"\0\1\2")
     with pytest.raises(Invalid, match="no bool"):
         read_inputs([tmp_path / "x.bin"], types)
+
+
+@pytest.mark.parametrize("kind", HOSTILE.AMBIGUOUS)
+def test_ambiguous_files(tmp_path: Path, kind: str) -> None:
+    np.savez(tmp_path / "x.npz", x=np.zeros(3, np.float32), y=np.zeros(3, np.float32))
+    files = HOSTILE.unpack((tmp_path / "x.npz").read_bytes())
+    (tmp_path / "x.npz").write_bytes(HOSTILE.AMBIGUOUS[kind](files))
+    with pytest.raises(Invalid, match="is damaged"):
+        read_inputs([tmp_path / "x.npz"], TYPES)
+
+
+def test_inputs_within_the_memory(tmp_path: Path) -> None:
+    types = [TensorType(np.dtype(np.int8), (1 << 20,))]
+    (tmp_path / "x.bin").write_bytes(bytes(1 << 20))
+    np.save(tmp_path / "x.npy", np.zeros(1 << 20, np.int8))
+    for name in ("x.bin", "x.npy"):
+        with pytest.raises(Invalid, match="bytes of memory"):
+            read_inputs([tmp_path / name], types, (1 << 20) + 1000)
+        assert len(read_inputs([tmp_path / name], types, 3 << 20)) == 1
+    with pytest.raises(Invalid, match="input 0 needs"):
+        read_inputs([], types, 1 << 19)
+    with pytest.raises(Invalid, match="neither a file nor a pipe"):
+        read_inputs([_link(tmp_path / "zero.bin", "/dev/zero")], types)
+
+
+def _link(path: Path, target: str) -> Path:
+    path.symlink_to(target)
+    return path
