@@ -211,13 +211,13 @@ def _count_scratch(name: str, named: Arguments, result: Shape) -> int:
         return 4 * 4 * math.prod(result)
     if name != "aten::convolution":
         return 0
-    source, weight = named["input"], named["weight"]
+    source: torch.Tensor = named["input"]
+    weight: torch.Tensor = named["weight"]
     if source.dtype == torch.float32:
         return (source.numel() + weight.numel()) * source.element_size()
     # For other types torch makes a matrix of all windows.
-    moved: Shape = tuple(source.shape) if named["transposed"] else result
-    channels: int = moved[1 - weight.dim()]
-    return math.prod(moved) // max(1, channels) * weight[:1].numel() * source.element_size()
+    moved: Shape = tuple(map(int, source.shape)) if named["transposed"] else result
+    return math.prod(moved) // max(1, moved[1 - weight.dim()]) * weight[:1].numel() * source.element_size()
 
 
 #: Kernels that give one number of an input or of its shape.
