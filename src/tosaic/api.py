@@ -22,7 +22,6 @@ from tosaic.errors import Invalid, Unsupported
 from tosaic.ethosu.compile_spec import EthosUCompileSpec
 from tosaic.lower.delegate import Built, build, dump
 from tosaic.lower.exported import export, keep_inputs, make_functional, refuse_dynamic, told
-from tosaic.lower.modes import inline_modes
 from tosaic.lower.pack import pack, sign
 from tosaic.lower.partition import Plan
 from tosaic.lower.reason import explain, log_reasons
@@ -93,7 +92,7 @@ def _quantize(
             fix="pass torch.export.export(model, inputs)",
         )
     chosen = quantizer or TosaQuantizer().set_global(get_symmetric_quantization_config())
-    program = inline_modes(program)
+    program = make_functional(program)
     with torch.no_grad():
         module = program.module()
         _reset(module, program)

@@ -136,3 +136,14 @@ def test_the_program_of_the_user_is_left_alone(both: Any) -> None:
     before = str(program)
     assert "wrap_with_set_grad_enabled" not in str(inline_modes(program))
     assert str(program) == before
+
+
+@pytest.mark.parametrize("target", ["ethos-u55-128", "TOSA-1.0+FP"])
+def test_writes_into_a_new_tensor(target: str, both: Any) -> None:
+    def function(_: Any, x: Any) -> Any:
+        y = torch.zeros(1, 4, 8)
+        y[:, 1:] = x[:, 1:]
+        y += x
+        return y
+
+    both.compile(function, (X,), target)

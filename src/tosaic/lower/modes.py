@@ -24,7 +24,17 @@ def inline_modes(program: ExportedProgram) -> ExportedProgram:
     for spec, node in zip(signature.output_specs, results, strict=True):
         if isinstance(node, Node):
             spec.arg.name = node.name
-    inlined = program._update(module, signature)
+    inlined = ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=signature,
+        state_dict=program.state_dict,
+        range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph,
+        example_inputs=program.example_inputs,
+        constants=program.constants,
+        verifiers=program.verifiers,
+    )
     # Only torch knows what autocast does to which operator.
     return inlined.run_decompositions({}) if any(_is_mode(n) for n in module.graph.nodes) else inlined
 

@@ -147,10 +147,24 @@ def is_foldable(node: Node) -> bool:
     """Whether a call gives the same tensors each time it is made with the same arguments."""
     value = node.meta.get("val")
     values: list[Any] = list(value) if isinstance(value, (tuple, list)) else [value]
-    if node.op != "call_function" or not all(isinstance(v, torch.Tensor) for v in values) or mutates(node):
+    if node.op != "call_function" or not all(isinstance(v, torch.Tensor) for v in values):
+        return False
+    if mutates(node) or _is_written(node):
         return False
     seeded = torch.Tag.nondeterministic_seeded in getattr(torch_op(node), "tags", ())
     return not seeded and not any(isinstance(d, torch.SymInt) for v in values for d in v.shape)
+
+
+def _is_written(node: Node) -> bool:
+    """Whether a later call changes a tensor in place, itself or a view of it: as a buffer it would keep the change."""
+    views = [node]
+    for one in views:
+        for user in (u for u in one.users if u.op == "call_function"):
+            if mutates(user):
+                return True
+            record = registry().find(overload(user))
+            views += [user] if record is not None and record.moves else []
+    return False
 
 
 def attribute(module: GraphModule, node: Node) -> Any:
