@@ -25,7 +25,7 @@ def _one(task: tuple[str, int, float]) -> dict[str, Any]:
 
 
 def _ignore_interrupts() -> None:
-    """Leave Ctrl-C to the parent, which still writes its summary."""
+    """Leave Ctrl-C to the parent, and take it once only: the summary is still to be written."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -60,6 +60,7 @@ def main() -> int:
                 _announce(options.profile, result, results)
                 results.append(result)
         except KeyboardInterrupt:
+            _ignore_interrupts()
             pool.terminate()
             print("interrupted: the summary is of what was done so far")
     text, data = summarize(results, time.monotonic() - start)
