@@ -123,3 +123,20 @@ def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
     assert [(tmp_path / name).read_bytes() for name in ("x", "y")] == [b"old", b"old"]
     assert _list(tmp_path) == ["x", "y"]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1000
+
+
+def test_what_was_replaced_comes_back_if_a_later_file_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new, bad = tmp_path / "old", tmp_path / "new", tmp_path / "bad"
+    old.write_bytes(b"old")
+    real = Path.replace
+
+    def replace(self: Path, target: Path) -> Path:
+        if target.name == "bad":
+            raise OSError(errno.EACCES, "denied")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(Invalid, match=r"cannot write `.*bad`"):
+        write_files({old: b"x", new: b"x", bad: b"x"})
+    assert old.read_bytes() == b"old"
+    assert _list(tmp_path) == ["old"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
@@ -30,27 +31,49 @@ def write_files(files: Mapping[Path, bytes]) -> None:
     if len(set(targets.values())) < len(targets):
         raise Invalid(f"two results have one name: {', '.join(f'`{path}`' for path in targets)}")
     waiting: dict[Path, Path] = {}
+    replaced: dict[Path, Path | None] = {}
     path = Path()
     try:
         for path, data in files.items():
             target = targets[path]
             target.parent.mkdir(parents=True, exist_ok=True)
             # Other threads and processes may write the same file at this moment.
-            waiting[target] = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.tmp")
+            waiting[target] = _name_beside(target)
             _write(waiting[target], data, target)
-        for target, temporary in waiting.items():
-            path = target
-            temporary.replace(target)
+        for path in files:
+            target = targets[path]
+            replaced[target] = _back_up(target)
+            waiting[target].replace(target)
     except OSError as error:
+        for target, backup in replaced.items():
+            with suppress(OSError):
+                target.unlink() if backup is None else backup.replace(target)
         raise Invalid(
             f"cannot write `{path}`",
             why=error.strerror or str(error),
             fix="nothing was replaced: free some space, or write somewhere else",
         ) from error
     finally:
-        for temporary in waiting.values():
+        for temporary in (*waiting.values(), *filter(None, replaced.values())):
             with suppress(OSError):
                 temporary.unlink()
+
+
+def _name_beside(target: Path) -> Path:
+    return target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.tmp")
+
+
+def _back_up(target: Path) -> Path | None:
+    """Keep a file that is about to be replaced under a second name; None if there is none."""
+    if not target.exists():
+        return None
+    backup = _name_beside(target)
+    try:
+        backup.hardlink_to(target)
+    except OSError:
+        # Some file systems have no hard links.
+        shutil.copy2(target, backup)
+    return backup
 
 
 def find_target(path: Path) -> Path:
