@@ -30,6 +30,11 @@ class Target:
         """Whether it is an Ethos-U: an integer device with a command stream of its own."""
         return self.family not in ("vgf", "tosa")
 
+    @property
+    def has_booleans(self) -> bool:
+        """Whether tensors may be bool. Vela compares one with zero first, which Ethos-U55 and U65 cannot."""
+        return self.family not in ("u55", "u65")
+
 
 def _u55(macs: int) -> Target:
     spec = "TOSA-1.0+INT+int16+int4+u55"

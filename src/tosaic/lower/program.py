@@ -109,7 +109,7 @@ class Walk:
         try:
             result = self._run(node, wide)
             self._check(node, result)
-            self._check_view(result)
+            self._check_storage(result)
             made = self.lo.b.ops[start:]
             for op in made:
                 verify_legality(op, self.lo.spec)
@@ -248,18 +248,20 @@ class Walk:
             if not isinstance(got, Tensor) or not isinstance(want, torch.Tensor):
                 continue
             if got.shape != tuple(want.shape):
-                raise Unsupported(
-                    f"internal error: `{overload(node)}` was lowered to shape {list(got.shape)} instead of "
-                    f"{list(want.shape)}",
-                    "please report this",
-                )
+                raise AssertionError(f"it was lowered to shape {list(got.shape)} instead of {list(want.shape)}")
             if not got.is_const:
                 _check_dtype(got, want.dtype)
 
-    def _check_view(self, result: Result) -> None:
-        """A view emits nothing until it is stored, and is then a RESHAPE or TRANSPOSE: they must exist for its type."""
-        if isinstance(result, Tensor) and is_real(result) and not result.is_settled:
-            assert result.value is not None
+    def _check_storage(self, result: Result) -> None:
+        """Refuse a result that could not be stored: a view is a RESHAPE or TRANSPOSE then, which must have its type."""
+        if not isinstance(result, Tensor) or result.value is None or not is_real(result):
+            return
+        if result.dtype is DType.BOOL and not self.lo.target.has_booleans:
+            raise Unsupported(
+                "its result is bool, and Ethos-U55 and Ethos-U65 have no booleans",
+                "pass a mask as float numbers that are added, or compare quantized tensors where it is used",
+            )
+        if not result.is_settled:
             verify_legality(Op("RESHAPE", (result.value,), (result.value,)), self.lo.spec)
 
     def finish(self, outputs: Sequence[Node]) -> Graph:
