@@ -138,7 +138,8 @@ def compile(
     target          a name (`tosaic targets` lists them) or a compile spec
     calibration     samples to measure ranges with: an iterable, a .npz/.npy/.pt file, or a folder of them
     io, layout      how the program is called: float or int8 borders, channels second or last
-    quantized       False leaves a float model in float; delegate False leaves all of it on the CPU
+    quantized       False leaves a float model in float (only float32 can be quantized)
+    delegate        False leaves all of it on the CPU
     max_memory      what calibration files may take in bytes; default: 1 GiB
 
     May be called from several threads, which take turns: torch.export serves one thread at a time.

@@ -20,7 +20,7 @@ DOMAINS: dict[str, tuple[Callable[[Any], Any], float, float]] = {
     "erfinv": (torch.erfinv, -0.999, 0.999),
     "log": (torch.log, 1e-4, 3.0),
     "log10": (torch.log10, 1e-4, 3.0),
-    "log1p": (torch.log1p, -0.999, 0.5),
+    "log1p": (torch.log1p, -0.999, 0.75),
     "log2": (torch.log2, 1e-4, 3.0),
     "logit": (torch.logit, 1e-3, 0.999),
     "pow": (lambda x: x**-1.5, 0.1, 3.0),

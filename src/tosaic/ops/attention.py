@@ -114,11 +114,8 @@ def _ahead(size: int) -> Any:
 
 
 def _without_row(size: int) -> Any:
-    """Used by samples: a float mask that hides one row as a whole."""
-    mask = torch.zeros(size, size)
-    mask[1] = -math.inf
-    mask[2, 1:] = -math.inf
-    return mask
+    """Used by samples: a float mask that hides what lies ahead, and one row as a whole."""
+    return _ahead(size).masked_fill(torch.arange(size).view(-1, 1) == 1, -math.inf)
 
 
 def _self_attention(width: int, heads: int, **how: Any) -> Any:
