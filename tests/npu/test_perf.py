@@ -169,6 +169,14 @@ def test_operations_overlap_where_they_may(bench: Any, patched: Patch) -> None:
     assert found[0] > found[1] == found[2] == found[3]
 
 
+def test_stream_without_operations() -> None:
+    words = (0x31504F43, 1, 7, 0, 2)  # the container, a U55 with 128 MACs, and no commands
+    found = estimate(
+        b"".join(word.to_bytes(4, "little") for word in words), vela.default_options(find("ethos-u55-128"))
+    )
+    assert (found.rows, found.cycles) == ((), 0)
+
+
 def test_slower_memory_is_never_faster(bench: Any) -> None:
     compiled = bench.compile(graphs.make("two_convs").tosa, "ethos-u85-256")
     system = read_system(vela.default_options(find("ethos-u85-256")))

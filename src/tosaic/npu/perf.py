@@ -90,7 +90,8 @@ def estimate(cmd_data: bytes, options: VelaOptions | System) -> Estimate:
     stream, ops = parse(cmd_data), decode(cmd_data)
     timeline = Timeline()
     rows: list[Row] = []
-    for op, after in zip(ops, (*ops[1:], None), strict=True):
+    # A stream may have no operation at all.
+    for op, after in zip(ops, (*ops[1:], None), strict=False):
         if op.kind.is_kernel:
             rows.append(_measure_kernel(op, system, overlaps=_overlaps(after)))
             timeline.start_kernel(rows[-1].cycles)
