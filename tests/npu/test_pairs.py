@@ -160,6 +160,32 @@ def test_products_of_a_slice_are_kept_apart(bench: Any) -> None:
     check_wrong(bench, make_product_of_a_slice(), "ethos-u55-128")
 
 
+def make_product_of_two_shapes() -> Case:
+    b = Builder()
+    x = b.input(Type(I8, (1, 3, 2, 1)))
+    product = ops.mul(b, widen(b, x), widen(b, ops.reshape(b, x, (1, 1, 1, 6))))
+    return Case(b.finish([ops.rescale(b, product, I8, multiplier=[1 << 30], shift=[36])]))
+
+
+def make_choice_of_two_shapes() -> Case:
+    b = Builder()
+    x = b.input(Type(I8, (6, 1)))
+    row = ops.reshape(b, x, (1, 6))
+    return Case(b.finish([ops.select(b, ops.greater(b, widen(b, x), widen(b, row)), x, row)]))
+
+
+@pytest.mark.parametrize(
+    ("make", "target"),
+    [
+        (make_product_of_two_shapes, "ethos-u55-128"),
+        (make_product_of_two_shapes, "ethos-u65-256"),
+        (make_choice_of_two_shapes, "ethos-u85-256"),
+    ],
+)
+def test_two_shapes_of_one_tensor_are_kept_apart(bench: Any, make: Callable[[], Case], target: str) -> None:
+    check_wrong(bench, make(), target)
+
+
 @pytest.mark.parametrize("target", TARGETS[:2])
 def test_a_minimum_before_a_reshape_is_wrong(bench: Any, target: str) -> None:
     """The record of `amin` takes the maximum of mirrored codes instead; its samples are executed with all others."""

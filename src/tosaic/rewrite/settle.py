@@ -3,6 +3,7 @@
 Vela reads a slice where it is used, and makes one command of what it can. Where it makes several commands of the reader
 of a slice, they take more of the tensor than was cut, and write more than there is room for. The same happens to a
 rescale to more bits after a tensor that was put together of parts; after a maximum it keeps the limits of 8 bits.
+Two operands that are one tensor in two shapes, both repeated, are read in one shape.
 `tests/npu/test_pairs.py` has the smallest graph for each pair.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tosaic.rewrite.dead import drop_dead
 from tosaic.rewrite.replace import replace_ops, with_inputs
 from tosaic.tosa import ops as tosa
 from tosaic.tosa.build import Builder
@@ -25,6 +27,13 @@ _BEFORE: Mapping[str, frozenset[str]] = {
     kind: frozenset({"SLICE"}) for kind in ("MATMUL", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_SUM", "TRANSPOSE_CONV2D")
 }
 _FUSES = ("ADD", "SUB", "MUL")
+#: Operations that repeat an operand along dimensions in which others are larger.
+_BROADCASTS = frozenset(
+    (
+        *(*_FUSES, "MAXIMUM", "MINIMUM", "EQUAL", "GREATER", "GREATER_EQUAL", "SELECT"),
+        *("LOGICAL_AND", "LOGICAL_OR", "LOGICAL_XOR", "BITWISE_AND", "BITWISE_OR", "BITWISE_XOR"),
+    )
+)
 
 
 def settle(graph: Graph) -> Graph:
@@ -32,10 +41,18 @@ def settle(graph: Graph) -> Graph:
 
     before: %1 = SLICE(%0); %2 = REDUCE_MAX(%1)
     after:  %1 = SLICE(%0); %a = TABLE(%1); %2 = REDUCE_MAX(%a)
+
+    before: %1 = RESHAPE(%0); %2 = RESCALE(%0); %3 = RESCALE(%1); %4 = MUL(%2, %3)
+    after:  %1 = RESHAPE(%0); %a = TABLE(%0); %b = RESCALE(%a); %3 = RESCALE(%1); %4 = MUL(%b, %3)
     """
     fused = _find_fused(graph)
 
     def rule(b: Builder, op: Op) -> Value | None:
+        if op.kind in _BROADCASTS and (twice := _find_twice(op)) is not None:
+            operands = (*op.inputs[:twice], _settle_operand(b, op.inputs[twice]), *op.inputs[twice + 1 :])
+            settled = with_inputs(op, operands)
+            b.ops.append(settled)
+            return settled.outputs[0]
         widens = op.kind == "RESCALE" and op.outputs[0].dtype is not DType.I8 and op.outputs[0] not in fused
         wrong = _BEFORE_WIDENING if widens else _BEFORE.get(op.kind)
         if wrong is None or op.inputs[0].dtype is not DType.I8 or _find_source(op.inputs[0]) not in wrong:
@@ -44,7 +61,8 @@ def settle(graph: Graph) -> Graph:
         b.ops.append(settled)
         return settled.outputs[0]
 
-    return replace_ops(graph, rule)
+    # The rescale of an operand that was settled is made anew.
+    return drop_dead(replace_ops(graph, rule))
 
 
 _SAME = np.arange(-128, 128, dtype=np.int8)
@@ -60,6 +78,32 @@ def _find_fused(graph: Graph) -> set[Value]:
 
     sums = (op.inputs[:2] for op in graph.ops if op.kind in _FUSES)
     return {value for operands in sums if all(map(is_single, operands)) for value in operands}
+
+
+def _find_twice(op: Op) -> int | None:
+    """The first operand that a later one has the numbers of, in another shape: both are broadcast then."""
+    for i, first in enumerate(op.inputs):
+        later = (v for v in op.inputs[i + 1 :] if v.shape != first.shape)
+        if first.dtype is not DType.BOOL and any(_find_root(v) is _find_root(first) for v in later):
+            return i
+    return None
+
+
+def _find_root(value: Value) -> Value:
+    """The tensor whose numbers an operand has, whatever their shape and scale."""
+    while value.op is not None and value.op.kind in ("RESHAPE", "RESCALE"):
+        value = value.op.inputs[0]
+    return value
+
+
+def _settle_operand(b: Builder, value: Value) -> Value:
+    """The operand with a table that changes nothing before it is rescaled."""
+    if value.dtype is DType.I8 or value.op is None or value.op.kind not in ("RESHAPE", "RESCALE"):
+        return tosa.table(b, value, _SAME) if value.dtype is DType.I8 else value
+    new = with_inputs(value.op, (_settle_operand(b, value.op.inputs[0]), *value.op.inputs[1:]))
+    if new is not value.op:
+        b.ops.append(new)
+    return new.outputs[0]
 
 
 def _find_source(value: Value) -> str:
