@@ -114,7 +114,7 @@ def buffer(module: GraphModule, tensor: torch.Tensor, before: Node) -> Node:
     module.register_buffer(name, tensor)
     node = module.graph.get_attr(name)
     mode = detect_fake_mode([n.meta["val"] for n in module.graph.nodes if "val" in n.meta])
-    node.meta["val"] = mode.from_tensor(tensor) if mode is not None else tensor
+    node.meta["val"] = mode.from_tensor(tensor, static_shapes=True) if mode is not None else tensor
     return node
 
 
