@@ -19,8 +19,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 def _one(task: tuple[str, int, float]) -> dict[str, Any]:
     """Generate, check and, if need be, shrink one graph, in a warm process."""
+    from fuzzer import speed
     from fuzzer.campaign import examine
 
+    speed.prepare()
+    speed.collect()
     return examine(*task)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import time
+from pathlib import Path
 from typing import Any
 
 from fuzzer.check import ALL, MOST, Failure, check, is_quantized, parts_for, target_of
@@ -32,8 +34,22 @@ def find_known(failure: Failure, program: str) -> str:
 
 
 def _cpu() -> float:
-    own, children = (resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    """CPU seconds of this process and its children, also of those that still run."""
+    own, ended = (resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + sum(map(_cpu_of, _list_children()))
+
+
+def _list_children() -> list[str]:
+    return [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+
+
+def _cpu_of(pid: str) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    # utime, stime and the same of its own children that have ended
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def ending(failure: Failure, target: str, quantized: bool) -> list[str]:

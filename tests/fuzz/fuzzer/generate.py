@@ -14,6 +14,8 @@ from tosaic.ops._registry import registry
 #: numbers beyond these are of no interest: the ranges of quantization would be nothing but them
 MOST_FLOAT, MOST_INTEGER = 300.0, 1 << 15
 MOST_INPUTS = 6
+#: steps of a graph: about 8 in the mean, where most of a check's time is spent once per graph, not per step
+SMALLEST, LARGEST = 3, 30
 #: what gives other numbers at every call, or a tensor whose shape depends on numbers
 _REFUSED = torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape
 
@@ -27,7 +29,7 @@ class Generator:
         self.steps: list[Step] = []
         self.values: dict[Ref, torch.Tensor] = {}
         self.constants: set[int] = set()
-        self.wanted = int(self.random.triangular(3, 31, 4))
+        self.wanted = min(LARGEST, SMALLEST + int(self.random.expovariate(1 / 5.5)))
 
     def generate(self) -> Graph:
         tries = 0

@@ -1,0 +1,40 @@
+"""The shortcuts of a campaign change no result, and its graphs are small in the mean."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from fuzzer import campaign, speed
+from fuzzer.generate import Generator
+from torchao.quantization.pt2e.observer import HistogramObserver
+
+TORCHS_OWN_SEARCH = HistogramObserver._non_linear_param_search
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_quick_search_finds_the_range_that_torch_finds(seed: int) -> None:
+    numbers = torch.randn((2, 3, 5 + 20 * seed), generator=torch.Generator().manual_seed(seed)) ** 3
+    observer = HistogramObserver(dtype=torch.int8, quant_min=-128, quant_max=127)
+    observer(numbers)
+    want = TORCHS_OWN_SEARCH(observer)
+    assert speed.search_range(observer) == want
+    assert want != (observer.min_val, observer.max_val)
+
+
+def test_graphs_have_about_8_steps_and_3_to_30() -> None:
+    sizes = [Generator(seed).wanted for seed in range(1000)]
+    assert 7.5 < sum(sizes) / len(sizes) < 8.5
+    assert (min(sizes), max(sizes)) == (3, 30)
+
+
+def test_cpu_seconds_include_a_child_that_still_runs() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        before, own, end = campaign._cpu(), time.process_time(), time.monotonic() + 20
+        while (spent := campaign._cpu() - before - (time.process_time() - own)) < 0.2 and time.monotonic() < end:
+            time.sleep(0.05)
+        child.kill()
+    assert spent >= 0.2
