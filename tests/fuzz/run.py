@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,25 @@ os.environ.setdefault("TOSAIC_STRICT", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def _one(task: tuple[str, int, float]) -> dict[str, Any]:
-    """Generate, check and, if need be, shrink one graph, in a warm process."""
-    from fuzzer import speed
-    from fuzzer.campaign import examine
+#: seconds in which a graph must be checked, by the clock
+LIMIT = 60.0
 
+
+def _load() -> None:
+    """Import torch and the compiler before the clock runs."""
+    from fuzzer import campaign, speed
+
+    assert campaign
     speed.prepare()
+
+
+def _one(task: tuple[str, int, float], more: Callable[[float], None]) -> dict[str, Any]:
+    """Generate, check and, if need be, shrink one graph, in a warm process."""
+    from fuzzer import campaign, speed
+
     speed.collect()
-    return examine(*task)
-
-
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C to the parent, and take it once only: the summary is still to be written."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Shrinking is limited in CPU time, and other programs may run here as well.
+    return campaign.examine(*task, before_shrinking=lambda: more(LIMIT + 4 * task[2]))
 
 
 def _announce(profile: str, result: dict[str, Any], before: list[dict[str, Any]]) -> None:
@@ -52,20 +58,21 @@ def main() -> int:
     parser.add_argument("--shrink", type=float, default=90.0, help="seconds for the shrinking of each new failure")
     parser.add_argument("--out", type=Path, help="write the summary as JSON here, too")
     options = parser.parse_args()
-    from fuzzer.summary import summarize
+    from fuzzer.pool import Lost, run_all
+    from fuzzer.summary import describe_lost, summarize
 
     tasks = [(options.profile, seed, options.shrink) for seed in range(options.seed, options.seed + options.count)]
     start = time.monotonic()
     results: list[dict[str, Any]] = []
-    with multiprocessing.get_context("spawn").Pool(options.jobs, _ignore_interrupts) as pool:
-        try:
-            for result in pool.imap_unordered(_one, tasks):
-                _announce(options.profile, result, results)
-                results.append(result)
-        except KeyboardInterrupt:
-            _ignore_interrupts()
-            pool.terminate()
-            print("interrupted: the summary is of what was done so far")
+    try:
+        for task, found in run_all(_one, _load, tasks, options.jobs, LIMIT):
+            result = describe_lost(options.profile, task[1], found.why) if isinstance(found, Lost) else found
+            _announce(options.profile, result, results)
+            results.append(result)
+    except KeyboardInterrupt:
+        # A second one would cost the summary.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print("interrupted: the summary is of what was done so far")
     text, data = summarize(results, time.monotonic() - start)
     print(text)
     if options.out is not None:

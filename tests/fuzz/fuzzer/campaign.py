@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,9 @@ def ending(failure: Failure, target: str, quantized: bool) -> list[str]:
     ]
 
 
-def examine(profile: str, seed: int, seconds: float) -> dict[str, Any]:
+def examine(
+    profile: str, seed: int, seconds: float, before_shrinking: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
     """Check the graph of a seed; the first failure of each kind is shrunk."""
     start = _cpu()
     target, quantized = target_of(profile, seed), is_quantized(profile, seed)
@@ -85,6 +88,7 @@ def examine(profile: str, seed: int, seconds: float) -> dict[str, Any]:
         known = find_known(failure, write(graph))
         if failure.kind not in _shrunk and not known and seconds > 0:
             _shrunk.add(failure.kind)
+            before_shrinking()
             small = shrink_failure(graph, failure.kind, target, quantized, seconds)
             again = [
                 f for f in check(small, target, quantized, parts_for(failure.kind)).failures if f.kind == failure.kind

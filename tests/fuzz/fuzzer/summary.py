@@ -9,6 +9,14 @@ from typing import Any
 from tosaic.ops._registry import registry
 
 
+def describe_lost(profile: str, seed: int, why: str) -> dict[str, Any]:
+    """What a graph that ended its process leaves: a failure with its seed."""
+    program = f"python tests/fuzz/run.py --profile {profile} --seed {seed} --count 1 --jobs 1"
+    failure = {"kind": why, "known": "", "detail": f"graph {seed}", "target": profile, "steps": "0", "program": program}
+    counts = dict.fromkeys(("nodes", "compared", "delegates", "differing", "seconds"), 0)
+    return {"seed": seed, "failures": [failure], "discarded": "", "refused": [], "records": [], **counts}
+
+
 def summarize(results: Sequence[dict[str, Any]], wall: float) -> tuple[str, dict[str, Any]]:
     """The campaign as text and as data."""
     found = [(r["seed"], f) for r in results for f in r["failures"]]

@@ -1,0 +1,29 @@
+"""A campaign outlives a worker that crashes or hangs."""
+
+from __future__ import annotations
+
+import misbehave
+import pytest
+from fuzzer.pool import Lost, run_all
+from fuzzer.summary import describe_lost, summarize
+
+
+def test_crash_and_hang_cost_one_task_each() -> None:
+    tasks = ["a", "segfault", "b", "exit", "hang", "c", "long"]
+    results = dict(run_all(misbehave.work, misbehave.load, tasks, 2, 1.5))
+    assert results.pop("segfault") == Lost("crash: the process ended with SIGSEGV")
+    assert results.pop("exit") == Lost("crash: the process ended with exit code 3")
+    assert results.pop("hang") == Lost("hang: no result after 1.5 s")
+    assert results == {"a": "A", "b": "B", "c": "C", "long": "LONG"}
+
+
+def test_process_that_cannot_start_ends_the_campaign() -> None:
+    with pytest.raises(RuntimeError, match="does not start: crash: the process ended with exit code 4"):
+        list(run_all(misbehave.work, misbehave.fail_to_load, ["a"], 1, 5.0))
+
+
+def test_lost_graph_is_a_failure_that_names_the_seed() -> None:
+    text, data = summarize([describe_lost("int8", 41, "hang: no result after 60 s")], 1.0)
+    assert data["failures"] == 1
+    assert "seeds [41]" in text
+    assert "run.py --profile int8 --seed 41 --count 1" in text
