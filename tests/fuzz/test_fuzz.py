@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from fuzzer import check as checks
 from fuzzer.campaign import KNOWN, examine, shrink_failure
 from fuzzer.check import check
 from fuzzer.generate import generate
@@ -119,6 +120,42 @@ def test_wrong_scale_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     (failure,) = check(binary("aten.mul.Tensor"), U85, True, frozenset({"nodes"})).failures
     assert failure.kind == "node: aten.mul.Tensor"
     assert "steps in int8[2, 5]" in failure.detail
+
+
+def product() -> Graph:
+    """One multiplication: nothing before it can excuse a difference."""
+    leaves = tuple(Leaf("input", (2, 5), torch.float32, 0.5, 2.0, seed) for seed in (1, 2))
+    return Graph(leaves, (Step("aten.mul.Tensor", (Ref("x", 0), Ref("x", 1))),), (Ref("v", 0),))
+
+
+def test_program_of_one_rounding_is_judged_by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = arith.product
+    parts = frozenset({"compile", "run"})
+    assert check(product(), U85, True, parts).failures == []
+    monkeypatch.setattr(arith, "product", lambda lo, x, y: arith.scaled(original(lo, x, y), 1.02))
+    (failure,) = check(product(), U85, True, parts).failures
+    assert failure.kind == "run: not what torch's graph gives"
+
+
+def test_float_program_is_compared_with_torch(faulty: Any) -> None:
+    original = registry().records["sub"].lower
+    assert original is not None
+    faulty("sub", lambda lo, self, other, alpha=1: original(lo, other, self, alpha))
+    (failure,) = check(binary("aten.sub.Tensor"), FP, False, frozenset({"compile", "verify"})).failures
+    assert failure.kind == "verify: the program differs from torch's graph"
+
+
+def test_other_delegates_of_the_executorch_api_are_judged_by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, lower = arith.product, checks.to_edge_transform_and_lower
+
+    def lower_with_a_wrong_scale(*args: Any, **kwargs: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(arith, "product", lambda lo, x, y: arith.scaled(original(lo, x, y), 1.02))
+            return lower(*args, **kwargs)
+
+    monkeypatch.setattr(checks, "to_edge_transform_and_lower", lower_with_a_wrong_scale)
+    (failure,) = check(product(), U85, True).failures
+    assert failure.kind == "ExecuTorch API: not what torch's graph gives"
 
 
 def test_exception_in_a_lowering_is_found_and_shrunk(faulty: Any) -> None:

@@ -27,3 +27,15 @@ def test_lost_graph_is_a_failure_that_names_the_seed() -> None:
     assert data["failures"] == 1
     assert "seeds [41]" in text
     assert "run.py --profile int8 --seed 41 --count 1" in text
+
+
+def test_refusals_are_listed_by_reason_with_count_and_seeds() -> None:
+    def refused(seed: int, why: str) -> dict[str, object]:
+        return describe_lost("int8", seed, "x") | {"failures": [], "refused": [why]}
+
+    results = [refused(i, f"compile: `node_{i}` has {i} dynamic dims") for i in (3, 14)]
+    results.append(refused(5, "run: the TOSA reference model found the result to be undefined"))
+    text, data = summarize(results, 1.0)
+    assert data["failures"] == 0
+    assert "refused 2x [TO BE LOOKED AT] compile: `...` has # dynamic dims (seeds 3, 14)" in text
+    assert "refused 1x [expected] run: the TOSA reference model found the result to be undefined (seeds 5)" in text

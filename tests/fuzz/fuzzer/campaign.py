@@ -17,8 +17,6 @@ from fuzzer.shrink import shrink
 
 #: failures that have a fix under way: (pattern of kind and detail, reason)
 KNOWN: list[tuple[str, str]] = [
-    (r"^ExecuTorch API(: other| run).*last=True", "channels_last through the ExecuTorch API"),
-    (r"unread|not used by any|nothing reads", "an input of a region that nothing reads"),
     (r"bias.*lower/tensor.py:\d+ real|conv_operands", "the bias of a float convolution is computed"),
     (r"verify: the device differs.*aten\.(mul|add|sub|div)", "both operands of one tensor are broadcast on U55 or U65"),
     (r"is tagged with .* but has user \(output\)", "a constant of a delegate is an output as well"),

@@ -95,6 +95,17 @@ def _array(value: torch.Tensor) -> Any:
     return value.detach().contiguous().numpy()
 
 
+def depth_of(node: Node) -> int:
+    """The most roundings to codes on a way to this node."""
+    depths: dict[Node, int] = {}
+    for one in node.graph.nodes:
+        before = max((depths[n] for n in one.all_input_nodes), default=0)
+        depths[one] = before + (overload_or(one) == QUANTIZE)
+        if one is node:
+            break
+    return depths[node]
+
+
 def stage_of(node: Node) -> list[Node]:
     """The calls between the tensors that were cut and this one, without quantize and dequantize."""
     found: list[Node] = []

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from tosaic.ops._registry import registry
+
+#: parts of reasons for which a whole program may be refused
+EXPECTED = ("found the result to be undefined", "the model cannot be calibrated")
 
 
 def describe_lost(profile: str, seed: int, why: str) -> dict[str, Any]:
@@ -15,6 +19,17 @@ def describe_lost(profile: str, seed: int, why: str) -> dict[str, Any]:
     failure = {"kind": why, "known": "", "detail": f"graph {seed}", "target": profile, "steps": "0", "program": program}
     counts = dict.fromkeys(("nodes", "compared", "delegates", "differing", "seconds"), 0)
     return {"seed": seed, "failures": [failure], "discarded": "", "refused": [], "records": [], **counts}
+
+
+def _group_refusals(results: Sequence[dict[str, Any]]) -> dict[str, list[int]]:
+    """The seeds of the programs that were refused, by reason; names and numbers in a reason do not count."""
+    found: dict[str, list[int]] = {}
+    for result in results:
+        for why in result["refused"]:
+            reason = re.sub(r"\d+", "#", re.sub(r"`[^`]*`", "`...`", why))
+            label = "expected" if any(part in reason for part in EXPECTED) else "TO BE LOOKED AT"
+            found.setdefault(f"[{label}] {reason}", []).append(result["seed"])
+    return found
 
 
 def summarize(results: Sequence[dict[str, Any]], wall: float) -> tuple[str, dict[str, Any]]:
@@ -33,17 +48,19 @@ def summarize(results: Sequence[dict[str, Any]], wall: float) -> tuple[str, dict
         "records covered": len(covered),
         "records not covered": sorted({n for n, r in registry().records.items() if r.samples()} - covered),
         "discarded": Counter(r["discarded"] for r in results if r["discarded"]),
-        "refused": Counter(why for r in results for why in r["refused"]),
+        "refused": _group_refusals(results),
         "CPU seconds": round(sum(r["seconds"] for r in results), 1),
         "wall seconds": round(wall, 1),
         "failures": sum(1 for _, f in found if not f["known"]),
         "known": Counter(f["known"] for _, f in found if f["known"]),
         "programs": {},
     }
+    refused = sorted(data["refused"].items(), key=lambda p: -len(p[1]))
     lines = [
         f"{key}: {value}" for key, value in data.items() if key not in ("discarded", "refused", "known", "programs")
     ]
-    for key in ("discarded", "refused", "known"):
+    lines += [f"refused {len(seeds)}x {why} (seeds {', '.join(map(str, seeds[:5]))})" for why, seeds in refused]
+    for key in ("discarded", "known"):
         lines += [f"{key} {count}x {why}" for why, count in sorted(data[key].items(), key=lambda p: -p[1])]
     for kind, cases in sorted(kinds.items()):
         unknown = [c for c in cases if not c[1]["known"]]
