@@ -16,11 +16,7 @@ from fuzzer.graph import Graph, write
 from fuzzer.shrink import shrink
 
 #: failures that have a fix under way: (pattern of kind and detail, reason)
-KNOWN: list[tuple[str, str]] = [
-    (r"bias.*lower/tensor.py:\d+ real|conv_operands", "the bias of a float convolution is computed"),
-    (r"verify: the device differs.*aten\.(mul|add|sub|div)", "both operands of one tensor are broadcast on U55 or U65"),
-    (r"is tagged with .* but has user \(output\)", "a constant of a delegate is an output as well"),
-]
+KNOWN: list[tuple[str, str]] = []
 
 #: kinds that this process has shrunk already: one program for each is enough
 _shrunk: set[str] = set()
