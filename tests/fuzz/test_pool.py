@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import misbehave
 import pytest
 from fuzzer.pool import Lost, run_all
@@ -15,6 +18,17 @@ def test_crash_and_hang_cost_one_task_each() -> None:
     assert results.pop("exit") == Lost("crash: the process ended with exit code 3")
     assert results.pop("hang") == Lost("hang: no result after 1.5 s")
     assert results == {"a": "A", "b": "B", "c": "C", "long": "LONG"}
+
+
+def test_tool_of_a_hanging_process_is_ended_with_it(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    ((_, lost),) = run_all(misbehave.work, misbehave.load, [f"tool {note}"], 1, 1.5)
+    assert isinstance(lost, Lost)
+    stat = Path(f"/proc/{note.read_text()}/stat")
+    end = time.monotonic() + 5
+    while (running := stat.exists() and ") Z " not in stat.read_text()) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not running
 
 
 def test_process_that_cannot_start_ends_the_campaign() -> None:

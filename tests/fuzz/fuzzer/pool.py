@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 #: what a process runs: a task, and a function that says how many more seconds it is going to take
@@ -61,7 +64,12 @@ class _Slot:
         return None
 
     def stop(self) -> None:
+        # A tool that works for a hanging process would go on without it.
+        tools = _list_children(self.process.pid)
         self.process.kill()
+        for pid in tools:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.process.join()
         self.connection.close()
 
@@ -77,6 +85,15 @@ def _serve(connection: Connection, work: Work, load: Callable[[], None]) -> None
         except EOFError:
             return
         connection.send(("result", work(task, lambda seconds: connection.send(("more", seconds)))))
+
+
+def _list_children(pid: int | None) -> list[int]:
+    """The children of a process and theirs."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found += [int(child) for child in path.read_text().split()]
+    return found + [below for child in found for below in _list_children(child)]
 
 
 def _name_end(code: int | None) -> str:
