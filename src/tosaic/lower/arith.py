@@ -82,9 +82,45 @@ def bias_codes(bias: Tensor | None, scales: Sequence[float], reach: npt.NDArray[
         return np.zeros(reach.size, np.int32)
     if not bias.is_const:
         raise Unsupported("its bias is not a constant", "use a parameter or buffer as bias")
+    _check_bias(bias, reach.size)
     steps = np.rint(bias.real().reshape(-1) / np.asarray(scales, np.float64))
     info = np.iinfo(np.int32)
     return np.clip(steps, info.min + reach, info.max - reach).astype(np.int32)
+
+
+def _check_bias(bias: Tensor, channels: int) -> None:
+    if bias.size not in (1, channels) or bias.size != (bias.shape or (1,))[-1]:
+        raise Unsupported(
+            f"its bias of shape {list(bias.shape)} is not one number for each of its {channels} channels",
+            "add the bias after the layer",
+        )
+
+
+def _float_bias(lo: Lowering, bias: Tensor | None, channels: int, dtype: DType) -> Value:
+    """The bias of a float convolution; TOSA also takes one that is computed."""
+    if bias is None:
+        return lo.constant(np.zeros(channels), dtype)
+    _check_bias(bias, channels)
+    if bias.is_const:
+        return lo.constant(np.broadcast_to(bias.real().reshape(-1), (channels,)), dtype)
+    if bias.q is not None or bias.dtype is not dtype:
+        raise Unsupported(
+            f"its bias is computed in {bias.dtype.torch_name} and the rest of it is {dtype.torch_name}",
+            "use one dtype for both",
+        )
+    return lo.emit(repeat_bias(lo, lo.reshape(bias, (bias.size,)), channels // bias.size))
+
+
+def repeat_bias(lo: Lowering, bias: Tensor, times: int) -> Tensor:
+    """The bias of channels that are there several times."""
+    if times == 1:
+        return bias
+    if bias.array is None:
+        return of_value(tosa.tile(lo.b, lo.emit(bias), (times,)), bias.q)
+    q = bias.q
+    if q is not None and q.axis is not None:
+        q = replace(q, scale=q.scale * times, zero_point=q.zero_point * times)
+    return of_array(np.tile(bias.array, times), bias.dtype, q)
 
 
 def weight_codes(weight: Tensor, x: Tensor) -> tuple[Array, DType, QParams | None]:
@@ -110,9 +146,7 @@ def conv_operands(
     The weight has a line for each output channel.
     """
     if x.q is None:
-        channels = weight.shape[0]
-        real = np.zeros(channels) if bias is None else np.broadcast_to(bias.real(), (channels,))
-        return x.dtype, lo.constant(real, x.dtype), None
+        return x.dtype, _float_bias(lo, bias, weight.shape[0], x.dtype), None
     assert weight_q is not None
     scales = tuple(x.q.s * s for s in weight_q.scale)
     q = accumulator(scales, 3 if len(scales) > 1 else None)

@@ -11,7 +11,7 @@ import numpy as np
 from tosaic.errors import Unsupported
 from tosaic.lower import arith
 from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
+from tosaic.lower.tensor import Tensor, of_value, with_value
 from tosaic.ops._registry import NPU_FAMILIES, Limit, op
 from tosaic.ops._rules import pair
 from tosaic.ops._samples import Sample, f32, module, nn, torch
@@ -40,9 +40,11 @@ def _channels(q: QParams | None, start: int, stop: int) -> QParams | None:
     return replace(q, scale=q.scale[start:stop], zero_point=q.zero_point[start:stop])
 
 
-def _slice_const(t: Tensor | None, start: int, stop: int) -> Tensor | None:
-    if t is None or t.array is None:
+def _slice_bias(lo: Lowering, t: Tensor | None, start: int, stop: int) -> Tensor | None:
+    if t is None or t.size == 1:
         return t
+    if t.array is None:
+        return of_value(tosa.slice(lo.b, lo.emit(t), (start,), (stop - start,)), t.q)
     return replace(t, array=t.array[start:stop], shape=(stop - start,), q=_channels(t.q, start, stop))
 
 
@@ -60,7 +62,7 @@ def _grouped(
         value = tosa.slice(lo.b, image, (0, 0, 0, g * size_in), (n, h, w, size_in))
         part = Tensor((n, size_in, h, w), value.dtype, value, perm=NHWC, q=x.q)
         a, z = g * size_out, (g + 1) * size_out
-        out = arith.convolve(lo, part, weight[a:z], _channels(q, a, z), _slice_const(bias, a, z), **how)
+        out = arith.convolve(lo, part, weight[a:z], _channels(q, a, z), _slice_bias(lo, bias, a, z), **how)
         parts.append(out if out_q is None or x.q is None else lo.quantize(out, out_q))
     joined = tosa.concat(lo.b, [p.value for p in parts if p.value is not None], 3)
     like = replace(parts[0], shape=(parts[0].shape[0], weight.shape[0], *parts[0].shape[2:]))
@@ -144,7 +146,7 @@ def _folded(
         lo.permute(image, NHWC),
         spread.reshape(together * outputs, high, len(columns), wide * depth),
         _repeat(q, together),
-        bias and _repeat_const(bias, together),
+        bias and arith.repeat_bias(lo, bias, together),
         pad=(pad[0], pad[1], -columns.start, columns.stop - 1),
         stride=(stride[0], 1),
         dilation=(1, 1),
@@ -162,11 +164,6 @@ def _folded(
 def _repeat(q: QParams | None, times: int) -> QParams | None:
     """The parameters of channels that are there several times."""
     return q if q is None or q.axis is None else replace(q, scale=q.scale * times, zero_point=q.zero_point * times)
-
-
-def _repeat_const(t: Tensor, times: int) -> Tensor:
-    assert t.array is not None
-    return of_array(np.tile(t.array, times), t.dtype, _repeat(t.q, times))
 
 
 def convolution(

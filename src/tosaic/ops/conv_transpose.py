@@ -163,7 +163,7 @@ def _row(
     else:
         kernel = np.ascontiguousarray(block).reshape(-1, *block.shape[2:])
         many = q if q is None or q.axis is None else _times(q, columns)
-        offset = None if bias is None else of_array(np.tile(bias.real().reshape(-1), columns), DType.F32)
+        offset = None if bias is None else arith.repeat_bias(lo, bias, columns)
         how: dict[str, Any] = {"pad": pad, "stride": (1, 1), "dilation": (1, 1), "depthwise": False}
         parts = [arith.convolve(lo, x, kernel, many, offset, **how)]
     values = [lo.arrange(lo.quantize(p, out_q) if p.is_accumulator else p, NHWC) for p in parts]
