@@ -53,9 +53,11 @@ def check_numbers(got: Any, model: nn.Module, inputs: Any) -> None:
         )
 
 
-def compile_both(function: Any, inputs: Any, target: str) -> tuple[tosaic.Program, TosaicPartitioner]:
-    """Compile through both APIs, run both files, and compare with torch."""
-    model = Call(function).eval()
+def compile_both(
+    function: Any, inputs: Any, target: str, model: nn.Module | None = None
+) -> tuple[tosaic.Program, TosaicPartitioner]:
+    """Compile through both APIs, run both files, and compare with torch. `model` calls the function if it is given."""
+    model = model or Call(function).eval()
     program = tosaic.compile(model, inputs, target)
     # The Vulkan driver of a machine without a GPU takes half a minute.
     for name in ("tosa",) if target == "vgf" else ("auto", "tosa"):

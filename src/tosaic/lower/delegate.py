@@ -141,12 +141,14 @@ def build(
     check: Check | None = None,
     nhwc: Borders = frozenset(),
     codes: Borders = frozenset(),
+    excluded: Mapping[Node, Unsupported] | None = None,
 ) -> Built:
     """Delegates for everything that the target takes. What a tool refuses goes to the CPU with the tool's reason.
 
-    `codes` are the quantise and dequantise nodes that the caller of the program does himself.
+    `codes` are the quantise and dequantise nodes that the caller of the program does himself, `excluded` other nodes
+    that have to stay on the CPU.
     """
-    refused = {n: Unsupported('the caller does it, by io="int8"') for n in codes}
+    refused = {n: Unsupported('the caller does it, by io="int8"') for n in codes} | dict(excluded or {})
     allowed = len(refused) + MAX_REFUSALS
     while True:
         plan = _plan(source, spec, check, refused)

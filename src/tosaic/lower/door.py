@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
-from executorch.exir.backend.utils import tag_constant_data
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -26,6 +25,7 @@ from tosaic.lower.order import find_orders, refuse_expanded
 from tosaic.lower.partition import Check, Plan, Region
 from tosaic.lower.reason import Reason, log_reasons
 from tosaic.lower.source import ASSERTIONS, Constants, Source, overload, torch_op
+from tosaic.lower.tagging import find_clashes, tag_regions
 
 
 class TosaicPartitioner(Partitioner):
@@ -70,13 +70,7 @@ class TosaicPartitioner(Partitioner):
         source = Source.of_program(exported_program, constants)
         source.orders = find_orders(exported_program.graph)
         built = self._build(source, exported_program)
-        tags: dict[str, DelegationSpec] = {}
-        for index, region in enumerate(built.plan.regions):
-            tag = f"tosaic_{index}"
-            tags[tag] = self.delegation_spec
-            for node in region.nodes:
-                node.meta["delegation_tag"] = tag
-        tag_constant_data(exported_program)
+        tags = dict.fromkeys(tag_regions(exported_program, source, built.plan), self.delegation_spec)
         found = tuple(built.plan.reasons.values())
         # Those of the methods before it stay.
         self.reasons = found if constants is None else self.reasons + found
@@ -91,7 +85,14 @@ class TosaicPartitioner(Partitioner):
         return None
 
     def _build(self, source: Source, program: ExportedProgram) -> Built:
-        return build(source, self.compile_spec, make_check(self.checks, program))
+        check = make_check(self.checks, program)
+        excluded: dict[Node, Unsupported] = {}
+        while True:
+            built = build(source, self.compile_spec, check, excluded=excluded)
+            clashes = find_clashes(source, built.plan)
+            if not clashes:
+                return built
+            excluded.update(clashes)
 
 
 def _is_like(real: Any, fake: Any) -> bool:
