@@ -46,3 +46,19 @@ def test_a_row_that_is_hidden_as_a_whole_is_zero(name: str, spec: str) -> None:
     others = [0, 2, 3]
     error, before = (np.abs(a - b)[:, :, others].max() for a, b in ((got, want), run(name, spec, seen)))
     assert error <= 1.1 * before + 1e-6
+
+
+FILLS = {
+    "masked_fill": lambda x, hidden, low: x.masked_fill(hidden, low),
+    "where": lambda x, hidden, low: torch.where(hidden, low, x),
+    "add": lambda x, hidden, low: x + torch.zeros(4, 4).masked_fill(hidden, low),
+}
+
+
+@pytest.mark.parametrize("low", [-1e9, -2e4])
+@pytest.mark.parametrize("name", FILLS)
+def test_a_softmax_row_that_finite_numbers_hide_is_as_in_torch(name: str, low: float) -> None:
+    x = torch.randn(2, 4, 4, generator=torch.Generator().manual_seed(9))
+    model = samples.Call(lambda x: FILLS[name](x, ~KEPT, low).softmax(-1)).eval()
+    got = tosaic.compile(model, (x,), "TOSA-1.0+INT").run(x, engine="tosa")[0]
+    np.testing.assert_allclose(got, model(x).numpy(), atol=0.02)

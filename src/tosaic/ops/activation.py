@@ -308,7 +308,7 @@ def softmax_of(aten: Any, x: Any, dim: int, keep: Any = None, alive: Any = None,
 
     A row that is left out as a whole is zero: `alive` is 0 for it and `keep` takes all of it, or `dead` is 1 for it.
     """
-    x, hide = unmasked(aten, x)
+    x, hide = unmasked(aten, x, dim)
     powers = aten("exp.default", aten("sub.Tensor", x, aten("amax.default", x, [dim], True)))
     if keep is not None and aten.is_bool(keep):
         powers = aten("where.ScalarOther", keep, powers, 0.0)
@@ -325,34 +325,74 @@ def softmax_of(aten: Any, x: Any, dim: int, keep: Any = None, alive: Any = None,
     return aten("mul.Tensor", powers, factor)
 
 
-def unmasked(aten: Any, x: Any) -> tuple[Any, Callable[[Any], Any] | None]:
-    """Scores without the mask that sets some of them to minus infinity, and what hides these after the exponential.
+def unmasked(aten: Any, x: Any, dim: int) -> tuple[Any, Callable[[Any], Any] | None]:
+    """Scores without the mask that makes some of them very low, and what hides these after the exponential.
 
-    Codes have no infinity: it would become the lowest score that was seen, which is not nothing.
+    Codes have no infinity: it would become the lowest score that was seen, which is not nothing. Rows that finite
+    numbers hide as a whole are left as they are in torch.
     """
     args: list[Any] = list(getattr(x, "args", []))
     name = str(getattr(x, "target", ""))
-    if name == "aten.masked_fill.Scalar" and args[2] <= _HIDDEN:
-        return args[0], lambda powers: aten("masked_fill.Scalar", powers, args[1], 0.0)
-    if name == "aten.where.ScalarOther" and args[2] <= _HIDDEN:
-        return args[1], lambda powers: aten("where.ScalarOther", args[0], powers, 0.0)
-    if name in ("aten.add.Tensor", "aten.where.self", "aten.masked_fill.Tensor") and not x.kwargs:
-        data = aten.data(args[-1]) if hasattr(args[-1], "op") else None
+    if name == "aten.add.Tensor" and not x.kwargs:
+        data = aten.data(args[1]) if hasattr(args[1], "op") else None
         if data is not None and bool((data <= _HIDDEN).any()):
-            return _without(aten, name, args, data)
-    return x, None
+            return _without(aten, args[0], _align(data, aten.shape(x)), dim)
+    found = _find_fill(aten, name, args)
+    if found is None or found[3] > _HIDDEN:
+        return x, None
+    scores, condition, hides, fill = found
+    mask = aten.data(condition) if math.isfinite(fill) else None
+    if mask is not None:
+        hidden = _align(mask if hides else ~mask, aten.shape(x))
+        whole = hidden.all(dim, keepdims=True)
+        if whole.any():
+            seen = _as_float(aten, ~hidden | whole)
+            return aten("mul.Tensor", scores, _as_float(aten, ~whole)), lambda powers: aten("mul.Tensor", powers, seen)
+    if hides:
+        return scores, lambda powers: aten("masked_fill.Scalar", powers, condition, 0.0)
+    return scores, lambda powers: aten("where.ScalarOther", condition, powers, 0.0)
 
 
-def _without(aten: Any, name: str, args: Sequence[Any], data: Any) -> tuple[Any, Callable[[Any], Any] | None]:
-    if name == "aten.add.Tensor":
-        seen = data > _HIDDEN
-        rest = np.where(seen, data, 0.0).astype(np.float32)
-        scores = aten("add.Tensor", args[0], aten.constant(rest)) if rest.any() else args[0]
-        return scores, lambda powers: aten("mul.Tensor", powers, aten.constant(seen.astype(np.float32)))
-    condition, scores = (args[0], args[1]) if name == "aten.where.self" else (args[1], args[0])
-    if name == "aten.where.self":
-        return scores, lambda powers: aten("where.ScalarOther", condition, powers, 0.0)
-    return scores, lambda powers: aten("masked_fill.Scalar", powers, condition, 0.0)
+def _find_fill(aten: Any, name: str, args: Sequence[Any]) -> tuple[Any, Any, bool, float] | None:
+    """The scores, the condition, whether it is true for what is hidden, and the highest number put there instead."""
+    if name == "aten.masked_fill.Scalar":
+        return args[0], args[1], True, float(args[2])
+    if name == "aten.where.ScalarOther":
+        return args[1], args[0], False, float(args[2])
+    if name == "aten.where.ScalarSelf":
+        return args[2], args[0], True, float(args[1])
+    if name in ("aten.where.self", "aten.masked_fill.Tensor"):
+        scores, condition = (args[1], args[0]) if name == "aten.where.self" else (args[0], args[1])
+        for other, kept, hides in ((args[2], scores, name != "aten.where.self"), (args[1], args[2], True)):
+            data = aten.data(other)
+            if data is not None and data.dtype.kind == "f":
+                return kept, condition, hides, float(data.max())
+    return None
+
+
+def _align(data: Any, shape: Sequence[int]) -> Any:
+    """A constant with as many dimensions as what it is broadcast with."""
+    return data.reshape((1,) * (len(shape) - data.ndim) + data.shape)
+
+
+def _as_float(aten: Any, flags: Any) -> Any:
+    return aten.constant(flags.astype(np.float32))
+
+
+def _without(aten: Any, scores: Any, data: Any, dim: int) -> tuple[Any, Callable[[Any], Any] | None]:
+    """The same for a mask that is added. In a row that is hidden as a whole, only differences count."""
+    most = data.max(dim, keepdims=True)
+    whole = (most <= _HIDDEN) & np.isfinite(most)
+    data = np.where(whole, data - np.where(whole, most, 0.0), data)
+    seen = data > _HIDDEN
+    rest = np.where(seen, data, 0.0).astype(np.float32)
+    # Float32 has no room for a score beside such a number.
+    lost = whole & (np.spacing(np.abs(np.where(whole, most, 0.0)).astype(np.float32)) >= 1.0)
+    if lost.any():
+        scores = aten("mul.Tensor", scores, _as_float(aten, ~lost))
+    if rest.any():
+        scores = aten("add.Tensor", scores, aten.constant(rest))
+    return scores, None if seen.all() else lambda powers: aten("mul.Tensor", powers, _as_float(aten, seen))
 
 
 def _expand_softmax(aten: Any, self: Any, dim: int, **_: Any) -> Any:
