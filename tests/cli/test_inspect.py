@@ -1,14 +1,23 @@
 """`tosaic inspect`: every kind of file, told by its content."""
 
 import shutil
+import struct
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tosaic.runtime import pte
+from tosaic import vgf as vgf_package
+from tosaic.budget import Budget
+from tosaic.errors import Invalid
+from tosaic.ethosu import blob as blobs
+from tosaic.npu.registers import COMMANDS
+from tosaic.npu.stream import parse
+from tosaic.report.cycles import estimate_delegate
+from tosaic.runtime import pte, sidecar
 
 
 @pytest.fixture
@@ -183,3 +192,40 @@ def test_commands_where_there_are_none(tosaic: Any, codes: tuple[Path, Any]) -> 
     done = tosaic("inspect", codes[0].with_suffix(".tosaic"), "--commands")
     assert (done.code, done.stdout) == (2, "")
     assert "no Ethos-U command stream" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["tosa", "vgf", "blob", "commands"])
+def test_the_limit_holds_for_every_reader(tosaic: Any, codes: tuple[Path, Any], tmp_path: Path, kind: str) -> None:
+    """A limit that the bytes of a file keep, but not what is made of them."""
+    probe = Path(vgf_package.__file__).with_name("probe.pte").read_bytes()
+    data = {
+        "tosa": sidecar.read(codes[0].with_suffix(".tosaic").read_bytes()).delegates[0].tosa,
+        "vgf": pte.read(probe).find().delegates[0].blob,
+        "blob": pte.read(codes[0].read_bytes()).find().delegates[0].blob,
+    }
+    path = tmp_path / "x.bin"
+    path.write_bytes(data["blob" if kind == "commands" else kind])
+    flags = ["--commands"] if kind == "commands" else []
+    assert tosaic("inspect", path, *flags).code == 0
+    done = tosaic("inspect", path, *flags, "--max-memory", path.stat().st_size + 64)
+    assert done.code == 2, done.stdout
+    assert "bytes of memory" in done.stderr and "`--max-memory`" in done.stderr
+
+
+def test_an_estimate_keeps_no_registers_and_counts_its_rows(codes: tuple[Path, Any]) -> None:
+    """A command of four bytes starts an operation, which holds a copy of all registers while it is looked at."""
+    stream = blobs.unpack(pte.read(codes[0].read_bytes()).find().delegates[0].blob).cmd_data
+    words = list(parse(stream).words)
+    wait = next(c.opcode for c in COMMANDS[parse(stream).family].values() if c.name == "OP_KERNEL_WAIT")
+    more = [*words[:-1], *[wait] * 50_000, words[-1]]
+    head, tag = stream[: -4 * len(words) - 4], stream[-4 * len(words) - 4]
+    tag |= (len(more) >> 16) << 8 | (len(more) & 0xFFFF) << 16
+    data = head + struct.pack(f"<{1 + len(more)}I", tag, *more)
+    assert len(parse(data).words) == len(more)
+    tracemalloc.start()
+    found = estimate_delegate(data, ())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found is not None and peak < 16 << 20
+    with pytest.raises(Invalid, match="the estimate of a command stream needs"):
+        estimate_delegate(data, (), Budget(0, 1 << 20))

@@ -16,6 +16,9 @@ from tosaic.errors import Invalid
 if TYPE_CHECKING:
     from tosaic.report.contents import Contents
 
+#: What a command takes in a listing, in bytes.
+_LINE_BYTES = 512
+
 
 @guarded
 def show_file(
@@ -72,12 +75,14 @@ def _print_text(found: Contents) -> None:
 
 def _print_commands(data: bytes, kind: str, max_memory: int | None) -> None:
     from tosaic import npu
+    from tosaic.budget import Budget
     from tosaic.ethosu import blob
     from tosaic.npu.stream import parse
     from tosaic.runtime import pte
     from tosaic.runtime.host import BACKEND
 
     streams: list[tuple[str, bytes]] = []
+    budget = Budget(len(data), max_memory)
     if kind == "blob":
         streams.append(("", blob.unpack(data).cmd_data))
     elif kind == "pte":
@@ -91,4 +96,6 @@ def _print_commands(data: bytes, kind: str, max_memory: int | None) -> None:
         raise Invalid("there is no Ethos-U command stream in this file", fix="give a .pte compiled for an Ethos-U")
     for label, stream in streams:
         typer.echo(f"# {label}{parse(stream).accelerator}, {len(stream):,} bytes")
+        budget.take(len(stream) // 4 * _LINE_BYTES, "the listing of a command stream")
         typer.echo(npu.disassemble(stream), nl=False)
+        budget.give_back(len(stream) // 4 * _LINE_BYTES)

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import tee, zip_longest
 
 from tosaic.npu.cycles import Work, count_mac_cycles, count_output_cycles, read_work
 from tosaic.npu.dma import read_transfer
 from tosaic.npu.memory import INTERNAL
-from tosaic.npu.record import FeatureMap, Kind, Op, Shape, decode, read_map
+from tosaic.npu.record import FeatureMap, Kind, Op, Shape, read_map, walk
 from tosaic.npu.registers import Family
 from tosaic.npu.stream import parse
 from tosaic.npu.system import MemoryPort, System, read_system
@@ -33,6 +34,8 @@ _DMA, _STREAM, _WEIGHTS, _FAST_WEIGHTS, _INPUT, _SCALES, _WRITES = range(7)
 _BURST_BITS = 512
 #: The part of a memory's reach that traffic from several channels leaves.
 _USABLE = 0.8
+#: What one row of an estimate takes in memory, at most.
+ROW_BYTES = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +87,20 @@ class Estimate:
         return self.cycles / self.clock
 
 
+def count_operations(cmd_data: bytes) -> int:
+    """How many commands start something, so how many rows an estimate may have."""
+    return sum(not instruction.command.name.startswith("SET_") for instruction in parse(cmd_data))
+
+
 def estimate(cmd_data: bytes, options: VelaOptions | System) -> Estimate:
     """Cycles per operation and in total, with what limits each."""
     system = read_system(options) if isinstance(options, VelaOptions) else options
-    stream, ops = parse(cmd_data), decode(cmd_data)
+    stream = parse(cmd_data)
     timeline = Timeline()
     rows: list[Row] = []
-    # A stream may have no operation at all.
-    for op, after in zip(ops, (*ops[1:], None), strict=False):
+    ahead, ops = tee(walk(cmd_data))
+    next(ahead, None)
+    for op, after in zip_longest(ops, ahead):
         if op.kind.is_kernel:
             rows.append(_measure_kernel(op, system, overlaps=_overlaps(after)))
             timeline.start_kernel(rows[-1].cycles)

@@ -98,9 +98,14 @@ class Op:
 
 def decode(cmd_data: bytes) -> tuple[Op, ...]:
     """All operations in the order of their offsets. Where there are branches, execution may see other registers."""
+    return tuple(walk(cmd_data))
+
+
+def walk(cmd_data: bytes) -> Iterator[Op]:
+    """As `decode`, one operation at a time: each holds a copy of all registers."""
     stream = parse(cmd_data)
     state = State(stream)
-    return tuple(op for instruction in stream if (op := state.take(instruction)) is not None)
+    return (op for instruction in stream if (op := state.take(instruction)) is not None)
 
 
 class State:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from tosaic.budget import Budget
 from tosaic.errors import Invalid
 from tosaic.ethosu import blob
 from tosaic.npu.perf import Estimate
@@ -180,17 +181,18 @@ def read(data: bytes, *, beside: bytes | None = None, text: bool = False, max_me
     """What is in a file that nobody vouches for. `beside` are the bytes of the .tosaic file beside a .pte."""
     kind = detect(data)
     contents = Contents(kind, len(data), hashlib.sha256(data).hexdigest())
+    budget = Budget(len(data), max_memory)
     match kind:
         case "pte":
             return replace(contents, pte=_read_pte(data, beside, text, max_memory))
         case "tosa":
-            return replace(contents, tosa=_read_tosa(data, text))
+            return replace(contents, tosa=_read_tosa(data, text, budget))
         case "blob":
-            return replace(contents, blob=_read_blob(data, {}, ()))
+            return replace(contents, blob=_read_blob(data, {}, (), budget))
         case "vgf":
-            return replace(contents, vgf=vgf.read(data))
+            return replace(contents, vgf=vgf.read(data, budget))
         case "sidecar":
-            return replace(contents, sidecar=_read_sidecar(sidecar.read(data, max_memory=max_memory), text))
+            return replace(contents, sidecar=_read_sidecar(sidecar.read(data, max_memory=max_memory), text, budget))
         case _:
             raise Invalid(
                 "this is no file that Tosaic knows",
@@ -199,8 +201,8 @@ def read(data: bytes, *, beside: bytes | None = None, text: bool = False, max_me
             )
 
 
-def _read_tosa(data: bytes, text: bool) -> TosaContents:
-    graph = read_tosa(data)
+def _read_tosa(data: bytes, text: bool, budget: Budget) -> TosaContents:
+    graph = read_tosa(data, budget)
     constants = [value.type for op in graph.ops if op.kind in _CONSTANTS for value in op.outputs]
     return TosaContents(
         bytes=len(data),
@@ -217,7 +219,10 @@ def _count_ops(graph: Graph) -> dict[str, int]:
     return dict(sorted(Counter(op.kind for op in graph.ops if op.kind not in _CONSTANTS).items()))
 
 
-def _read_blob(data: bytes, named: Mapping[str, bytes], specs: Sequence[tuple[str, bytes]]) -> BlobContents:
+def _read_blob(
+    data: bytes, named: Mapping[str, bytes], specs: Sequence[tuple[str, bytes]], budget: Budget
+) -> BlobContents:
+    budget.take(len(data), "the blocks of an Ethos-U blob")
     found = blob.unpack(data, named=named)
     return BlobContents(
         bytes=len(data),
@@ -226,11 +231,11 @@ def _read_blob(data: bytes, named: Mapping[str, bytes], specs: Sequence[tuple[st
         scratch=found.scratch_size,
         inputs=tuple(Slot(io.shape, io.elem_size, io.offset, io.region) for io in found.inputs),
         outputs=tuple(Slot(io.shape, io.elem_size, io.offset, io.region) for io in found.outputs),
-        estimate=estimate_delegate(found.cmd_data, specs),
+        estimate=estimate_delegate(found.cmd_data, specs, budget),
     )
 
 
-def _read_sidecar(found: sidecar.Sidecar, text: bool) -> SidecarContents:
+def _read_sidecar(found: sidecar.Sidecar, text: bool, budget: Budget) -> SidecarContents:
     return SidecarContents(
         tosaic_version=found.tosaic_version,
         pte_sha256=found.pte_sha256,
@@ -238,7 +243,7 @@ def _read_sidecar(found: sidecar.Sidecar, text: bool) -> SidecarContents:
         options=dict(found.options),
         inputs=tuple(_describe(border) for border in found.inputs),
         outputs=tuple(_describe(border) for border in found.outputs),
-        delegates=tuple(_read_tosa(delegate.tosa, text) for delegate in found.delegates),
+        delegates=tuple(_read_tosa(delegate.tosa, text, budget) for delegate in found.delegates),
         summaries=tuple(dict(delegate.summary) for delegate in found.delegates),
         samples=len(found.samples),
     )
@@ -251,13 +256,17 @@ def _describe(border: sidecar.Border) -> Port:
 
 def _read_pte(data: bytes, beside: bytes | None, text: bool, max_memory: int | None) -> PteContents:
     program = pte.read(data, max_memory=max_memory)
+    budget = Budget(len(data), max_memory)
+    budget.take(program.taken, "the .pte file")
     constant = {plan.name: plan.values[plan.outputs[0]] for plan in program.plans if _is_constant(plan)}
     kept, note = _open_sidecar(data, beside, max_memory)
     ports = _read_ports(constant.get(IO_METHOD), kept)
     files = kept.delegates if kept is not None else ()
-    told = [(_read_tosa(one.tosa, text), one.summary.get("cycles_total")) for one in files]
+    told = [(_read_tosa(one.tosa, text, budget), one.summary.get("cycles_total")) for one in files]
     methods = [
-        _read_method(plan, program.named_data, ports, told, text) for plan in program.plans if plan.name not in constant
+        _read_method(plan, program.named_data, ports, told, text, budget)
+        for plan in program.plans
+        if plan.name not in constant
     ]
     plain = {name: value for name, value in constant.items() if isinstance(value, int | float | str)}
     return PteContents(tuple(methods), plain, tuple(segment.size for segment in program.segments), note)
@@ -312,10 +321,11 @@ def _read_method(
     ports: tuple[Sequence[Port], Sequence[Port]],
     told: Sequence[tuple[TosaContents, float | None]],
     text: bool,
+    budget: Budget,
 ) -> MethodContents:
     instructions = [instruction for chain in plan.chains for instruction in chain.instructions]
     calls = Counter(str(plan.operators[i.operator]) for i in instructions if isinstance(i, pte.KernelCall))
-    delegates = [_read_delegate(delegate, named, text) for delegate in plan.delegates]
+    delegates = [_read_delegate(delegate, named, text, budget) for delegate in plan.delegates]
     if len(told) == len(delegates):
         pairs = zip(delegates, told, strict=True)
         delegates = [replace(d, tosa=d.tosa or graph, vela_cycles=cycles) for d, (graph, cycles) in pairs]
@@ -343,7 +353,7 @@ def _merge(values: Sequence[pte.Value], told: Sequence[Port]) -> tuple[Port, ...
     return tuple(told) if types == [(port.dtype, port.shape) for port in told] else tuple(found)
 
 
-def _read_delegate(delegate: pte.Delegate, named: Mapping[str, bytes], text: bool) -> DelegateContents:
+def _read_delegate(delegate: pte.Delegate, named: Mapping[str, bytes], text: bool, budget: Budget) -> DelegateContents:
     settings = {key: value.decode("utf-8", "backslashreplace") for key, value in delegate.compile_specs}
     kind = detect(delegate.blob)
     return DelegateContents(
@@ -352,7 +362,7 @@ def _read_delegate(delegate: pte.Delegate, named: Mapping[str, bytes], text: boo
         location=delegate.location,
         offset=delegate.offset,
         settings=settings,
-        blob=_read_blob(delegate.blob, named, delegate.compile_specs) if kind == "blob" else None,
-        tosa=_read_tosa(delegate.blob, text) if kind == "tosa" else None,
-        vgf=vgf.read(delegate.blob) if kind == "vgf" else None,
+        blob=_read_blob(delegate.blob, named, delegate.compile_specs, budget) if kind == "blob" else None,
+        tosa=_read_tosa(delegate.blob, text, budget) if kind == "tosa" else None,
+        vgf=vgf.read(delegate.blob, budget) if kind == "vgf" else None,
     )

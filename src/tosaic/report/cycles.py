@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from tosaic.budget import Budget
 from tosaic.errors import Invalid
-from tosaic.npu.perf import Estimate, Row, Traffic, estimate
+from tosaic.npu.perf import ROW_BYTES, Estimate, Row, Traffic, count_operations, estimate
 from tosaic.npu.stream import parse
 from tosaic.npu.system import find_options
 
@@ -15,13 +16,20 @@ COLUMNS = ("offset", "operation", "cycles", "limited by", "MACs used", "bytes re
 _LIMITS = {"mac": "MACs", "output": "output stage", "command": "issue of blocks", "dma": "DMA"}
 
 
-def estimate_delegate(cmd_data: bytes, specs: Sequence[tuple[str, bytes]]) -> Estimate | None:
+def estimate_delegate(
+    cmd_data: bytes, specs: Sequence[tuple[str, bytes]], budget: Budget | None = None
+) -> Estimate | None:
     """The estimate for a delegate with these compile specs.
 
     None if the commands are damaged, or if the system is one that Vela's own configuration file lacks.
     """
     try:
-        return estimate(cmd_data, find_options(parse(cmd_data).accelerator, specs))
+        options, count = find_options(parse(cmd_data).accelerator, specs), count_operations(cmd_data)
+    except Invalid:
+        return None
+    (budget or Budget(len(cmd_data))).take(count * ROW_BYTES, "the estimate of a command stream")
+    try:
+        return estimate(cmd_data, options)
     except Invalid:
         return None
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tosaic.budget import Budget
 from tosaic.report.terminal import count
 from tosaic.vgf import reader
 
@@ -36,9 +37,9 @@ class VgfContents:
     output_names: tuple[str, ...]
 
 
-def read(data: bytes) -> VgfContents:
+def read(data: bytes, budget: Budget | None = None) -> VgfContents:
     """The contents of a .vgf file; Invalid if it is damaged."""
-    found = reader.read(data)
+    found = reader.read(data, budget)
     return VgfContents(
         bytes=len(data),
         version=".".join(map(str, found.version)),

@@ -40,9 +40,9 @@ BACKEND = "EthosUBackend"
 _DEDICATED = re.compile(rb"Dedicated_Sram(?:_(\d{1,6})(KB|MB))?")
 _DEDICATED_DEFAULT = 0x60000
 #: How many inputs a blob says that it has, by the backend that it is for.
-_COUNT_INPUTS: Mapping[str, Callable[[bytes], int]] = {
-    "TOSABackend": lambda blob: len(read_tosa(blob).inputs),
-    "VgfBackend": lambda blob: len(vgf_reader.read(blob).inputs),
+_COUNT_INPUTS: Mapping[str, Callable[[bytes, Budget], int]] = {
+    "TOSABackend": lambda blob, budget: len(read_tosa(blob, budget).inputs),
+    "VgfBackend": lambda blob, budget: len(vgf_reader.read(blob, budget).inputs),
 }
 
 
@@ -129,7 +129,7 @@ class Method:
         #: The kernels by operator, and the bytes that calls take, by call and the types of its arguments.
         self.kernels: dict[int, Kernel] = {}
         self.sizes: dict[object, int] = {}
-        self._splits = _split_delegate_args(pte, self.plan)
+        self._splits = _split_delegate_args(pte, self.plan, self.budget)
         self._memory: Memory | None = None
 
     @property
@@ -190,7 +190,7 @@ def take_plan(pte: Pte, plan: Plan, max_memory: int | None = None) -> Budget:
     return budget
 
 
-def _split_delegate_args(pte: Pte, plan: Plan) -> dict[model.DelegateCall, int]:
+def _split_delegate_args(pte: Pte, plan: Plan, budget: Budget) -> dict[model.DelegateCall, int]:
     """How many arguments of each delegate are inputs, which its blob says; else those that come from somewhere."""
     known = {*plan.inputs, *(i for i, v in enumerate(plan.values) if not isinstance(v, Tensor) or v.data is not None)}
     splits: dict[model.DelegateCall, int] = {}
@@ -203,7 +203,9 @@ def _split_delegate_args(pte: Pte, plan: Plan) -> dict[model.DelegateCall, int]:
                         count = _check_borders(pte, plan, step)
                     elif plan.delegates[delegate].id in _COUNT_INPUTS:
                         # A view has memory of another value and no instruction that writes it.
-                        count = _COUNT_INPUTS[plan.delegates[delegate].id](plan.delegates[delegate].blob)
+                        left = budget.left
+                        count = _COUNT_INPUTS[plan.delegates[delegate].id](plan.delegates[delegate].blob, budget)
+                        budget.give_back(left - budget.left)
                     splits.setdefault(step, count)
                     known |= set(args)
                 case model.KernelCall(_, args):

@@ -115,7 +115,7 @@ def run(
     if others:
         raise Invalid(f"the program has delegates for {', '.join(others)}", fix="run it with another engine")
     for delegate in plan.delegates:
-        _take_resources(reader.read(delegate.blob), budget)
+        _take_resources(reader.read(delegate.blob, budget), budget)
     return _read_outputs(_request(pte, method, _check_inputs(plan, inputs), timeout))
 
 

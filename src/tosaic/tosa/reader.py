@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tosaic.budget import Budget
 from tosaic.errors import Invalid
 from tosaic.tosa import binding
 from tosaic.tosa.encode import count_bytes, decode, from_bytes
@@ -27,9 +28,12 @@ _MAX_NESTING = 64
 _MAX_RANK = 32
 
 
-def read(data: bytes) -> Graph:
-    """The graph of a .tosa file. Types are as the file says: `verify` checks them against the rules."""
-    root = Buffer(data).root()
+def read(data: bytes, budget: Budget | None = None) -> Graph:
+    """The graph of a .tosa file. Types are as the file says: `verify` checks them against the rules.
+
+    `budget` is the memory that it may take; that of a file of its own, unless given.
+    """
+    root = Buffer(data, budget).root()
     version = root.get_table(0, "the version")
     major = -1 if version is None else version.get(0, "<i", -1)
     if major != 1:

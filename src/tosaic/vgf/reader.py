@@ -136,8 +136,8 @@ def _damage(what: str, at: int) -> Invalid:
     return Invalid(f"the .vgf file is damaged: {what} at offset {at}")
 
 
-def read(data: bytes) -> Vgf:
-    """The content of a .vgf file."""
+def read(data: bytes, budget: Budget | None = None) -> Vgf:
+    """The content of a .vgf file; `budget` is the memory that it may take, that of a file of its own unless given."""
     if data[:4] != MAGIC:
         raise Invalid("not a .vgf file: the identifier VGF1 is missing at offset 0")
     if len(data) < HEADER_SIZE:
@@ -155,7 +155,7 @@ def read(data: bytes) -> Vgf:
         if start < HEADER_SIZE or start + size > len(data):
             raise _damage(f"the section of {name} ({size} bytes from {start}) reaches outside the file", 16 + 16 * i)
         places[name] = (start, size)
-    budget = Budget(len(data))
+    budget = budget or Budget(len(data))
     modules = _read_modules(_VgfBuffer(data, *places["modules"], budget).open("the modules"))
     resources = _read_resources(_VgfBuffer(data, *places["resources"], budget).open("the resources"))
     sequence = _VgfBuffer(data, *places["sequence"], budget).open("the sequence")
