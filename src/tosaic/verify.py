@@ -109,10 +109,10 @@ class Verdict:
 class _Compare:
     """An executor that runs a delegate on the device and on the reference model, and keeps what differs."""
 
-    def __init__(self, device: Executor, truth: Executor, plan: Plan, sidecar: Sidecar) -> None:
+    def __init__(self, device: Executor, truth: Executor, plan: Plan, sidecar: Sidecar, budget: Budget) -> None:
         self.device, self.truth, self.sidecar = device, truth, sidecar
         self.index = {d.blob: i for i, d in enumerate(plan.delegates)}
-        graphs = [read_tosa(files.tosa) for files in sidecar.delegates]
+        graphs = [read_tosa(files.tosa, budget) for files in sidecar.delegates]
         self.types = [[value.dtype for value in graph.outputs] for graph in graphs]
         self.exact = [is_exact(graph) for graph in graphs]
         self.label, self.compared = "", 0
@@ -173,21 +173,22 @@ def verify(
         )
     sidecar.check(pte)
     check_samples(sidecar)
-    program = read(pte)
+    program = read(pte, max_memory=max_memory)
     plan = program.find("forward")
-    Budget(len(pte), max_memory).take(sum(plan.planned_sizes), "the memory plan of the program")
+    budget = Budget(len(pte), max_memory)
+    budget.take(sum(plan.planned_sizes), "the memory plan of the program")
     engine, backend = _choose(plan)
     truth = references(plan, sidecar)[backend]
-    compare = None if engine == "tosa" else _Compare(_open(engine), truth, plan, sidecar)
+    compare = None if engine == "tosa" else _Compare(_open(engine, budget), truth, plan, sidecar, budget)
     skipped = [] if plan.delegates else ["the NPU: nothing of the program runs on it"]
     if compare is not None:
-        skipped += _run_random(program, plan, compare, rounds, np.random.default_rng(seed))
+        skipped += _run_random(program, plan, compare, rounds, np.random.default_rng(seed), max_memory)
     results: list[list[Array]] = []
     for number, sample in enumerate(sidecar.samples):
         if compare is not None:
             compare.label = f"sample {number}"
         # Anew each time: a program may write to its buffers.
-        method = Method(program, executors={backend: compare or truth})
+        method = Method(program, executors={backend: compare or truth}, max_memory=max_memory)
         results.append(method.run(_as_called(sample.inputs, sidecar)))
     skipped += _list_missing(sidecar)
     matches = judge(results, sidecar) if results and all(sample.torch for sample in sidecar.samples) else ()
@@ -196,14 +197,22 @@ def verify(
     return Verdict(compared, differences, tuple(skipped), _sqnr(results, sidecar), engine, exact, matches)
 
 
-def _run_random(program: Pte, plan: Plan, compare: _Compare, rounds: int, generator: np.random.Generator) -> list[str]:
+def _run_random(
+    program: Pte,
+    plan: Plan,
+    compare: _Compare,
+    rounds: int,
+    generator: np.random.Generator,
+    max_memory: int | None,
+) -> list[str]:
     """Run every delegate on random inputs; gives what could not be compared."""
     skipped: list[str] = []
+    ready = Method(program, executors={}, max_memory=max_memory)
     for round_ in range(rounds):
         compare.label = f"random {round_}"
         for call in _delegate_calls(plan):
             try:
-                _feed(program, plan, call, compare, generator)
+                _feed(ready, call, compare, generator)
             except Undefined as error:
                 skipped.append(f"delegate {call.delegate} on {compare.label} inputs: {error.what} ({error.why})")
     return skipped
@@ -237,9 +246,9 @@ def _choose(plan: Plan) -> tuple[str, str]:
     )
 
 
-def _open(engine: str) -> Executor:
+def _open(engine: str, budget: Budget) -> Executor:
     if engine == "npu":
-        return Npu()
+        return Npu(budget=budget)
     from tosaic.runtime import vulkan
 
     vulkan.require()
@@ -250,9 +259,10 @@ def _delegate_calls(plan: Plan) -> list[DelegateCall]:
     return [i for chain in plan.chains for i in chain.instructions if isinstance(i, DelegateCall)]
 
 
-def _feed(program: Pte, plan: Plan, call: DelegateCall, compare: _Compare, generator: np.random.Generator) -> None:
+def _feed(method: Method, call: DelegateCall, compare: _Compare, generator: np.random.Generator) -> None:
     """Run one delegate on random numbers over the full range of its input types."""
-    given, taken = Method(program, executors={}).split(call)
+    plan = method.plan
+    given, taken = method.split(call)
     inputs: list[Array] = []
     for index in given:
         value = plan.values[index]
