@@ -24,6 +24,8 @@ from tosaic.tools.worker import Reply, Worker
 _RECORD_BYTES = 10
 #: More weights than this do not come from one stream of a real network.
 _MAX_WEIGHTS = 1 << 24
+#: A stream also holds zeros that fill the blocks of channels up.
+_MAX_DECODED = 2 * _MAX_WEIGHTS
 _DECODE_SECONDS = 20.0
 _CACHE_BYTES = 128 << 20
 #: Bytes per weight: of one that is kept, and of one that is being decoded.
@@ -59,18 +61,25 @@ class WeightCache:
             return found
         if self._budget is not None:
             # As floats to keep, and before that as what the decoder gives and in another order.
-            self._budget.take(_KEPT * order.count, "decoded weights")
-            self._budget.take(_PASSING * order.count, "weights that are decoded")
-            self._budget.give_back(_PASSING * order.count)
-        found = _decode(streams, order, offset)
+            self._budget.take((_KEPT + _PASSING) * order.count, "decoded weights")
+        try:
+            found = _decode(streams, order, offset)
+        except Exception:
+            self._give_back(_KEPT * order.count)
+            raise
+        finally:
+            self._give_back(_PASSING * order.count)
         self._kept[key] = found
         self._bytes += found.values.nbytes
         while self._bytes > self._limit and len(self._kept) > 1:
             (_, gone), dropped = self._kept.popitem(last=False)
             self._bytes -= dropped.values.nbytes
-            if self._budget is not None:
-                self._budget.give_back(_KEPT * gone.count)
+            self._give_back(_KEPT * gone.count)
         return found
+
+    def _give_back(self, size: int) -> None:
+        if self._budget is not None:
+            self._budget.give_back(size)
 
 
 def load_weights(op: Op, memory: Memory, cache: WeightCache, window: Window, depth: int, ofm: Shape) -> Weights:
@@ -106,9 +115,9 @@ def decoder() -> Worker:
 def _request(streams: Sequence[bytes]) -> Reply:
     """Once more where the decoder crashed: it has little memory, and a new process has all of it."""
     try:
-        return decoder().request({}, streams, timeout=_DECODE_SECONDS)
+        return decoder().request({"most": _MAX_DECODED}, streams, timeout=_DECODE_SECONDS)
     except ToolCrashed:
-        return decoder().request({}, streams, timeout=_DECODE_SECONDS)
+        return decoder().request({"most": _MAX_DECODED}, streams, timeout=_DECODE_SECONDS)
 
 
 def decode_streams(streams: Sequence[bytes], offset: int) -> list[npt.NDArray[np.int16]]:

@@ -19,14 +19,16 @@ _CODEC.mlw_free_outbuf.restype = None
 
 def _handle(body: wire.Header, parts: list[bytes]) -> tuple[wire.Header, Sequence[bytes]]:
     # A core without output channels has an empty stream, which the decoder does not take.
-    return {}, [_decode(part) if part else b"" for part in parts]
+    return {}, [_decode(part, body["most"]) if part else b"" for part in parts]
 
 
-def _decode(stream: bytes) -> bytes:
+def _decode(stream: bytes, most: int) -> bytes:
     """The weights as 16-bit numbers."""
     found = ctypes.POINTER(ctypes.c_int16)()
     count = _CODEC.mlw_decode(stream, len(stream), ctypes.byref(found), 0)
     try:
+        if count > most:
+            raise ValueError(f"it decodes to {count} weights, and {most} are the most")
         return ctypes.string_at(found, 2 * count)
     finally:
         _CODEC.mlw_free_outbuf(found)
