@@ -83,8 +83,16 @@ class _Plan:
         return schema.Tensor(kind, 0, list(item.shape), order, False, 0, 0, place, dynamism)
 
 
-def make_program(*steps: Step, planned: int | None = None, moves: Sequence[tuple[int, int]] = ()) -> bytes:
-    """A .pte with these calls; `planned` is the memory it asks for, as much as it needs unless given."""
+def make_program(
+    *steps: Step,
+    planned: int | None = None,
+    moves: Sequence[tuple[int, int]] = (),
+    jumps: Sequence[tuple[int, int]] = (),
+) -> bytes:
+    """A .pte with these calls, then moves, then jumps: (value, instruction to go on with where it is false).
+
+    `planned` is the memory it asks for, as much as it needs unless given.
+    """
     plan, outputs, instructions, operators = _Plan(), [], [], []
     for number, step in enumerate(steps):
         args = [plan.add(item, given=True) for item in step.args]
@@ -97,6 +105,7 @@ def make_program(*steps: Step, planned: int | None = None, moves: Sequence[tuple
         instructions.append(schema.Instruction(schema.KernelCall(number, [*args, *outs, *result])))
         operators.append(schema.Operator(step.name, step.overload))
     instructions += [schema.Instruction(schema.MoveCall(*move)) for move in moves]
+    instructions += [schema.Instruction(schema.JumpFalseCall(*jump)) for jump in jumps]
     made = schema.ExecutionPlan(
         "forward",
         schema.ContainerMetadata("", ""),
@@ -115,3 +124,9 @@ def make_program(*steps: Step, planned: int | None = None, moves: Sequence[tuple
 def call(name: str, overload: str, args: Sequence[Any], *outs: Any) -> bytes:
     """A .pte with one call."""
     return make_program(Step(name, overload, tuple(args), outs))
+
+
+def loop(step: Step) -> bytes:
+    """A .pte that calls this kernel again and again."""
+    never = Step("executorch_prim::eq", "Scalar", (1, 2), (False,))
+    return make_program(never, step, jumps=[(2, 1)])

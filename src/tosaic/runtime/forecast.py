@@ -209,9 +209,13 @@ def _count_scratch(name: str, named: Arguments, result: Shape) -> int:
     if name.startswith("quantized_decomposed::"):
         # Kernels in Python keep each of their steps as floats.
         return 4 * 4 * math.prod(result)
+    source: torch.Tensor = named.get("input", named.get("self"))
+    if name == "aten::_upsample_bilinear2d_aa":
+        # Between its two passes one dimension has its old size, and the other its new one.
+        outer, (height, width) = math.prod(result[:2]), source.shape[2:]
+        return outer * max(height * result[3], result[2] * width) * source.element_size()
     if name != "aten::convolution":
         return 0
-    source: torch.Tensor = named["input"]
     weight: torch.Tensor = named["weight"]
     if source.dtype == torch.float32:
         return (source.numel() + weight.numel()) * source.element_size()

@@ -126,9 +126,9 @@ class Method:
         self.executors: Mapping[str, Executor] = {BACKEND: Npu(budget=self.budget)} if executors is None else executors
         #: What the last run did, in order.
         self.calls: list[Call] = []
-        #: The kernels by operator, and the bytes that calls take, by call and the types of its arguments.
+        #: The kernels by operator, and the bytes and work of calls, by call and the types of its arguments.
         self.kernels: dict[int, Kernel] = {}
-        self.sizes: dict[object, int] = {}
+        self.sizes: dict[object, tuple[int, int]] = {}
         self._splits = _split_delegate_args(pte, self.plan, self.budget)
         self._memory: Memory | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -16,6 +17,7 @@ from tosaic.runtime.kernels import Kernel, Live, find_kernel
 from tosaic.runtime.npy import Array
 from tosaic.runtime.pte import Tensor
 from tosaic.runtime.tensors import Memory, TensorType, from_array, lay_out, order_in_memory, to_array, type_of
+from tosaic.runtime.work import Meter, estimate_work
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +47,7 @@ class Run:
         #: The bytes of values that have no planned memory.
         self._held: dict[int, int] = {}
         self._steps = 0
+        self._meter = Meter(method.pte.size)
 
     def _hold(self, index: int, size: int) -> None:
         """Count the memory of a value without a plan, in place of what it had."""
@@ -100,7 +103,11 @@ class Run:
 
     def _is_true(self, index: int) -> bool:
         value = self.read(index)
-        return bool(value) if isinstance(value, bool | int) else bool(self._read_tensor(index).all())
+        if isinstance(value, bool | int):
+            return bool(value)
+        tensor = self._read_tensor(index)
+        self._meter.take(tensor.numel(), f"a jump on value {index}")
+        return bool(tensor.all())
 
     def read(self, index: int) -> Live:
         """A value as a kernel takes it."""
@@ -179,9 +186,10 @@ class Run:
         outs = {i: self._make_out(call.args[i]) for i in kernel.outs}
         targets = [call.args[i] for i in outs] or call.args[kernel.inputs :]
         try:
-            size = self._size_call(call, kernel, values, outs, targets)
+            size, work = self._size_call(call, kernel, values, outs, targets)
             self.method.budget.take(size, f"`{name}`")
             try:
+                self._meter.take(work, f"`{name}`")
                 results = kernel.apply(values, outs)
                 for index, result in zip(targets, results, strict=False):
                     self._write_all(index, result, f"`{name}`")
@@ -202,8 +210,8 @@ class Run:
         values: Sequence[Live],
         outs: Mapping[int, Live],
         targets: Sequence[int],
-    ) -> int:
-        """The bytes that a call takes while it computes, after a check that its results fit the plan."""
+    ) -> tuple[int, int]:
+        """The bytes that a call takes while it computes, and its work, after a check that its results fit the plan."""
         cached = self.method.sizes
         key = None if depends_on_numbers(kernel, values) else (call, *map(_get_type, values))
         if key in cached:
@@ -217,11 +225,13 @@ class Run:
             for item, shape in zip(items, result if isinstance(result, list) else [result], strict=True):
                 self._check_shape(item, shape, name)
                 size += math.prod(shape) * max(width, self._get_item_size(item))
+        named = dict(zip(kernel.labels, values, strict=False))
+        work = estimate_work(kernel.name, named, values, forecast.results)
         if key is not None:
             if len(cached) >= MAX_FORECASTS:
                 cached.clear()
-            cached[key] = size
-        return size
+            cached[key] = (size, work)
+        return size, work
 
     def _get_item_size(self, index: int) -> int:
         spec = self.plan.values[index]
@@ -258,7 +268,10 @@ class Run:
         specs = [self._tensor_spec(index) for index in outputs]
         wanted = [order_in_memory(spec) for spec in specs]
         arrays = [self.read_array(index, in_memory_order=True) for index in inputs]
+        # Executors bound each of their calls, but not how often they are called.
+        begin = time.process_time_ns()
         results = executor(delegate.blob, delegate.compile_specs, arrays, wanted)
+        self._meter.take(time.process_time_ns() - begin, f"delegate {call.delegate}")
         given = [TensorType(array.dtype, array.shape) for array in results]
         if given != wanted:
             expected, found = (", ".join(map(str, types)) for types in (wanted, given))
