@@ -3,6 +3,7 @@
 import io
 import pickle
 import runpy
+import time
 from collections import OrderedDict
 from pathlib import Path
 from types import SimpleNamespace
@@ -100,6 +101,15 @@ def test_many_small_values_are_counted() -> None:
     program = b"\x80\2](" + b"}" * 3_000_00 + b"e."
     with pytest.raises(Invalid, match="needs 256 bytes of memory"):
         _read(_pack(program), 16 << 20)
+
+
+def test_a_program_without_end_is_refused_in_time() -> None:
+    program = b"\x80\2](" + b"}" * 3_000_000 + b"e."
+    begin = time.process_time()
+    with pytest.raises(Invalid, match="cannot be read") as caught:
+        _read(_pack(program))
+    assert "more than 1,000,000 instructions" in caught.value.why
+    assert time.process_time() - begin < 5
 
 
 def test_tensors_that_share_bytes_are_counted() -> None:

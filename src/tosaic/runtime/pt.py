@@ -40,6 +40,8 @@ _TENSOR, _PARAMETER = "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_
 _NAMES = {*_DTYPES, _ORDERED, _SIZE, _TENSOR, _PARAMETER}
 #: the most that one instruction takes besides the text in it; a tensor takes some twenty of them
 _STEP_COST = 256
+#: a bound for the time; a file has some thousand tensors at most
+MAX_STEPS = 1_000_000
 
 
 def read_pt(data: bytes | bytearray | memoryview, what: str, budget: Budget) -> Any:
@@ -75,7 +77,9 @@ class _Machine:
 
     def run(self, program: bytes) -> Any:
         try:
-            for code, argument, _ in pickletools.genops(program):
+            for number, (code, argument, _) in enumerate(pickletools.genops(program)):
+                if number >= MAX_STEPS:
+                    self._refuse(f"it has more than {MAX_STEPS:,} instructions")
                 size = len(argument) * 4 if isinstance(argument, str | bytes) else 0
                 self._budget.take(_STEP_COST + size, f"the values of {self._what}")
                 if code.name == "STOP":
