@@ -1,18 +1,22 @@
 """Reads and runs damaged files in a process with little memory and time: `mutated_child.py FOLDER FIRST LAST [-c]`.
 
-The folder holds the files to damage. For each number one line of JSON tells what was damaged and how it ended; a
-process that stops before its last line has crashed at the one after. With -c the last line is the coverage of readers.
+The folder holds the files to damage, and in its folder `by_hand` files that are read as they are, before the others.
+For each one line of JSON tells what was damaged and how it ended; a process that stops before its last line has crashed
+at the one after. With -c the last line is the coverage of readers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import math
+import os
 import resource
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -24,12 +28,12 @@ import numpy as np
 from mutate import damage
 
 import tosaic
-from tosaic import model_archive, npu
+from tosaic import input_file, model_file, npu
 from tosaic.budget import DEFAULT
 from tosaic.errors import TosaicError
 from tosaic.ethosu import blob
 from tosaic.report import contents
-from tosaic.runtime import engine, pte, sidecar
+from tosaic.runtime import engine, pte, sidecar, work
 from tosaic.runtime.host import Method
 from tosaic.runtime.inputs import make_ones, read_content
 from tosaic.tosa import reader as tosa
@@ -37,9 +41,10 @@ from tosaic.vgf import reader as vgf
 
 #: Of processor time; on a busy machine the clock on the wall says nothing.
 SECONDS = 5
+BY_HAND = "made by hand"
 #: What a U65 has for itself.
 FAST_SCRATCH = 0x60000
-SMALL = 1 << 22
+SMALL, LARGE = 1 << 22, 1 << 25
 READERS = (
     "runtime/pte.py",
     "runtime/pte_schema.py",
@@ -72,7 +77,7 @@ def try_pte(data: bytes, passed: list[str]) -> None:
     passed.append("header")
     contents.read(data)
     sizes = [math.prod(kind.shape) for kind in method.inputs]
-    if max(sizes, default=0) < SMALL:
+    if max(sizes, default=0) <= LARGE:
         engine.run(data, make_ones(method.inputs), engine="npu")
 
 
@@ -105,6 +110,21 @@ def try_file(suffix: str, read: Callable[[Path], object]) -> Callable[[bytes, li
     return attempt
 
 
+def try_pipe(_data: bytes, _passed: list[str]) -> None:
+    """A pipe that someone writes to for as long as it is read."""
+
+    def write(path: Path) -> None:
+        with contextlib.suppress(BrokenPipeError), path.open("wb", buffering=0) as pipe:
+            while True:
+                pipe.write(bytes(1 << 20))
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "pipe.pte")
+        os.mkfifo(path)
+        threading.Thread(target=write, args=(path,), daemon=True).start()
+        input_file.read(path)
+
+
 #: What is done with each kind of file.
 ENTRIES: dict[str, Callable[[bytes, list[str]], None]] = {
     "pte": try_pte,
@@ -112,9 +132,11 @@ ENTRIES: dict[str, Callable[[bytes, list[str]], None]] = {
     "tosa": try_tosa,
     "vgf": try_vgf,
     "tosaic": try_sidecar,
-    "pt2": try_file("pt2", model_archive.check),
+    "pt2": try_file("pt2", lambda path: model_file.load(str(path))),
     "npz": try_file("npz", read_content),
     "pt": try_file("pt", read_content),
+    "device": lambda data, _passed: input_file.read(Path(data.decode())),
+    "fifo": try_pipe,
 }
 
 
@@ -186,8 +208,16 @@ def attempt(kind: str, data: bytes) -> tuple[str, bool, float]:
     return end, bool(passed), round(time.process_time() - begin, 3)
 
 
+def report(number: int, path: Path, what: str, data: bytes) -> None:
+    """Try a file and print how it ended."""
+    end, good, seconds = attempt(path.suffix.removeprefix("."), data)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    line = {"number": number, "file": path.name, "damage": what, "header": good, "end": end}
+    print(json.dumps({**line, "seconds": seconds, "peak": peak}), flush=True)
+
+
 def main(folder: Path, first: int, last: int) -> None:
-    files = {path: path.read_bytes() for path in sorted(folder.iterdir())}
+    files = {path: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
     kinds = {path: path.suffix.removeprefix(".") for path in files}
     inner: dict[Path, list[bytes]] = {path: [] for path in files}
     # What is loaded on first use must not count as memory or time of a damaged file.
@@ -196,16 +226,16 @@ def main(folder: Path, first: int, last: int) -> None:
             inner[path] = [d.blob for d in pte.read(data).find("forward").delegates]
         ENTRIES[kinds[path]](data, [])
     limit_memory(max(map(len, files.values())))
+    # The limit on work stands in the same relation to the time here as to the minutes that a user would wait.
+    work.MAX_WORK, work.PER_BYTE = SECONDS * 200_000_000, 0
     coverage = Coverage()
     if "-c" in sys.argv:
         sys.settrace(coverage.trace)
+    for path in sorted(folder.glob("by_hand/*")):
+        report(-1, path, BY_HAND, path.read_bytes())
     for number in range(first, last):
         path = list(files)[number % len(files)]
-        what, data = damage(files[path], kinds[path], number, inner[path])
-        end, good, seconds = attempt(kinds[path], data)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-        line = {"number": number, "file": path.name, "damage": what, "header": good, "end": end}
-        print(json.dumps({**line, "seconds": seconds, "peak": peak}), flush=True)
+        report(number, path, *damage(files[path], kinds[path], number, inner[path]))
     sys.settrace(None)
     if "-c" in sys.argv:
         print(json.dumps({"coverage": coverage.count()}), flush=True)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from handmade import Spec, Step, call, make_program
+from hostile_kernels import HUGE, LARGE, MAX, TRUSTED, UNREACHABLE, call_large, call_unreachable
 
 from tosaic.errors import Invalid, TosaicError
 from tosaic.runtime import engine
@@ -18,8 +19,6 @@ from tosaic.runtime.inputs import make_ones
 from tosaic.runtime.kernels import find_kernel
 from tosaic.runtime.pte import Operator, read
 
-MAX = (1 << 63) - 1
-HUGE = 1 << 30
 LONG = torch.int64
 
 
@@ -37,77 +36,11 @@ def refuse(data: bytes) -> Invalid:
     return caught.value
 
 
-@pytest.mark.parametrize(
-    ("name", "overload", "args"),
-    [
-        ("aten::_reshape_alias", "", ([1 << 20], [1])),
-        ("aten::as_strided", "", ([1 << 20], [1], 0)),
-        ("aten::as_strided_", "", ([1 << 20], [1], 0)),
-        ("aten::_unsafe_view", "", ([16],)),
-        ("aten::_unsafe_index", "Tensor", ([Spec((1,), LONG)],)),
-        ("aten::resize_", "", ([1 << 20],)),
-        ("aten::set_", "", ()),
-        ("aten::view", "", ([16],)),
-        ("aten::max_pool2d_with_indices_backward", "grad_input", ()),
-        ("aten::from_file", "", ()),
-        ("aten::add_", "Tensor", (Spec((16,)), 1)),
-        ("aten::add", "Tensor", (Spec((16,)), 1)),
-        ("aten::nothing", "out", ()),
-        ("aten::__class__", "out", ()),
-    ],
-)
+@pytest.mark.parametrize(("name", "overload", "args"), UNREACHABLE)
 def test_kernels_out_of_reach(name: str, overload: str, args: tuple[Any, ...]) -> None:
-    error = refuse(call(name, overload, (Spec((16,)), *args), Spec((16,))))
+    error = refuse(call_unreachable(name, overload, args))
     assert name in error.what
     assert "--engine executorch" in error.fix
-
-
-#: What torch takes as it is, with a result of memory that is not the arguments', or the end of the process.
-TRUSTED = {
-    "batch norm with too few weights": call(
-        "aten::_native_batch_norm_legit_no_training",
-        "out",
-        (Spec((1, 99, 1, 1)), *[Spec((1,)) for _ in range(4)], 0.1, 1e-5),
-        Spec((1, 99, 1, 1)),
-        Spec((0,)),
-        Spec((0,)),
-    ),
-    "group norm of other sizes": call(
-        "aten::native_group_norm",
-        "out",
-        (Spec((1, 4, 2, 2)), None, None, 1, 4, 1 << 20, 2, 1e-5),
-        Spec((1, 4, 2, 2)),
-        Spec((1, 2)),
-        Spec((1, 2)),
-    ),
-    "grid sampler of an unknown mode": call(
-        "aten::grid_sampler_2d",
-        "out",
-        (Spec((1, 1, 4, 4)), Spec((1, 2, 2, 2)), 77, 0, False),
-        Spec((1, 1, 2, 2)),
-    ),
-    "fft along a dimension that is not there": call(
-        "aten::_fft_r2c", "out", (Spec((4, 4)), [999999], 0, True), Spec((4, 3), torch.complex64)
-    ),
-    "antialiased resize by another factor": call(
-        "aten::_upsample_bilinear2d_aa", "out", (Spec((1, 1, 4, 4)), [8, 8], False, 1e-6, 1e-6), Spec((1, 1, 8, 8))
-    ),
-    "pixel shuffle whose factor overflows": call(
-        "aten::pixel_shuffle", "out", (Spec((1, 4, 2, 2)), 1 << 32), Spec((1, 4, 2, 2))
-    ),
-    "as_strided behind the end": call(
-        "aten::as_strided_copy", "out", (Spec((4,)), [4], [1], 1), Spec((4,)), Spec((400,))
-    ),
-    "as_strided before the beginning": call("aten::as_strided_copy", "out", (Spec((4,)), [2], [1], -1), Spec((2,))),
-    "index behind the end": call(
-        "aten::embedding", "out", (Spec((1, 4)), Spec((1,), LONG), 0, False, False), Spec((1, 4))
-    ),
-    "a text times a number": call("executorch_prim::mul", "Scalar", ("x", HUGE), None),
-    "a text with a width": call("executorch_prim::mod", "Scalar", (f"%{HUGE}d", 5), None),
-    "numbers that grow": make_program(
-        *[Step("executorch_prim::mul", "Scalar", (MAX, MAX), (None,)) for _ in range(2)],
-    ),
-}
 
 
 @pytest.mark.parametrize("name", TRUSTED)
@@ -130,42 +63,10 @@ def test_repeats_whose_sum_overflows() -> None:
     assert Method(read(data)).run([np.array([4, 0, 5])])[0].tolist() == [0] * 4 + [2] * 5
 
 
-#: Results that would take gigabytes: of a shape that the plan does not have, or of one it leaves open.
-LARGE = {
-    "full": ("aten::full", "out", ([HUGE], 1.0)),
-    "zeros": ("aten::zeros", "out", ([1 << 15, 1 << 15],)),
-    "empty": ("aten::empty", "out", ([HUGE], None)),
-    "empty dim order": ("dim_order_ops::_empty_dim_order", "out", ([HUGE], [0])),
-    "arange": ("aten::arange", "start_out", (0, HUGE, 1)),
-    "rand": ("aten::rand", "out", ([HUGE],)),
-    "repeat": ("aten::repeat", "out", (Spec((4,)), [HUGE >> 2])),
-    "expand": ("aten::expand_copy", "out", (Spec((1,)), [HUGE], False)),
-    "outer product": ("aten::mul", "out", (Spec((1 << 15, 1)), Spec((1, 1 << 15)))),
-    "pad": ("aten::constant_pad_nd", "out", (Spec((4,)), [HUGE, 0], 0.0)),
-    "convolution": (
-        "aten::convolution",
-        "out",
-        (Spec((1, 1, 1, 1)), Spec((1, 1, 1, 1)), None, [1, 1], [1 << 14, 1 << 14], [1, 1], False, [0, 0], 1),
-    ),
-    "resize": ("aten::upsample_nearest2d", "out", (Spec((1, 1, 99, 99)), [1 << 15, 1 << 15], None, None)),
-    "embedding": ("aten::embedding", "out", (Spec((4, 1 << 15)), Spec((1 << 15,), LONG), -1, False, False)),
-    "index": ("aten::index", "Tensor_out", (Spec((4,)), [Spec((1 << 15, 1 << 15), LONG, planned=False)])),
-    "masks": ("aten::masked_select", "out", (Spec((1 << 15, 1)), Spec((1, 1 << 15), torch.bool))),
-    "one hot": ("aten::eq", "Tensor_out", (Spec((1 << 15, 1)), Spec((1, 1 << 15)))),
-    "as_strided": ("aten::as_strided_copy", "out", (Spec((4,)), [HUGE], [0], 0)),
-    "unfold": ("aten::unfold_copy", "out", (Spec((1 << 16,)), 0, 1 << 15, 1)),
-    "distances": ("aten::_cdist_forward", "out", (Spec((1 << 15, 1)), Spec((1 << 15, 1)), 2.0, 0)),
-    "view": ("executorch_prim::et_view", "default", (Spec((1,)), [HUGE])),
-}
-
-
 @pytest.mark.parametrize("unbound", [False, True], ids=["fixed", "open"])
 @pytest.mark.parametrize("name", LARGE)
 def test_results_are_sized_before_they_are_computed(name: str, unbound: bool) -> None:
-    kernel, overload, args = LARGE[name]
-    rank = {"convolution": 4, "resize": 4, "zeros": 2, "outer product": 2, "one hot": 2, "distances": 2}.get(name, 1)
-    rank += name in ("embedding", "index", "unfold")
-    error = refuse(call(kernel, overload, args, Spec((1,) * rank, unbound=unbound, planned=not unbound)))
+    error = refuse(call_large(name, unbound))
     assert "bytes of memory" in error.what if unbound and name != "view" else "gives shape" in error.what or error.why
 
 

@@ -10,43 +10,13 @@ import numpy as np
 import pytest
 import torch
 from handmade import Spec, Step, call, loop, make_program
+from hostile_kernels import LONG_CALLS
 
 from tosaic.errors import Invalid
 from tosaic.runtime import work
 from tosaic.runtime.host import Method
 from tosaic.runtime.inputs import make_ones
 from tosaic.runtime.pte import read
-
-SIDE = 4096
-BYTE = torch.int8
-
-#: One call each, of memory within the budget.
-LONG_CALLS = {
-    "a convolution as large as its input": call(
-        "aten::convolution",
-        "out",
-        (Spec((1, 1, 999, 999)), Spec((1, 1, 999, 999)), None, [1, 1], [499, 499], [1, 1], False, [0, 0], 1),
-        Spec((1, 1, 999, 999)),
-    ),
-    "a dilated convolution": call(
-        "aten::convolution",
-        "out",
-        (Spec((1, 1, 1 << 20)), Spec((1, 1, 1 << 18)), None, [1], [1 << 19], [4], False, [0], 1),
-        Spec((1, 1, (1 << 20) + (1 << 20) - 4 * ((1 << 18) - 1))),
-    ),
-    "a product of matrices": call(
-        "aten::mm", "out", (Spec((SIDE, 2 * SIDE), BYTE), Spec((2 * SIDE, SIDE), BYTE)), Spec((SIDE, SIDE), BYTE)
-    ),
-    "distances": call(
-        "aten::_cdist_forward", "out", (Spec((SIDE, SIDE)), Spec((SIDE, SIDE)), 3.0, None), Spec((SIDE, SIDE))
-    ),
-    "a pool of large windows": call(
-        "aten::avg_pool2d",
-        "out",
-        (Spec((1, 1, 1500, 1500)), [750, 750], [1, 1], [0, 0], False, True, None),
-        Spec((1, 1, 751, 751)),
-    ),
-}
 
 
 def refuse(data: bytes) -> Invalid:
