@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tosaic.errors import Invalid
+from tosaic.runtime.kernels import Live
 from tosaic.runtime.shapes import Arguments, Shape
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Meter:
             )
 
 
-def estimate_work(name: str, named: Arguments, values: Sequence[Any], results: Sequence[Shape | list[Shape]]) -> int:
+def estimate_work(name: str, named: Arguments, values: Sequence[Live], results: Sequence[Shape | list[Shape]]) -> int:
     """About the nanoseconds that a call of this kernel takes; `named` are those of its values that have a name."""
     shapes = [shape for result in results for shape in (result if isinstance(result, list) else [result])]
     elements = sum(map(count_elements, values)) + sum(map(math.prod, shapes))
@@ -58,14 +59,13 @@ def estimate_work(name: str, named: Arguments, values: Sequence[Any], results: S
     return _FIXED + _SLOW.get(name, _ELEMENT) * elements + (inner(named, shapes[0]) if inner is not None else 0)
 
 
-def count_elements(value: Any) -> int:
+def count_elements(value: Live) -> int:
     """The elements of a tensor, or of all tensors in a list."""
     import torch
 
     if isinstance(value, torch.Tensor):
         return value.numel()
-    items: list[Any] = list(value) if isinstance(value, list) else []
-    return sum(map(count_elements, items))
+    return sum(map(count_elements, value)) if isinstance(value, list) else 0
 
 
 def _convolve(named: Arguments, result: Shape) -> int:
