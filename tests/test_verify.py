@@ -132,6 +132,14 @@ def test_another_sidecar_is_refused(programs: Callable[[str], Program]) -> None:
         verify(first.pte, sidecar.read(second.sidecar()))
 
 
+def test_the_limit_holds_for_all_that_verify_reads(programs: Callable[[str], Program]) -> None:
+    """The planned memory fits such a limit; tables, graphs and the simulated NPU do not."""
+    program = programs(NPUS[0])
+    planned = sum(pte.read(program.pte).find().planned_sizes)
+    with pytest.raises(Invalid, match="bytes of memory"):
+        verify(program.pte, sidecar.read(program.sidecar()), rounds=1, max_memory=planned)
+
+
 def test_without_a_sidecar(programs: Callable[[str], Program]) -> None:
     with pytest.raises(Invalid, match=r"no \.tosaic file"):
         verify(programs(NPUS[0]).pte, None)
