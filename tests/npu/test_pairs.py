@@ -174,9 +174,17 @@ def make_choice_of_two_shapes() -> Case:
     return Case(b.finish([ops.select(b, ops.greater(b, widen(b, x), widen(b, row)), x, row)]))
 
 
+def make_product_of_what_is_returned() -> Case:
+    b = Builder()
+    x, y = b.input(Type(I8, (1, 3, 2, 1))), b.input(Type(I8, (1, 1, 1, 6)))
+    product = ops.rescale(b, ops.mul(b, widen(b, x), widen(b, y)), I8, multiplier=[1 << 30], shift=[36])
+    return Case(b.finish([ops.reshape(b, x, (1, 6)), product]))
+
+
 @pytest.mark.parametrize(
     ("make", "target"),
     [
+        (make_product_of_what_is_returned, "ethos-u55-128"),
         (make_product_of_two_shapes, "ethos-u55-128"),
         (make_product_of_two_shapes, "ethos-u65-256"),
         (make_choice_of_two_shapes, "ethos-u85-256"),

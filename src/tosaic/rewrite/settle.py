@@ -10,7 +10,7 @@ Two operands that are one tensor in two shapes, both repeated, are read in one s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -45,14 +45,10 @@ def settle(graph: Graph) -> Graph:
     before: %1 = RESHAPE(%0); %2 = RESCALE(%0); %3 = RESCALE(%1); %4 = MUL(%2, %3)
     after:  %1 = RESHAPE(%0); %a = TABLE(%0); %b = RESCALE(%a); %3 = RESCALE(%1); %4 = MUL(%b, %3)
     """
+    graph = _separate_shapes(graph)
     fused = _find_fused(graph)
 
     def rule(b: Builder, op: Op) -> Value | None:
-        if op.kind in _BROADCASTS and (twice := _find_twice(op)) is not None:
-            operands = (*op.inputs[:twice], _settle_operand(b, op.inputs[twice]), *op.inputs[twice + 1 :])
-            settled = with_inputs(op, operands)
-            b.ops.append(settled)
-            return settled.outputs[0]
         widens = op.kind == "RESCALE" and op.outputs[0].dtype is not DType.I8 and op.outputs[0] not in fused
         wrong = _BEFORE_WIDENING if widens else _BEFORE.get(op.kind)
         if wrong is None or op.inputs[0].dtype is not DType.I8 or _find_source(op.inputs[0]) not in wrong:
@@ -61,8 +57,7 @@ def settle(graph: Graph) -> Graph:
         b.ops.append(settled)
         return settled.outputs[0]
 
-    # The rescale of an operand that was settled is made anew.
-    return drop_dead(replace_ops(graph, rule))
+    return replace_ops(graph, rule)
 
 
 _SAME = np.arange(-128, 128, dtype=np.int8)
@@ -80,11 +75,34 @@ def _find_fused(graph: Graph) -> set[Value]:
     return {value for operands in sums if all(map(is_single, operands)) for value in operands}
 
 
-def _find_twice(op: Op) -> int | None:
-    """The first operand that a later one has the numbers of, in another shape: both are broadcast then."""
-    for i, first in enumerate(op.inputs):
-        later = (v for v in op.inputs[i + 1 :] if v.shape != first.shape)
-        if first.dtype is not DType.BOOL and any(_find_root(v) is _find_root(first) for v in later):
+def _separate_shapes(graph: Graph) -> Graph:
+    """Put a table before an operand that is broadcast while its tensor is read or returned in another shape too."""
+    returned = {_find_root(v) for v in graph.outputs if _find_root(v).shape != v.shape}
+    changed = False
+
+    def rule(b: Builder, op: Op) -> Value | None:
+        nonlocal changed
+        twice = _find_twice(op, returned) if op.kind in _BROADCASTS else None
+        if twice is None:
+            return None
+        changed = True
+        operands = (*op.inputs[:twice], _settle_operand(b, op.inputs[twice]), *op.inputs[twice + 1 :])
+        b.ops.append(with_inputs(op, operands))
+        return b.ops[-1].outputs[0]
+
+    settled = replace_ops(graph, rule)
+    # The rescale of an operand is made anew, and what is returned may be a new value.
+    return _separate_shapes(drop_dead(settled)) if changed else graph
+
+
+def _find_twice(op: Op, returned: Collection[Value]) -> int | None:
+    """An operand before the last whose numbers are used in another shape too, where all operands are broadcast."""
+    if any(v.shape == op.outputs[0].shape for v in op.inputs if v.dtype is not DType.BOOL):
+        return None
+    for i, first in enumerate(op.inputs[:-1]):
+        root = _find_root(first)
+        later = any(_find_root(v) is root for v in op.inputs[i + 1 :] if v.shape != first.shape)
+        if root.dtype is DType.I8 and (later or root in returned):
             return i
     return None
 
