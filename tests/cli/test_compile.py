@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tosaic import api, model_file
+from tosaic.errors import Invalid
 from tosaic.output import write_files
 from tosaic.runtime import pte, sidecar
 from tosaic.tosa.reader import read as read_tosa
@@ -245,7 +246,7 @@ def test_files_are_all_written_or_none(tmp_path: Path) -> None:
     good, blocked = tmp_path / "good.pte", tmp_path / "file" / "x.h"
     good.write_bytes(b"old")
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(OSError, match="file"):
+    with pytest.raises(Invalid, match="cannot write"):
         write_files({good: b"new", blocked: b"text"})
     assert good.read_bytes() == b"old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "good.pte"]
