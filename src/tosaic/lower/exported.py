@@ -10,6 +10,9 @@ from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import torch
+from executorch.exir.operator.convert import to_out_variant
+from torch._C import DispatchKey
+from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
@@ -131,6 +134,35 @@ def spare_traces(program: ExportedProgram) -> None:
     # Before it is functional, torch has more to do than to look into the table; but nothing around a mere delegate.
     if program.dialect == "ATEN" or all(n.target in _PLAIN or overload(n) in QDQ for n in calls):
         program.__class__ = _Functional
+
+
+def find_decomposition(target: Any) -> Any:
+    """What torch makes of an operator that exir would keep and refuse; the operator itself in all other cases."""
+    if not isinstance(target, OpOverload) or target.namespace != "aten" or _has_out_variant(target):
+        return target
+    composed, on_cpu = map(target.has_kernel_for_dispatch_key, (DispatchKey.CompositeImplicitAutograd, DispatchKey.CPU))
+    # Exir takes apart every other composed operator, and has copies in place of views.
+    if not composed or not on_cpu:
+        return target
+    return decomposition_table.get(target) or decomposition_table.get(_find_public(target), target)
+
+
+def _find_public(target: Any) -> Any:
+    """The operator that a `native_` one is the kernel of: torch has decompositions of what users call."""
+    name = target.overloadpacket.__name__.removeprefix("native_")
+    public: Any = getattr(getattr(torch.ops.aten, name, None), target._overloadname, target)
+    return public if str(public._schema.arguments) == str(target._schema.arguments) else target
+
+
+def _has_out_variant(target: OpOverload) -> bool:
+    try:
+        to_out_variant(target)
+    except RuntimeError:
+        return False
+    except (AssertionError, AttributeError):
+        # Exir cannot read its schema, so it is none of those that it looks for an out variant of.
+        return True
+    return True
 
 
 #: checks of numbers at run time, which exir takes out at the very end

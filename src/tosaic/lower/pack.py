@@ -23,7 +23,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from tosaic.lower.delegate import Built, Delegate
-from tosaic.lower.exported import spare_traces
+from tosaic.lower.exported import find_decomposition, spare_traces
 from tosaic.lower.source import ASSERTIONS, DEQUANTIZE, QDQ, QUANTIZE, Source, bind, overload
 from tosaic.runtime.sidecar import Border
 
@@ -198,7 +198,8 @@ class Outer:
             return self.made[node]
         last = overload(node) in QDQ
         arguments = map_arg((node.args, node.kwargs), lambda n: self._use(n) if last else self._plain(n))
-        target: Any = node.target
+        # Exir refuses operators without an out variant, so the export of this graph takes them apart.
+        target = find_decomposition(node.target)
         self.made[node] = self.graph.call_function(target, *pytree.tree_map(_in_order, arguments))
         self.made[node].meta.update({k: v for k, v in node.meta.items() if k in ("stack_trace", "nn_module_stack")})
         return self.made[node]

@@ -1,0 +1,35 @@
+"""What is left for the CPU becomes a program that ExecuTorch takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from executorch.exir import to_edge
+
+import tosaic
+from tosaic.api import export, make_spec
+from tosaic.runtime import engine
+from tosaic.tosa import TOSAPartitioner
+
+X = torch.randn(2, 8, generator=torch.Generator().manual_seed(8))
+
+
+def test_an_operator_without_an_out_variant_is_decomposed(both: Any) -> None:
+    model = both.call(lambda _, x: F.native_channel_shuffle(x, 4)).eval()
+    inputs = (X.reshape(1, 8, 2, 1),)
+    program = tosaic.compile(model, inputs, "TOSA-1.0+FP")
+    np.testing.assert_array_equal(program.run(*inputs)[0], model(*inputs).numpy())
+
+
+def test_checks_of_numbers_in_a_graph_of_to_edge_and_to_backend(both: Any) -> None:
+    inputs = (X, torch.tensor([1, 2]))
+    model = both.call(lambda layer, x, i: (layer(x), F.one_hot(i, 5))).eval()
+    used = TOSAPartitioner(make_spec("TOSA-1.0+FP"))
+    edge = to_edge(export(model, inputs)).to_backend(used)
+    got = engine.run(bytes(edge.to_executorch().buffer), [x.numpy() for x in inputs]).outputs
+    for array, want in zip(got, model(*inputs), strict=True):
+        np.testing.assert_allclose(array, want.detach().numpy(), atol=1e-5)
+    assert any("to_edge_transform_and_lower" in r.fix for r in used.reasons)
