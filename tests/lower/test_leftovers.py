@@ -33,3 +33,17 @@ def test_checks_of_numbers_in_a_graph_of_to_edge_and_to_backend(both: Any) -> No
     for array, want in zip(got, model(*inputs), strict=True):
         np.testing.assert_allclose(array, want.detach().numpy(), atol=1e-5)
     assert any("to_edge_transform_and_lower" in r.fix for r in used.reasons)
+
+
+def test_a_constant_in_channels_last(both: Any) -> None:
+    weight = X.reshape(1, 4, 2, 2).contiguous(memory_format=torch.channels_last)
+    model = both.call(lambda _, x: (F.native_channel_shuffle(weight, 2), x + 1.0)).eval()
+    program = tosaic.compile(model, (X,), "TOSA-1.0+FP")
+    np.testing.assert_array_equal(program.run(X)[0], model(X)[0].numpy())
+
+
+def test_pooling_of_a_tensor_that_is_no_image(both: Any) -> None:
+    model = both.call(lambda _, x: torch.ops.aten.adaptive_avg_pool2d.default(x * 2.0, [1, 1])).eval()
+    image = X.reshape(4, 4)
+    program = tosaic.compile(model, (image,), "ethos-u85-256")
+    assert "it pools 2 dimensions" in {r.why for r in program.reasons}

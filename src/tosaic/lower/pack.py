@@ -216,7 +216,8 @@ class Outer:
             return self.made[node]
         if node in self.source.constants:
             name = f"constant_{len(self.made)}"
-            self.root.register_buffer(name, self.source.constants[node].detach())
+            # In plain memory order, as everything else on the CPU.
+            self.root.register_buffer(name, self.source.constants[node].detach().contiguous())
             self.made[node] = self.graph.get_attr(name)
             return self.made[node]
         if node in self.source.modules:

@@ -40,7 +40,8 @@ class Window:
             if ceil_mode and span % self.stride[axis] and starts:
                 self.extra[axis] = self.stride[axis] - span % self.stride[axis]
                 outputs += 1
-            if outputs == 1:
+            # A single window that covers all of an axis has no stride there.
+            if outputs == 1 and not span:
                 self.stride = (1, self.stride[1]) if axis == 0 else (self.stride[0], 1)
         self.padding = (self.pad[0], self.pad[0] + self.extra[0], self.pad[1], self.pad[1] + self.extra[1])
 
@@ -55,6 +56,8 @@ class Window:
 
 
 def _unbatched(lo: Lowering, x: Tensor) -> Tensor:
+    if x.rank not in (3, 4):
+        raise Unsupported(f"it pools {x.rank} dimensions", "give it an image of 3 or 4 dimensions")
     return x if x.rank == 4 else lo.reshape(x, (1, *x.shape))
 
 
@@ -83,6 +86,7 @@ def _samples_pool(function: Any) -> list[Sample]:
         call(lambda x: function(x, 4, stride=4), f32(1, 3, 12, 12)),
         call(lambda x: function(x, 2, stride=5), f32(1, 3, 12, 12)),
         call(lambda x: function(x, (6, 5)), f32(1, 3, 6, 5)),
+        call(lambda x: function(x, 2), f32(3, 5, 2, 3)),
         call(lambda x: function(x, 2), f32(3, 8, 8)),
         call(lambda x: function(x, 2), f32(1, 3, 8, 8, low=-30.0, high=0.1)),
     ]
