@@ -97,6 +97,8 @@ SECOND: Mapping[str, Make] = {
     "average_pool": lambda b, x: ops.avg_pool2d(b, x, kernel=(1, 2), acc_type=I32, **PLAIN),
     "table": lambda b, x: ops.table(b, x, np.arange(-128, 128, dtype=np.int8)[::-1]),
     "to_8_bits": lambda b, x: ops.rescale(b, x, I8, multiplier=[1 << 30], shift=[31], in_zp=3),
+    "to_8_bits_joined": lambda b, x: ops.concat(b, [SECOND["to_8_bits"](b, x), const(b, x.shape)], 2),
+    "to_8_bits_padded": lambda b, x: ops.pad(b, SECOND["to_8_bits"](b, x), (0, 0, 1, 1, 1, 1, 0, 0), 3),
     "to_16_bits": lambda b, x: ops.rescale(b, x, I16, multiplier=[1 << 30], shift=[24]),
     "to_32_bits": lambda b, x: widen(b, x, 20),
     "to_32_bits_by_1": widen,
@@ -127,6 +129,7 @@ WRONG = {
         ("rows", "to_32_bits"), ("one_row", "to_32_bits_by_1"), ("rows", "max_1"),
         ("channels", "max_3"), ("columns", "sum_3"), ("rows", "conv_transposed"),
         ("joined", "to_32_bits"), ("padded", "to_32_bits"), ("tiled", "to_32_bits"), ("rows", "clz"),
+        ("tiled", "to_8_bits_joined"), ("joined", "to_8_bits_padded"), ("padded", "to_8_bits_joined"),
     ],
     "ethos-u65-256": [("rows", "to_32_bits"), ("channels", "max_3"), ("joined_channels", "to_32_bits")],
     "ethos-u85-256": [

@@ -2,7 +2,8 @@
 
 Vela reads a slice where it is used, and makes one command of what it can. Where it makes several commands of the reader
 of a slice, they take more of the tensor than was cut, and write more than there is room for. The same happens to a
-rescale to more bits after a tensor that was put together of parts; after a maximum it keeps the limits of 8 bits.
+rescale after a tensor that was put together of parts, to more bits or into another such tensor. After a maximum it
+keeps the limits of 8 bits.
 Two operands that are one tensor in two shapes, both repeated, are read in one shape.
 `tests/npu/test_pairs.py` has the smallest graph for each pair.
 """
@@ -26,6 +27,9 @@ _BEFORE_WIDENING = frozenset({"SLICE", "CONCAT", "PAD", "TILE", "MAX_POOL2D"})
 _BEFORE: Mapping[str, frozenset[str]] = {
     kind: frozenset({"SLICE"}) for kind in ("MATMUL", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_SUM", "TRANSPOSE_CONV2D")
 }
+#: What must not be read by a rescale to 8 bits whose result is put together with others.
+_BEFORE_JOINING = _BEFORE_WIDENING - {"SLICE", "MAX_POOL2D"}
+_JOINS = ("CONCAT", "PAD")
 _FUSES = ("ADD", "SUB", "MUL")
 #: Operations that repeat an operand along dimensions in which others are larger.
 _BROADCASTS = frozenset(
@@ -46,11 +50,13 @@ def settle(graph: Graph) -> Graph:
     after:  %1 = RESHAPE(%0); %a = TABLE(%0); %b = RESCALE(%a); %3 = RESCALE(%1); %4 = MUL(%b, %3)
     """
     graph = _separate_shapes(graph)
-    fused = _find_fused(graph)
+    fused, joined = _find_fused(graph), _find_joined(graph)
 
     def rule(b: Builder, op: Op) -> Value | None:
         widens = op.kind == "RESCALE" and op.outputs[0].dtype is not DType.I8 and op.outputs[0] not in fused
         wrong = _BEFORE_WIDENING if widens else _BEFORE.get(op.kind)
+        if op.kind == "RESCALE" and op.outputs[0] in joined:
+            wrong = _BEFORE_JOINING
         if wrong is None or op.inputs[0].dtype is not DType.I8 or _find_source(op.inputs[0]) not in wrong:
             return None
         settled = with_inputs(op, (tosa.table(b, op.inputs[0], _SAME), *op.inputs[1:]))
@@ -73,6 +79,15 @@ def _find_fused(graph: Graph) -> set[Value]:
 
     sums = (op.inputs[:2] for op in graph.ops if op.kind in _FUSES)
     return {value for operands in sums if all(map(is_single, operands)) for value in operands}
+
+
+def _find_joined(graph: Graph) -> set[Value]:
+    """Values of 8 bits that are put together with others, whatever shape they are given before."""
+    found: set[Value] = set()
+    for op in reversed(graph.ops):
+        if op.kind in _JOINS or (op.kind == "RESHAPE" and op.outputs[0] in found):
+            found.update(value for value in op.inputs if value.dtype is DType.I8)
+    return found
 
 
 def _separate_shapes(graph: Graph) -> Graph:
