@@ -19,7 +19,8 @@ hardswish hardtanh hypot im2col index index_add index_put index_select isinf isn
 lgamma lift_fresh_copy linear log log10 log1p log2 log_sigmoid_forward logaddexp logaddexp2 logical_and logical_not
 logical_or logical_xor logit logsumexp lt masked_fill masked_scatter max max_pool2d_with_indices
 max_pool3d_with_indices maximum mean min minimum mm mul mv nan_to_num narrow_copy native_dropout native_group_norm
-native_layer_norm ne neg ones ones_like permute_copy pixel_shuffle pixel_unshuffle polar pow prod rand randn reciprocal
+native_layer_norm ne neg ones ones_like permute_copy pixel_shuffle pixel_unshuffle polar pow prod rand rand_like randn
+randn_like reciprocal
 reflection_pad1d reflection_pad2d reflection_pad3d relu remainder repeat replication_pad1d replication_pad2d
 replication_pad3d roll round rsqrt rsub scalar_tensor scatter scatter_add scatter_reduce select_copy select_scatter
 sgn sigmoid sign signbit silu sin sinc sinh slice_copy slice_scatter softplus sort split_copy
