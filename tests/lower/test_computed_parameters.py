@@ -50,6 +50,7 @@ def test_vgf_takes_a_computed_bias(layer: str, both: Any) -> None:
         ),
         pytest.param(*LAYERS["transposed"], id="transposed"),
         pytest.param(lambda _, x, w: F.conv2d(x, w), (draw(1, 3, 6, 6), draw(4, 3, 2, 2)), id="weight"),
+        pytest.param(lambda _, x: F.linear(x, MATRIX, torch.ones(4, 8)), (draw(4, 8),), id="rows"),
         pytest.param(lambda _, x, w: F.prelu(x, w), (draw(1, 4, 3, 3), draw(4)), id="slopes"),
     ],
 )
