@@ -29,6 +29,11 @@ unbind_copy unfold_copy unsqueeze_copy upsample_bicubic2d upsample_bilinear2d up
 upsample_nearest2d upsample_nearest3d upsample_trilinear3d var var_mean view_as_complex_copy view_as_real_copy view_copy
 where xlogy zeros zeros_like
 """
+#: The same beyond what ExecuTorch's own runtime has: what models leave on the CPU should run here all the same.
+_MORE = """
+adaptive_max_pool2d addcdiv addcmul cummax cummin diag_embed hardshrink heaviside index_copy index_fill
+linalg_vector_norm mish softshrink std
+"""
 #: Out variants whose results have shapes that depend on numbers in their inputs.
 _BY_VALUE = "masked_select nonzero repeat_interleave"
 #: Kernels without an out variant: they change their first argument, or give a number.
@@ -42,4 +47,4 @@ BY_VALUE = frozenset(f"aten::{name}" for name in _BY_VALUE.split())
 PLAIN = frozenset(f"aten::{name}" for name in _PLAIN.split())
 #: Kernels of ExecuTorch that torch has as plain functions in Python, without out variants.
 QUANTIZED = frozenset(f"quantized_decomposed::{name}" for name in _QUANTIZED.split())
-ALLOWED = frozenset(f"aten::{name}" for name in _OUT.split()) | BY_VALUE | PLAIN | QUANTIZED
+ALLOWED = frozenset(f"aten::{name}" for name in f"{_OUT} {_MORE}".split()) | BY_VALUE | PLAIN | QUANTIZED
