@@ -91,13 +91,13 @@ def _find_joined(graph: Graph) -> set[Value]:
 
 
 def _separate_shapes(graph: Graph) -> Graph:
-    """Put a table before an operand that is broadcast while its tensor is read or returned in another shape too."""
-    returned = {_find_root(v) for v in graph.outputs if _find_root(v).shape != v.shape}
+    """Put a table before an operand that is broadcast while its tensor is read in another shape too."""
+    reshaped = {_find_root(op.inputs[0]) for op in graph.ops if op.kind == "RESHAPE"}
     changed = False
 
     def rule(b: Builder, op: Op) -> Value | None:
         nonlocal changed
-        twice = _find_twice(op, returned) if op.kind in _BROADCASTS else None
+        twice = _find_twice(op, reshaped) if op.kind in _BROADCASTS else None
         if twice is None:
             return None
         changed = True
@@ -106,20 +106,16 @@ def _separate_shapes(graph: Graph) -> Graph:
         return b.ops[-1].outputs[0]
 
     settled = replace_ops(graph, rule)
-    # The rescale of an operand is made anew, and what is returned may be a new value.
+    # The rescale of an operand is made anew.
     return _separate_shapes(drop_dead(settled)) if changed else graph
 
 
-def _find_twice(op: Op, returned: Collection[Value]) -> int | None:
-    """An operand before the last whose numbers are used in another shape too, where all operands are broadcast."""
+def _find_twice(op: Op, reshaped: Collection[Value]) -> int | None:
+    """An operand before the last whose tensor is read in another shape too, where all operands are broadcast."""
     if any(v.shape == op.outputs[0].shape for v in op.inputs if v.dtype is not DType.BOOL):
         return None
-    for i, first in enumerate(op.inputs[:-1]):
-        root = _find_root(first)
-        later = any(_find_root(v) is root for v in op.inputs[i + 1 :] if v.shape != first.shape)
-        if root.dtype is DType.I8 and (later or root in returned):
-            return i
-    return None
+    roots = [_find_root(v) for v in op.inputs[:-1]]
+    return next((i for i, root in enumerate(roots) if root.dtype is DType.I8 and root in reshaped), None)
 
 
 def _find_root(value: Value) -> Value:
