@@ -28,10 +28,10 @@ from rich.console import Console
 from run import TARGETS, TOOLS, ChildFailed, describe_machine, last_words, make_environment
 from studies import STUDIES, Array, Inputs, Study
 
-from tosaic.runtime import pte
-from tosaic.runtime.host import BACKEND, Method, Npu
-from tosaic.runtime.tensors import TensorType
-from tosaic.targets import ACCELERATORS
+from tosaic.core.targets import ACCELERATORS
+from tosaic.engines.interpreter import BACKEND, Method, Npu
+from tosaic.formats import pte
+from tosaic.formats.tensors import TensorType
 
 HERE = Path(__file__).resolve().parent
 SCHEMA = "tosaic-accuracy/1"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import models
 
-from tosaic.targets import ACCELERATORS
+from tosaic.core.targets import ACCELERATORS
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from tosaic.tools.converter import cache_folder
+from tosaic.backends.converter import cache_folder
 
 TIMEOUT = 900.0
 #: One photograph per line: package and path. No photograph is in both lists, so no crop of one is a crop of the other.

@@ -23,12 +23,11 @@ from executorch.exir.delegate import executorch_call_delegate
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from tosaic.ethosu import blob
+from tosaic.core.targets import Target
+from tosaic.formats import blob, pte
+from tosaic.formats.flatbuffer import Buffer
 from tosaic.npu import perf
-from tosaic.runtime import pte
-from tosaic.targets import Target
 from tosaic.tools import vela
-from tosaic.tosa.table import Buffer
 
 Tensors = Sequence[torch.Tensor]
 #: Kernels that only stand at the border of a delegate.
@@ -102,7 +101,7 @@ class ReferenceRun(torch.fx.Interpreter):
 def run_tosa(tosa: bytes, values: Tensors) -> list[torch.Tensor]:
     """The outputs of a .tosa file by the reference model.
 
-    tosaic.tools.reference is not used: it reads the file with our checked reader, which refuses the peer's (a zero
+    tosaic.engines.reference is not used: it reads the file with our checked reader, which refuses the peer's (a zero
     point of one element that carries the bytes of many).
     """
     program = importlib.metadata.distribution("tosa-tools").locate_file("bin/tosa_reference_model")

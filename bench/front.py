@@ -8,7 +8,7 @@ import torch
 from side import Job, Lowered, Side, Tiny, begin, is_float, judge, tiny_inputs
 
 import tosaic
-from tosaic import api
+from tosaic.api import build as api
 from tosaic.tools import vela
 
 #: what exir made of the last compile

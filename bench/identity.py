@@ -77,7 +77,7 @@ def hash_job(job: tuple[str, int]) -> dict[str, dict[str, Any]]:
 
 def list_jobs(only: str) -> list[tuple[str, int]]:
     from tosaic import zoo
-    from tosaic.ops._registry import registry
+    from tosaic.ops import registry
 
     models = [(name, -1) for name in zoo.names()]
     samples = [(op, i) for op, record in registry().records.items() for i in range(len(record.samples()))]

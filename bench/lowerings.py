@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 import tosaic
-from tosaic import rewrite
-from tosaic.lower import arith, lowering
+from tosaic import passes as rewrite
+from tosaic.core.targets import ACCELERATORS
+from tosaic.lower import arithmetic as arith
+from tosaic.lower import lowering
 from tosaic.npu import perf
 from tosaic.ops import conv
-from tosaic.targets import ACCELERATORS
 from tosaic.tools import vela
 
 HERE = Path(__file__).resolve().parent

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tosaic import zoo
-from tosaic.tools.converter import cache_folder
+from tosaic.backends.converter import cache_folder
 
 EFFICIENTNET = "efficientnet_lite0"
 SIZE = 224

@@ -30,7 +30,8 @@ from typing import Any
 import pytest
 import torch
 
-from tosaic.tools import reference, vela
+from tosaic.engines import reference
+from tosaic.tools import vela
 
 ROOT = Path(__file__).resolve().parents[1]
 NPU, TESTS = ROOT / "src" / "tosaic" / "npu", ROOT / "tests" / "npu"

@@ -23,11 +23,12 @@ from evaluate import run_tosa
 from run import ChildFailed, last_words, make_environment
 
 from tosaic import zoo
-from tosaic.runtime import engine, pte
-from tosaic.runtime.host import BACKEND, Method, Npu
-from tosaic.runtime.npy import Array
-from tosaic.runtime.tensors import TensorType
-from tosaic.targets import ACCELERATORS
+from tosaic.core.targets import ACCELERATORS
+from tosaic.engines import engine
+from tosaic.engines.interpreter import BACKEND, Method, Npu
+from tosaic.formats import pte
+from tosaic.formats.npy import Array
+from tosaic.formats.tensors import TensorType
 
 HERE = Path(__file__).resolve().parent
 MODELS = ("add", "deep_autoencoder", "ds_cnn", "encoder_layer", "mobilenet_v2", "resnet8")

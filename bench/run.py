@@ -24,7 +24,7 @@ from figures import Column
 from rich.console import Console
 from rich.table import Table
 
-from tosaic.targets import ACCELERATORS
+from tosaic.core.targets import ACCELERATORS
 
 HERE = Path(__file__).resolve().parent
 #: What `make bench` measures; `--models` takes any of `models.NAMES`.

@@ -19,8 +19,8 @@ from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_
 from torch.export import ExportedProgram
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-from tosaic.memory import give_back
-from tosaic.targets import Target
+from tosaic.core.heap import give_back
+from tosaic.core.targets import Target
 
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")

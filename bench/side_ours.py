@@ -7,7 +7,6 @@ from clock import Clock, Memory
 from side import Job, Side, measure_door
 
 from tosaic.ethosu import EthosUBackend, EthosUCompileSpec, EthosUPartitioner
-from tosaic.lower import door
 from tosaic.quantizer import EthosUQuantizer, get_symmetric_quantization_config
 from tosaic.tools import vela
 
@@ -28,8 +27,8 @@ def keep(build: Callable[..., Any]) -> Callable[..., Any]:
     return watched
 
 
-# Through the ExecuTorch door `preprocess` calls it.
-door.build_region = keep(door.build_region)
+# `preprocess` of the ExecuTorch API calls it.
+exir.build_region = keep(exir.build_region)
 vela.compile = MEMORY.wrap(vela.compile)
 
 

@@ -21,9 +21,9 @@ import numpy as np
 from clock import Memory
 
 from tosaic import npu
+from tosaic.engines import reference
+from tosaic.formats import tosa_writer as flatbuffer
 from tosaic.npu import weights
-from tosaic.tools import reference
-from tosaic.tosa import flatbuffer
 
 RESULTS = Path(__file__).resolve().parent / "results"
 MODEL = "mobilenet_v2"

@@ -23,9 +23,9 @@ import numpy as np
 from data import Missing
 from run import TARGETS, last_words
 
+from tosaic.backends.converter import cache_folder
+from tosaic.core.targets import ACCELERATORS, Target
 from tosaic.npu.perf import estimate
-from tosaic.targets import ACCELERATORS, Target
-from tosaic.tools.converter import cache_folder
 from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions
 
 HERE = Path(__file__).resolve().parent

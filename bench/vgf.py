@@ -136,7 +136,7 @@ def judge(pte: bytes) -> dict[str, float | None]:
     from side import EVALUATION_SEED
 
     from tosaic import zoo
-    from tosaic.runtime import vulkan
+    from tosaic.engines import vulkan
 
     file = describe_file(pte)
     found: dict[str, float | None] = {

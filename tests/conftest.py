@@ -26,7 +26,7 @@ def one_thread() -> None:
 @functools.cache
 def quantised_model(name: str) -> tuple[Any, tuple[torch.Tensor, ...], Any]:
     """(converted module, example inputs, re-exported program) of a zoo model."""
-    from tosaic.api import export, quantize
+    from tosaic.api.build import export, quantize
 
     model, inputs = zoo.load(name)
     program = export(model, inputs)

@@ -14,9 +14,9 @@ from torch import nn
 
 import tosaic
 from tosaic import zoo
-from tosaic.api import export
-from tosaic.errors import Invalid
-from tosaic.runtime import pte, sidecar
+from tosaic.api.build import export
+from tosaic.core.errors import Invalid
+from tosaic.formats import pte, sidecar
 
 
 class Net(nn.Module):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from tosaic import calibration
-from tosaic.errors import Invalid
-from tosaic.runtime.npy import write_npy
+from tosaic.api import calibration
+from tosaic.core.errors import Invalid
+from tosaic.formats.npy import write_npy
 
 ONE = (torch.zeros(1, 2, 3),)
 TWO = (torch.zeros(1, 2), torch.zeros(3, dtype=torch.int32))

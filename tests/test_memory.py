@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from tosaic.memory import short_lived
+from tosaic.core.heap import short_lived
 
 
 class Link:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from tosaic import model_file
-from tosaic.errors import Invalid
+from tosaic.api import model_file
+from tosaic.core.errors import Invalid
 
 HOSTILE = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("hostile.py"))))
 

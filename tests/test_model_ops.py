@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from tosaic import model_file, model_ops, zoo
-from tosaic.errors import Invalid
-from tosaic.ops._registry import registry
+from tosaic import zoo
+from tosaic.api import model_file, model_ops
+from tosaic.core.errors import Invalid
+from tosaic.ops import registry
 
 HOSTILE = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("hostile.py"))))
 IMAGE = torch.randn(2, 3, 8, 8)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tosaic.errors import Invalid
-from tosaic.output import write_files
+from tosaic.core.errors import Invalid
+from tosaic.core.output import write_files
 
 
 def _list(folder: Path) -> list[str]:
@@ -103,8 +103,8 @@ def test_threads_do_not_collide(tmp_path: Path) -> None:
 FULL = """
 import resource, sys
 from pathlib import Path
-from tosaic.output import write_files
-from tosaic.errors import Invalid
+from tosaic.core.output import write_files
+from tosaic.core.errors import Invalid
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 try:
     write_files({Path(sys.argv[1]): b"x" * 10, Path(sys.argv[2]): b"x" * 5000})

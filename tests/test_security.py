@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tosaic.budget import DEFAULT, Budget
-from tosaic.errors import Invalid
+from tosaic.core.budget import DEFAULT, Budget
+from tosaic.core.errors import Invalid
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "SECURITY.md").read_text(encoding="utf-8")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tosaic.errors import Invalid
-from tosaic.targets import ACCELERATORS, find
+from tosaic.core.errors import Invalid
+from tosaic.core.targets import ACCELERATORS, find
 
 SIZES = {"u55": (32, 64, 128, 256), "u65": (256, 512), "u85": (128, 256, 512, 1024, 2048)}
 NAMES = tuple(f"ethos-{family}-{macs}" for family, sizes in SIZES.items() for macs in sizes)

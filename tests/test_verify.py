@@ -16,13 +16,12 @@ import torch
 from typer.testing import CliRunner
 
 import tosaic
+from tosaic.api.program import Program
+from tosaic.api.verification import Difference, Verdict, verify
 from tosaic.cli import app
-from tosaic.errors import Invalid
-from tosaic.ethosu import blob
-from tosaic.program import Program
-from tosaic.runtime import pte, sidecar
-from tosaic.tosa.flatbuffer import read, serialize
-from tosaic.verify import Difference, Verdict, verify
+from tosaic.core.errors import Invalid
+from tosaic.formats import blob, pte, sidecar
+from tosaic.formats.tosa_writer import read, serialize
 
 WRONG = Verdict(1, (Difference(0, "random 0", 0, 1, 2, 3.0),), (), ())
 NPUS = ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256")

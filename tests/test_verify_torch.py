@@ -14,19 +14,20 @@ import torch
 from typer.testing import CliRunner
 
 import tosaic
-from tosaic import api
+from tosaic.api import build as api
+from tosaic.api.program import Program
+from tosaic.api.torch_reference import Match, check_samples, judge
+from tosaic.api.verification import verify
 from tosaic.cli import app
-from tosaic.errors import Invalid
+from tosaic.core.errors import Invalid
+from tosaic.formats import sidecar
+from tosaic.formats.sidecar import Border, Sample, Sidecar, Trait
+from tosaic.ir import ops as tosa
+from tosaic.ir.graph import DType
 from tosaic.lower.lowering import Lowering
+from tosaic.lower.registry import Registry
 from tosaic.lower.tensor import Tensor
-from tosaic.ops._registry import Registry, registry
-from tosaic.program import Program
-from tosaic.runtime import sidecar
-from tosaic.runtime.sidecar import Border, Sample, Sidecar, Trait
-from tosaic.tosa import ops as tosa
-from tosaic.tosa.ir import DType
-from tosaic.verify import verify
-from tosaic.verify_torch import Match, check_samples, judge
+from tosaic.ops import registry
 
 INT8 = Trait(rounded=True, quantized=True, scale=0.5, dtype="int8")
 INT16 = Trait(rounded=True, quantized=True, scale=0.5, dtype="int16")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tosaic import zoo
-from tosaic.errors import Invalid
+from tosaic.core.errors import Invalid
 
 OUTPUT_SHAPES = {
     "add": (5,),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tosaic._lazy import exports
+from tosaic.core.lazy import exports
 
 if TYPE_CHECKING:
-    from tosaic.api import compile, quantize
-    from tosaic.errors import Invalid, ToolFailed, TosaicError, Unsupported
-    from tosaic.program import Program
+    from tosaic.api.build import compile, quantize
+    from tosaic.api.program import Program
+    from tosaic.core.errors import Invalid, ToolFailed, TosaicError, Unsupported
 
 __version__ = "0.1.0"
 
@@ -18,12 +18,12 @@ __all__ = ["Invalid", "Program", "ToolFailed", "TosaicError", "Unsupported", "__
 __getattr__ = exports(
     __name__,
     {
-        "Invalid": "tosaic.errors",
-        "Program": "tosaic.program",
-        "ToolFailed": "tosaic.errors",
-        "TosaicError": "tosaic.errors",
-        "Unsupported": "tosaic.errors",
-        "compile": "tosaic.api",
-        "quantize": "tosaic.api",
+        "Invalid": "tosaic.core.errors",
+        "Program": "tosaic.api.program",
+        "ToolFailed": "tosaic.core.errors",
+        "TosaicError": "tosaic.core.errors",
+        "Unsupported": "tosaic.core.errors",
+        "compile": "tosaic.api.build",
+        "quantize": "tosaic.api.build",
     },
 )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Self
 
-from tosaic.common.arm_compile_spec import ArmCompileSpec
-from tosaic.errors import Invalid
+from tosaic.backends.ethosu import EthosUCompileSpec
+from tosaic.backends.tosa import TosaCompileSpec
+from tosaic.core.compile_spec import ArmCompileSpec
+from tosaic.core.errors import Invalid
 from tosaic.ethosu.backend import EthosUBackend as ArmBackend
-from tosaic.ethosu.compile_spec import EthosUCompileSpec
 from tosaic.ethosu.partitioner import EthosUPartitioner as ArmPartitioner
+from tosaic.fx.torchvision import prepare_torchvision
 from tosaic.tools.vela import normalize_flags
-from tosaic.tosa.compile_spec import TosaCompileSpec
-from tosaic.zoo import prepare_torchvision
 
 # The tutorials import torchvision right after this module, and that import fails beside some CPU builds of torch.
 prepare_torchvision()

@@ -51,7 +51,7 @@ def examine_vgf(import_torch: Callable[[], None]) -> Iterator[Check]:
         yield replace(_check_package(package, wanted), fix=_FIX_VGF, needed=False, target="vgf")
     compiles = _try("VGF compile", lambda: _run_compile(import_torch, "vgf"), _FIX_VGF, needed=False)
     yield replace(compiles, target="vgf")
-    from tosaic.runtime import vulkan
+    from tosaic.engines import vulkan
 
     probe = vulkan.probe()
     found = f"runs: one operator, {probe.driver}" if probe.ok else probe.reason
@@ -60,7 +60,7 @@ def examine_vgf(import_torch: Callable[[], None]) -> Iterator[Check]:
 
 def mend_vgf(announce: Callable[[str], None]) -> None:
     """Install what `examine_vgf` would miss: Python packages with pip, the Vulkan driver with apt."""
-    from tosaic.runtime import vulkan_setup
+    from tosaic.engines import vulkan_setup
 
     wanted = _read_ranges("vgf")
     missing = [
@@ -152,10 +152,10 @@ def _try(name: str, job: Callable[[], str], fix: str, *, needed: bool = True) ->
 
 def _make_tosa() -> bytes:
     """The smallest graph with work in it: one addition."""
-    from tosaic.tosa import ops
-    from tosaic.tosa.build import Builder
-    from tosaic.tosa.flatbuffer import serialize
-    from tosaic.tosa.ir import DType, Type
+    from tosaic.formats.tosa_writer import serialize
+    from tosaic.ir import ops
+    from tosaic.ir.build import Builder
+    from tosaic.ir.graph import DType, Type
 
     builder = Builder()
     x, y = (builder.input(Type(DType.I32, (1, 4))) for _ in range(2))
@@ -165,7 +165,7 @@ def _make_tosa() -> bytes:
 def _run_reference() -> str:
     import numpy as np
 
-    from tosaic.tools import reference
+    from tosaic.engines import reference
 
     ones = np.ones((1, 4), np.int32)
     (result,) = reference.run(_make_tosa(), [ones, ones])
@@ -175,7 +175,7 @@ def _run_reference() -> str:
 
 
 def _run_vela() -> str:
-    from tosaic.targets import find
+    from tosaic.core.targets import find
     from tosaic.tools import vela
 
     target = find("ethos-u55-128")
@@ -185,7 +185,8 @@ def _run_vela() -> str:
 
 def _run_compile(import_torch: Callable[[], None], target: str) -> str:
     import_torch()
-    from tosaic import api, zoo
+    from tosaic import zoo
+    from tosaic.api import build as api
 
     module, inputs = zoo.load("add")
     program = api.compile(module, inputs, target)

@@ -8,10 +8,10 @@ import pytest
 
 import tosaic as package
 from tosaic import doctor
-from tosaic.ops._registry import registry
+from tosaic.core.targets import ACCELERATORS
+from tosaic.ops import registry
 from tosaic.report.header import sanitise
 from tosaic.report.terminal import Page
-from tosaic.targets import ACCELERATORS
 from tosaic.tools import vela
 
 

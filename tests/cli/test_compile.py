@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from tosaic import api, model_file
-from tosaic.errors import Invalid
-from tosaic.output import write_files
-from tosaic.runtime import pte, sidecar
-from tosaic.tosa.reader import read as read_tosa
+from tosaic.api import build as api
+from tosaic.api import model_file
+from tosaic.core.errors import Invalid
+from tosaic.core.output import write_files
+from tosaic.formats import pte, sidecar
+from tosaic.formats.tosa_reader import read as read_tosa
 
 REPORT = {
     "schema",

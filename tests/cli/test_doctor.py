@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tosaic import doctor
-from tosaic.errors import ToolFailed
-from tosaic.runtime import vulkan, vulkan_env, vulkan_setup
-from tosaic.runtime.vulkan import Probe
+from tosaic.core.errors import ToolFailed
+from tosaic.engines import vulkan, vulkan_env, vulkan_setup
+from tosaic.engines.vulkan import Probe
 
 MISSING = Probe(ok=False, reason="there is no Vulkan driver", fix="tosaic doctor --fix vgf")
 USABLE = Probe(ok=True, driver="emulated")

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from tosaic import api, model_file
+from tosaic.api import build as api
+from tosaic.api import model_file
 from tosaic.cli.guard import explain
-from tosaic.errors import Invalid
+from tosaic.core.errors import Invalid
 
 MODEL = """
 import torch

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tosaic import vgf as vgf_package
-from tosaic.budget import Budget
-from tosaic.errors import Invalid
-from tosaic.ethosu import blob as blobs
+from tosaic.core.budget import Budget
+from tosaic.core.errors import Invalid
+from tosaic.formats import blob as blobs
+from tosaic.formats import pte, sidecar
 from tosaic.npu.registers import COMMANDS
 from tosaic.npu.stream import parse
 from tosaic.report.cycles import estimate_delegate
-from tosaic.runtime import pte, sidecar
 
 
 @pytest.fixture

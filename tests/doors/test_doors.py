@@ -14,11 +14,11 @@ import torch
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
 from tosaic import zoo
-from tosaic.common.arm_compile_spec import ArmCompileSpec
+from tosaic.core.compile_spec import ArmCompileSpec
+from tosaic.driver.delegate import build
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
-from tosaic.lower.delegate import build
-from tosaic.lower.source import Source
-from tosaic.ops._registry import registry
+from tosaic.fx.source import Source
+from tosaic.ops import registry
 from tosaic.tosa import TosaCompileSpec, TOSAPartitioner
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "ops"))

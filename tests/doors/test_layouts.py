@@ -15,12 +15,12 @@ from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 import tosaic
-from tosaic.errors import Invalid
+from tosaic.core.errors import Invalid
+from tosaic.driver.exir import TosaicPartitioner
+from tosaic.engines import engine
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
-from tosaic.lower.door import TosaicPartitioner
-from tosaic.quantizer.quantizer import TosaQuantizer
-from tosaic.quantizer.recipes import get_symmetric_quantization_config
-from tosaic.runtime import engine
+from tosaic.quantization.quantizer import TosaQuantizer
+from tosaic.quantization.recipes import get_symmetric_quantization_config
 from tosaic.tosa import TosaCompileSpec, TOSAPartitioner
 from tosaic.vgf import VgfCompileSpec, VgfPartitioner
 
@@ -137,7 +137,7 @@ def test_high_level_api(case: str) -> None:
 
 def test_shapes_of_a_vgf_follow_memory() -> None:
     """The VGF file declares the shape that the runtime hands over: channels last."""
-    from tosaic.vgf.reader import read
+    from tosaic.formats.vgf import read
 
     model, x = CASES["model and input"]()
     partitioner = VgfPartitioner(VgfCompileSpec())

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from tosaic.errors import Invalid
-from tosaic.ethosu.blob import pack, unpack
-from tosaic.targets import ACCELERATORS, find
+from tosaic.core.errors import Invalid
+from tosaic.core.targets import ACCELERATORS, find
+from tosaic.formats.blob import pack, unpack
+from tosaic.formats.tosa_writer import serialize
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import DType, Type
 from tosaic.tools import vela
 from tosaic.tools.vela import IO, Compiled
-from tosaic.tosa import ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.flatbuffer import serialize
-from tosaic.tosa.ir import DType, Type
 
 NAMES = ["vela_bin_stream", "cmd_data", "weight_data", "scratch_size", "inputs", "outputs", "vela_end_stream"]
 SMALL = Compiled(

@@ -17,8 +17,8 @@ from fuzzer.check import check
 from fuzzer.generate import generate
 from fuzzer.graph import Graph, Leaf, Model, Ref, Step, example, prune, write
 
-from tosaic.lower import arith
-from tosaic.ops._registry import registry
+from tosaic.lower import arithmetic as arith
+from tosaic.ops import registry
 
 QUICK = [("int8", seed) for seed in range(12)] + [("fp", seed) for seed in range(8)]
 SLOW = [(profile, seed) for profile in ("int8", "fp") for seed in range(100, 160)]

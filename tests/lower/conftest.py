@@ -12,10 +12,10 @@ from executorch.exir import to_edge_transform_and_lower
 from torch import nn
 
 import tosaic
-from tosaic.api import export, make_spec, quantize
+from tosaic.api.build import export, make_spec, quantize
+from tosaic.driver.exir import TosaicPartitioner
+from tosaic.engines import engine
 from tosaic.ethosu import EthosUPartitioner
-from tosaic.lower.door import TosaicPartitioner
-from tosaic.runtime import engine
 from tosaic.tosa import TOSAPartitioner
 from tosaic.vgf import VgfPartitioner
 

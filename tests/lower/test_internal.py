@@ -12,14 +12,15 @@ from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from torch import nn
 
 import tosaic
-from tosaic.api import export, quantize
+from tosaic.api.build import export, quantize
+from tosaic.driver import delegate, partition
+from tosaic.driver.delegate import build
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
-from tosaic.lower import delegate, partition, program
-from tosaic.lower.delegate import build
-from tosaic.lower.source import Source
+from tosaic.formats.tosa_writer import read
+from tosaic.fx.source import Source
+from tosaic.ir.graph import Graph
+from tosaic.lower import walk as program
 from tosaic.tools import vela
-from tosaic.tosa.flatbuffer import read
-from tosaic.tosa.ir import Graph
 
 SPEC = EthosUCompileSpec("ethos-u55-128")
 INPUTS = (torch.linspace(-1, 1, 8).reshape(1, 8),)

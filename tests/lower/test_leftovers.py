@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from executorch.exir import to_edge
 
 import tosaic
-from tosaic.api import export, make_spec
-from tosaic.runtime import engine
+from tosaic.api.build import export, make_spec
+from tosaic.engines import engine
 from tosaic.tosa import TOSAPartitioner
 
 X = torch.randn(2, 8, generator=torch.Generator().manual_seed(8))

@@ -14,13 +14,13 @@ from torch import nn
 
 import tosaic
 from tosaic import zoo
-from tosaic.api import export, quantize
-from tosaic.errors import Invalid
+from tosaic.api.build import export, quantize
+from tosaic.core.errors import Invalid
+from tosaic.driver.delegate import build
+from tosaic.driver.reason import Reason
+from tosaic.engines import engine
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
-from tosaic.lower.delegate import build
-from tosaic.lower.reason import Reason
-from tosaic.lower.source import Source
-from tosaic.runtime import engine
+from tosaic.fx.source import Source
 from tosaic.tools import vela
 
 
@@ -225,7 +225,7 @@ def refuse(kind: str, *, named: bool) -> Any:
     real = vela.compile_cached
 
     def compile_cached(tosa: bytes, options: Any, **rest: Any) -> Any:
-        from tosaic.tosa.flatbuffer import names, read
+        from tosaic.formats.tosa_writer import names, read
 
         graph = read(tosa)
         bad = [names(graph)[op.outputs[0]] for op in graph.ops if op.kind == kind]
@@ -287,7 +287,7 @@ def test_source_lines(quantised_zoo: Any) -> None:
     """
     import io
 
-    from tosaic.lower.source import find_module, source_line
+    from tosaic.fx.source import find_module, source_line
 
     for name in zoo.names():
         _, _, program = quantised_zoo(name)
@@ -339,8 +339,8 @@ def test_a_crash_of_the_compiler_costs_one_node(monkeypatch: pytest.MonkeyPatch)
     real = vela.compile_cached
 
     def compile_cached(tosa: bytes, options: Any, **rest: Any) -> Any:
-        from tosaic.errors import ToolCrashed
-        from tosaic.tosa.flatbuffer import read
+        from tosaic.core.errors import ToolCrashed
+        from tosaic.formats.tosa_writer import read
 
         if any(op.kind == "TABLE" for op in read(tosa).ops):
             raise ToolCrashed("Vela crashed with SIGSEGV")

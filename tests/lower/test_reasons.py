@@ -12,10 +12,10 @@ from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from torch import nn
 
 import tosaic
-from tosaic.api import export, quantize
+from tosaic.api.build import export, quantize
+from tosaic.core.location import describe_place
+from tosaic.driver.reason import Reason
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
-from tosaic.lower.reason import Reason
-from tosaic.place import describe_place
 
 
 class Cut(nn.Module):

@@ -9,12 +9,13 @@ import torch
 import torch.nn.functional as F
 
 import tosaic
-from tosaic.api import export, make_spec, quantize
-from tosaic.errors import Unsupported
-from tosaic.lower.delegate import build
-from tosaic.lower.source import Source
-from tosaic.tools import converter, vela
-from tosaic.tosa.flatbuffer import names, read, serialize
+from tosaic.api.build import export, make_spec, quantize
+from tosaic.backends import converter
+from tosaic.core.errors import Unsupported
+from tosaic.driver.delegate import build
+from tosaic.formats.tosa_writer import names, read, serialize
+from tosaic.fx.source import Source
+from tosaic.tools import vela
 
 X = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(7))
 MASK = torch.tensor([[[1, 1, 0, 1, 0, 1, 1, 1]]], dtype=torch.int32).expand(1, 4, 8).contiguous()

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import tosaic
-from tosaic.api import export
-from tosaic.lower.modes import inline_modes
+from tosaic.api.build import export
+from tosaic.fx.modes import inline_modes
 
 X = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(7))
 IMAGE = torch.randn(1, 3, 4, 4, generator=torch.Generator().manual_seed(8))

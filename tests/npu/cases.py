@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tosaic.tosa import ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.flatbuffer import serialize
-from tosaic.tosa.ir import Array, DType, Graph, Value
+from tosaic.formats.tosa_writer import serialize
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import Array, DType, Graph, Value
 
 I8, I16, I32, I48, BOOL = DType.I8, DType.I16, DType.I32, DType.I48, DType.BOOL
 _RANGES = {I8: (-128, 128), I16: (-32768, 32768), I32: (-(1 << 20), 1 << 20), BOOL: (0, 2)}

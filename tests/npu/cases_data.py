@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from cases import BOOL, I8, I16, I32, I48, U85, Case, case, const, make_rng, quantise
 
-from tosaic.tosa import ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.ir import DType, Graph, Type, Value
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import DType, Graph, Type, Value
 
 
 def _binary(

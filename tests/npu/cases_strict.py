@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from cases import BOTH, I8, I16, I32, I48, U85, Case, case, const, make_rng, quantise
 
-from tosaic.tosa import ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.ir import Type, Value
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import Type, Value
 
 
 def _conv(b: Builder, x: Value, size: int, outputs: int, dilation: int = 1, stride: int = 1) -> Value:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cases import I8, I16, I32, I48, U85, Case, case, const, make_rng, quantise
 
-from tosaic.tosa import ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.ir import DType, Type
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import DType, Type
 
 
 def _conv(

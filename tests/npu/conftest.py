@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from tosaic import npu
+from tosaic.core.targets import find
+from tosaic.engines import reference
+from tosaic.ir.graph import Array
 from tosaic.npu.stream import parse
-from tosaic.targets import find
-from tosaic.tools import reference, vela
-from tosaic.tosa.ir import Array
+from tosaic.tools import vela
 
 HERE = Path(__file__).parent
 for folder in (HERE, HERE.parent / "ops"):

@@ -13,9 +13,9 @@ import pytest
 
 from ethosu import mlw_codec
 from tosaic import npu
-from tosaic.budget import Budget
-from tosaic.errors import Invalid
-from tosaic.ethosu import blob
+from tosaic.core.budget import Budget
+from tosaic.core.errors import Invalid
+from tosaic.formats import blob
 from tosaic.tools import vela
 
 U55 = "ethos-u55-128"

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from tosaic import npu
-from tosaic.errors import TosaicError
-from tosaic.npu.record import Kind
+from tosaic.core.errors import TosaicError
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import DType, Type
+from tosaic.npu.operation import Kind
 from tosaic.npu.stream import parse
-from tosaic.tosa import ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.ir import DType, Type
 
 U55, U65, U85 = "ethos-u55-128", "ethos-u65-512", "ethos-u85-256"
 Patch = Callable[..., bytes]

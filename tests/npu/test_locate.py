@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 
 from tosaic import npu
-from tosaic.ethosu import blob
-from tosaic.ethosu.compile_spec import EthosUCompileSpec
-from tosaic.runtime.sidecar import DelegateFiles
-from tosaic.tools import reference, vela
-from tosaic.tosa import ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.flatbuffer import read, serialize
-from tosaic.tosa.ir import DType, Graph, Type, Value
-from tosaic.verify_locate import locate
+from tosaic.api.locate import locate
+from tosaic.backends.ethosu import EthosUCompileSpec
+from tosaic.engines import reference
+from tosaic.formats import blob
+from tosaic.formats.sidecar import DelegateFiles
+from tosaic.formats.tosa_writer import read, serialize
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import DType, Graph, Type, Value
+from tosaic.tools import vela
 
 TARGETS = {"u55": "ethos-u55-128", "u85": "ethos-u85-256"}
 #: Cases with copies, slices, several tensors of one name, bools, chains, moved axes, DMA and branches.

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from tosaic import npu, zoo
-from tosaic.lower.partition import partition
-from tosaic.lower.program import lower
-from tosaic.lower.source import Source
-from tosaic.ops._registry import registry
-from tosaic.rewrite import rewrite
-from tosaic.targets import ACCELERATORS, find
-from tosaic.tools import reference
-from tosaic.tosa.flatbuffer import serialize
+from tosaic.core.targets import ACCELERATORS, find
+from tosaic.driver.partition import partition
+from tosaic.engines import reference
+from tosaic.formats.tosa_writer import serialize
+from tosaic.fx.source import Source
+from tosaic.lower.walk import lower
+from tosaic.ops import registry
+from tosaic.passes import rewrite
 
 TARGETS = ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256")
 OTHERS = [name for name in ACCELERATORS if name not in TARGETS]

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from cases import I8, I16, I32, Case, const, make_rng, quantise
 
+from tosaic.engines import reference
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import Type, Value
 from tosaic.npu import Fault
-from tosaic.rewrite.settle import settle
-from tosaic.tools import reference, vela
-from tosaic.tosa import ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.ir import Type, Value
+from tosaic.passes.separate_vela_pairs import settle
+from tosaic.tools import vela
 
 Make: TypeAlias = Callable[[Builder, Value], Value]
 SHAPE = (1, 5, 6, 16)

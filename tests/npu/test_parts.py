@@ -15,12 +15,12 @@ from tosaic import npu
 from tosaic.npu.hazard import Hazards
 from tosaic.npu.lut import Table, forget_tables
 from tosaic.npu.memory import INTERNAL, Access, make_region
-from tosaic.npu.order_u55 import OrderU55
-from tosaic.npu.order_u85 import OrderU85
+from tosaic.npu.operation import FeatureMap, Kind, Layout, Op, Shape, Storage, read_ofm_shape, read_window
 from tosaic.npu.output import Scale, apply_scale
-from tosaic.npu.record import FeatureMap, Kind, Layout, Op, Shape, Storage, read_ofm_shape, read_window
 from tosaic.npu.registers import Family
 from tosaic.npu.stream import parse
+from tosaic.npu.weight_order_u55 import OrderU55
+from tosaic.npu.weight_order_u85 import OrderU85
 
 U55, U85 = "ethos-u55-128", "ethos-u85-256"
 

@@ -16,11 +16,11 @@ import graphs
 import pytest
 
 from tosaic import npu
+from tosaic.core.targets import ACCELERATORS, find
+from tosaic.npu.operation import Kind
 from tosaic.npu.perf import Estimate, Timeline, estimate
-from tosaic.npu.record import Kind
 from tosaic.npu.registers import Family
 from tosaic.npu.system import MemoryPort, System, read_system
-from tosaic.targets import ACCELERATORS, find
 from tosaic.tools import vela
 
 Patch = Callable[..., bytes]

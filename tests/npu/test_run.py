@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tosaic import npu
-from tosaic.errors import Invalid
-from tosaic.ethosu import blob
-from tosaic.npu.record import Kind, Storage, read_map
-from tosaic.targets import ACCELERATORS
-from tosaic.tools import reference
+from tosaic.core.errors import Invalid
+from tosaic.core.targets import ACCELERATORS
+from tosaic.engines import reference
+from tosaic.formats import blob
+from tosaic.npu.operation import Kind, Storage, read_map
 
 MAIN = ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256")
 OTHERS = tuple(target for target in ACCELERATORS if target not in MAIN)

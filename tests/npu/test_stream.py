@@ -9,7 +9,7 @@ import graphs
 import pytest
 
 from tosaic import npu
-from tosaic.npu.record import Kind
+from tosaic.npu.operation import Kind
 from tosaic.npu.registers import COMMANDS, Family
 from tosaic.npu.stream import parse
 

@@ -17,13 +17,13 @@ import pytest
 import torch
 
 import tosaic
-from tosaic.lower import delegate
-from tosaic.program import Program
-from tosaic.targets import Target
+from tosaic.api.program import Program
+from tosaic.backends.converter import cache_folder
+from tosaic.core.targets import Target
+from tosaic.driver import delegate
+from tosaic.ir.graph import DType, Graph, Type
 from tosaic.tools import vela
-from tosaic.tools.converter import cache_folder
 from tosaic.tools.vela_debug import settle
-from tosaic.tosa.ir import DType, Graph, Type
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-from tosaic.ops._registry import registry
-from tosaic.ops._samples import Input, Sample
-from tosaic.quantizer.quantizer import TosaQuantizer
-from tosaic.quantizer.recipes import get_symmetric_quantization_config
+from tosaic.lower.samples import Input, Sample
+from tosaic.ops import registry
+from tosaic.quantization.quantizer import TosaQuantizer
+from tosaic.quantization.recipes import get_symmetric_quantization_config
 
 
 class Call(torch.nn.Module):

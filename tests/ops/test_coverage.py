@@ -8,8 +8,9 @@ import build as samples
 import pytest
 import torch
 
-from tosaic.lower.source import bind, overload, torch_op
-from tosaic.ops._registry import Record, registry
+from tosaic.fx.source import bind, overload, torch_op
+from tosaic.lower.registry import Record
+from tosaic.ops import registry
 
 #: arguments that cannot be set from Python, or that inference never sets, with the reason
 EXEMPT = {

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from tosaic.api import export, quantize
-from tosaic.ethosu.compile_spec import EthosUCompileSpec
-from tosaic.lower.delegate import build
-from tosaic.lower.source import Source
-from tosaic.tools import reference
+from tosaic.api.build import export, quantize
+from tosaic.backends.ethosu import EthosUCompileSpec
+from tosaic.driver.delegate import build
+from tosaic.engines import reference
+from tosaic.fx.source import Source
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-from tosaic.ethosu.compile_spec import EthosUCompileSpec
-from tosaic.lower.delegate import Built, build
-from tosaic.lower.source import Source
-from tosaic.quantizer.quantizer import TosaQuantizer
-from tosaic.quantizer.recipes import get_symmetric_quantization_config
-from tosaic.tools import reference
+from tosaic.backends.ethosu import EthosUCompileSpec
+from tosaic.driver.delegate import Built, build
+from tosaic.engines import reference
+from tosaic.fx.source import Source
+from tosaic.quantization.quantizer import TosaQuantizer
+from tosaic.quantization.recipes import get_symmetric_quantization_config
 
 
 def quantised(function: Any, *inputs: torch.Tensor) -> Any:

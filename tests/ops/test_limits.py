@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from tosaic.api import export, quantize
+from tosaic.api.build import export, quantize
+from tosaic.driver.delegate import build
 from tosaic.ethosu import EthosUCompileSpec
-from tosaic.lower.delegate import build
-from tosaic.lower.source import Source
-from tosaic.ops._registry import registry
+from tosaic.fx.source import Source
+from tosaic.ops import registry
 from tosaic.ops.conv import LIMITS
 
 STRIDES, CHANNELS = LIMITS

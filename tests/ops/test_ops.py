@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from tosaic.ethosu.compile_spec import EthosUCompileSpec
-from tosaic.lower.delegate import build, lower_region
-from tosaic.lower.partition import Plan, Region, partition
-from tosaic.lower.source import Source
+from tosaic.backends.ethosu import EthosUCompileSpec
+from tosaic.backends.tosa import TosaCompileSpec
+from tosaic.driver.delegate import build, lower_region
+from tosaic.driver.partition import Plan, Region, partition
+from tosaic.engines import reference
+from tosaic.fx.source import Source
 from tosaic.npu import run_blob
-from tosaic.ops._registry import registry
-from tosaic.tools import reference
-from tosaic.tosa.compile_spec import TosaCompileSpec
+from tosaic.ops import registry
 
 NPUS = {"u55_INT": "ethos-u55-128", "u65_INT": "ethos-u65-512", "u85_INT": "ethos-u85-256"}
 COMPOSITE = frozenset(n for n, r in registry().records.items() if r.expand is not None and not r.moves)

@@ -13,13 +13,13 @@ from torchao.quantization.pt2e import HistogramObserver, PerChannelMinMaxObserve
 from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 import tosaic
-from tosaic.errors import Unsupported
+from tosaic.core.errors import Unsupported
+from tosaic.core.specification import Specification
+from tosaic.core.targets import find
+from tosaic.ir.graph import DType, Type
 from tosaic.lower.lowering import Lowering
+from tosaic.quantization.quantizer import TosaQuantizer
 from tosaic.quantizer import QuantizationConfig
-from tosaic.quantizer.quantizer import TosaQuantizer
-from tosaic.targets import find
-from tosaic.tosa.ir import DType, Type
-from tosaic.tosa.spec import Specification
 
 
 def draw(*shape: int, seed: int = 1) -> torch.Tensor:

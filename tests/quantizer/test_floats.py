@@ -11,9 +11,9 @@ from torch import nn
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 import tosaic
-from tosaic.errors import Invalid
+from tosaic.core.errors import Invalid
+from tosaic.quantization.quantizer import TosaQuantizer
 from tosaic.quantizer import get_symmetric_quantization_config
-from tosaic.quantizer.quantizer import TosaQuantizer
 
 OTHERS = [torch.float16, torch.bfloat16, torch.float64]
 

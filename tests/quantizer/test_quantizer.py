@@ -12,9 +12,9 @@ from torch import nn
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
 
 import tosaic
-from tosaic.errors import Invalid
+from tosaic.core.errors import Invalid
 from tosaic.ethosu import EthosUCompileSpec
-from tosaic.lower.source import overload
+from tosaic.fx.source import overload
 from tosaic.quantizer import EthosUQuantizer, TOSAQuantizer, get_symmetric_quantization_config
 
 SPEC = EthosUCompileSpec("ethos-u55-128")

@@ -79,8 +79,8 @@ def test_sixteen_bits_have_room() -> None:
     from torchao.quantization.pt2e import MinMaxObserver
     from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
+    from tosaic.quantization.quantizer import TosaQuantizer
     from tosaic.quantizer import QuantizationConfig
-    from tosaic.quantizer.quantizer import TosaQuantizer
 
     wide = QuantizationSpec(torch.int16, MinMaxObserver, -(2**15), 2**15 - 1, torch.per_tensor_symmetric)
     quantizer = TosaQuantizer().set_global(QuantizationConfig(wide, wide, None))

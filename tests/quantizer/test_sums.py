@@ -14,11 +14,11 @@ from torch.fx import Node
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_qat_pt2e
 
 import tosaic
-from tosaic.api import export, quantize
-from tosaic.quantizer import quantizer
-from tosaic.quantizer.recipes import get_symmetric_quantization_config
-from tosaic.runtime import sidecar
-from tosaic.verify import verify
+from tosaic.api.build import export, quantize
+from tosaic.api.verification import verify
+from tosaic.formats import sidecar
+from tosaic.quantization import quantizer
+from tosaic.quantization.recipes import get_symmetric_quantization_config
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "ops"))
 import build as samples

@@ -5,20 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tosaic.rewrite import PIPELINE, rewrite
-from tosaic.rewrite.dead import drop_dead
-from tosaic.rewrite.fold import fold_channels
-from tosaic.rewrite.merge import merge_equal
-from tosaic.rewrite.transpose import TO_FIRST, TO_LAST, convolve_transposes
-from tosaic.targets import find
-from tosaic.tools import reference
-from tosaic.tosa import ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.flatbuffer import serialize
-from tosaic.tosa.ir import DType, Graph, Type, Value
-from tosaic.tosa.spec import Specification
-from tosaic.tosa.text import to_text
-from tosaic.tosa.verify import verify
+from tosaic.core.specification import Specification
+from tosaic.core.targets import find
+from tosaic.engines import reference
+from tosaic.formats.tosa_writer import serialize
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import DType, Graph, Type, Value
+from tosaic.ir.text import to_text
+from tosaic.ir.verifier import verify
+from tosaic.passes import PIPELINE, rewrite
+from tosaic.passes.cse import merge_equal
+from tosaic.passes.dce import drop_dead
+from tosaic.passes.fold_conv_scale import fold_channels
+from tosaic.passes.transpose_to_conv import TO_FIRST, TO_LAST, convolve_transposes
 
 
 def twice() -> Graph:

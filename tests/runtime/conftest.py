@@ -11,12 +11,12 @@ from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 from torch.export import export
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-from tosaic.ethosu.compile_spec import EthosUCompileSpec
-from tosaic.lower.delegate import build
-from tosaic.lower.pack import Outer, sign
-from tosaic.lower.source import Source
-from tosaic.quantizer.quantizer import TosaQuantizer
-from tosaic.quantizer.recipes import get_symmetric_quantization_config
+from tosaic.backends.ethosu import EthosUCompileSpec
+from tosaic.driver.delegate import build
+from tosaic.driver.pack import Outer, sign
+from tosaic.fx.source import Source
+from tosaic.quantization.quantizer import TosaQuantizer
+from tosaic.quantization.recipes import get_symmetric_quantization_config
 
 # The tests of this folder share `handmade`.
 sys.path.insert(0, str(Path(__file__).parent))

@@ -19,7 +19,7 @@ from handmade import Spec, Step, call, loop, make_program
 from hostile_kernels import LARGE, LONG_CALLS, TRUSTED, UNREACHABLE, call_large, call_unreachable
 from hostile_tables import make_blob, make_tosa, make_vgf, share_table
 
-from tosaic.runtime.pte_schema import FIELDS
+from tosaic.formats.pte_schema import FIELDS
 
 HOSTILE = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "hostile.py")))
 File = tuple[str, str, bytes]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import flatbuffers
 import numpy as np
 
-from tosaic.vgf import reader as vgf
+from tosaic.formats import vgf
 
 Field = Callable[[flatbuffers.Builder, int], None]
 
@@ -75,8 +75,8 @@ def make_tosa(rank: int) -> bytes:
 
 
 def _float32() -> int:
-    from tosaic.tosa import binding
-    from tosaic.tosa.ir import DType
+    from tosaic.formats import tosa_binding as binding
+    from tosaic.ir.graph import DType
 
     return int(binding.DTYPES[DType.F32].value)
 

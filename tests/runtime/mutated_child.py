@@ -28,16 +28,17 @@ import numpy as np
 from mutate import damage
 
 import tosaic
-from tosaic import input_file, model_file, npu
-from tosaic.budget import DEFAULT
-from tosaic.errors import TosaicError
-from tosaic.ethosu import blob
+from tosaic import npu
+from tosaic.api import model_file
+from tosaic.core import input_file
+from tosaic.core.budget import DEFAULT
+from tosaic.core.errors import TosaicError
+from tosaic.engines import engine, work
+from tosaic.engines.inputs import make_ones, read_content
+from tosaic.engines.interpreter import Method
+from tosaic.formats import blob, pte, sidecar, vgf
+from tosaic.formats import tosa_reader as tosa
 from tosaic.report import contents
-from tosaic.runtime import engine, pte, sidecar, work
-from tosaic.runtime.host import Method
-from tosaic.runtime.inputs import make_ones, read_content
-from tosaic.tosa import reader as tosa
-from tosaic.vgf import reader as vgf
 
 #: Of processor time; on a busy machine the clock on the wall says nothing.
 SECONDS = 5

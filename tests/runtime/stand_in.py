@@ -40,7 +40,7 @@ def make_mix():
 
 def make_record():
     """The simulated NPU; what each call of it gets is kept in the folder that the environment names."""
-    from tosaic.runtime.host import Npu
+    from tosaic.engines.interpreter import Npu
 
     npu, folder = Npu(), Path(os.environ["TOSAIC_TEST_RECORD"])
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from tosaic.budget import Budget
-from tosaic.errors import Invalid
-from tosaic.runtime.archive import unpack
+from tosaic.core.budget import Budget
+from tosaic.core.errors import Invalid
+from tosaic.formats.archive import unpack
 
 HOSTILE = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "hostile.py")))
 NAMES = re.compile(r"[^\\]+")

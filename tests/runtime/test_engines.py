@@ -12,11 +12,11 @@ import torch
 
 import tosaic
 from tosaic import zoo
-from tosaic.runtime import engine, executorch, shim
-from tosaic.runtime.host import BACKEND, Method, Npu
-from tosaic.runtime.npy import Array
-from tosaic.runtime.pte import read
-from tosaic.runtime.tensors import TensorType
+from tosaic.engines import engine, executorch, shim
+from tosaic.engines.interpreter import BACKEND, Method, Npu
+from tosaic.formats.npy import Array
+from tosaic.formats.pte import read
+from tosaic.formats.tensors import TensorType
 
 pytestmark = pytest.mark.skipif(not shim.find_compiler(), reason="no C++ compiler for the shim of engine executorch")
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.export import export
 
-from tosaic.errors import Invalid, ToolFailed
-from tosaic.runtime import executorch, shim
-from tosaic.runtime.host import Method
-from tosaic.runtime.npy import Array
-from tosaic.runtime.pte import read
+from tosaic.core.errors import Invalid, ToolFailed
+from tosaic.engines import executorch, shim
+from tosaic.engines.interpreter import Method
+from tosaic.formats.npy import Array
+from tosaic.formats.pte import read
 
 FOLDER = Path(__file__).parent
 

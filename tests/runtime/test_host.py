@@ -12,12 +12,12 @@ from executorch.exir import schema
 from executorch.exir._serialize._program import PTEFile, deserialize_pte_binary, serialize_pte_binary
 from executorch.exir.scalar_type import ScalarType
 
-from tosaic.errors import Invalid, TosaicError
-from tosaic.runtime.host import Method, Npu, TensorType, find_fast_scratch
-from tosaic.runtime.kernels import find_kernel
-from tosaic.runtime.npy import Array
-from tosaic.runtime.pte import Operator, read
-from tosaic.tools import reference
+from tosaic.core.errors import Invalid, TosaicError
+from tosaic.engines import reference
+from tosaic.engines.interpreter import Method, Npu, TensorType, find_fast_scratch
+from tosaic.engines.kernels import find_kernel
+from tosaic.formats.npy import Array
+from tosaic.formats.pte import Operator, read
 
 
 def double(_blob: bytes, _specs: object, inputs: list[Array], _outputs: list[TensorType]) -> list[Array]:
@@ -270,7 +270,7 @@ def test_sram_of_the_npu(flags: bytes, size: int) -> None:
 
 
 def test_torch_is_imported_by_run_only() -> None:
-    code = "import sys, tosaic.runtime.host; sys.exit(' '.join({'torch', 'executorch'} & set(sys.modules)) or 0)"
+    code = "import sys, tosaic.engines.interpreter; sys.exit(' '.join({'torch', 'executorch'} & set(sys.modules)) or 0)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from tosaic.errors import Invalid
-from tosaic.runtime.inputs import read_inputs
-from tosaic.runtime.tensors import TensorType
+from tosaic.core.errors import Invalid
+from tosaic.engines.inputs import read_inputs
+from tosaic.formats.tensors import TensorType
 
 X = np.arange(6, dtype=np.int8).reshape(2, 3)
 Y = np.float32([[0.5, -1.5]])

@@ -11,13 +11,13 @@ import torch
 from handmade import Spec, Step, call, make_program
 from hostile_kernels import HUGE, LARGE, MAX, TRUSTED, UNREACHABLE, call_large, call_unreachable
 
-from tosaic.errors import Invalid, TosaicError
-from tosaic.runtime import engine
-from tosaic.runtime import run as run_module
-from tosaic.runtime.host import Method
-from tosaic.runtime.inputs import make_ones
-from tosaic.runtime.kernels import find_kernel
-from tosaic.runtime.pte import Operator, read
+from tosaic.core.errors import Invalid, TosaicError
+from tosaic.engines import engine
+from tosaic.engines import run as run_module
+from tosaic.engines.inputs import make_ones
+from tosaic.engines.interpreter import Method
+from tosaic.engines.kernels import find_kernel
+from tosaic.formats.pte import Operator, read
 
 LONG = torch.int64
 

@@ -6,13 +6,13 @@ import re
 import numpy as np
 import pytest
 
+from tosaic.engines.interpreter import Method, list_calls
+from tosaic.formats.pte import read
+from tosaic.formats.sidecar import DelegateFiles, Sidecar
 from tosaic.npu.perf import Estimate, Row, Traffic
 from tosaic.npu.registers import Family
-from tosaic.runtime.host import Method, list_calls
-from tosaic.runtime.log import VERSION, RunLog, make_log
-from tosaic.runtime.pmu import PMU_EVENTS, count_events
-from tosaic.runtime.pte import read
-from tosaic.runtime.sidecar import DelegateFiles, Sidecar
+from tosaic.report.log import VERSION, RunLog, make_log
+from tosaic.report.pmu import PMU_EVENTS, count_events
 
 # The lines of the log in the seed, by what each begins with.
 ORDER = [

@@ -18,7 +18,7 @@ from command_child import choose
 from corpus import list_files
 
 import tosaic
-from tosaic.runtime import pte
+from tosaic.formats import pte
 
 CHILD = Path(__file__).with_name("mutated_child.py")
 #: Damage that is not in tables, headers, commands or directories.

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from tosaic.budget import Budget
-from tosaic.errors import Invalid
-from tosaic.runtime.pt import read_pt
+from tosaic.core.budget import Budget
+from tosaic.core.errors import Invalid
+from tosaic.formats.pt import read_pt
 
 HOSTILE = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "hostile.py")))
 BASE = torch.arange(24.0).reshape(2, 3, 4)

@@ -17,9 +17,9 @@ from executorch.exir import schema
 from executorch.exir._serialize._program import PTEFile, deserialize_pte_binary, serialize_pte_binary
 from executorch.exir.scalar_type import ScalarType
 
-from tosaic.errors import Invalid
-from tosaic.runtime import pte, pte_schema
-from tosaic.runtime.pte import Plan, Pte, read
+from tosaic.core.errors import Invalid
+from tosaic.formats import pte, pte_schema
+from tosaic.formats.pte import Plan, Pte, read
 
 SCHEMA = Path(executorch.__path__[0]) / "schema"
 
@@ -326,7 +326,7 @@ def test_300_mutations_and_truncations(add_pte: dict[str, bytes], mixed_pte: byt
 
 def test_import_is_light() -> None:
     code = (
-        "import sys, tosaic.runtime.pte, tosaic.runtime.sidecar; "
+        "import sys, tosaic.formats.pte, tosaic.formats.sidecar; "
         "sys.exit(' '.join({'torch', 'executorch', 'torchao'} & set(sys.modules)) or 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

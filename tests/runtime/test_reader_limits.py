@@ -9,13 +9,11 @@ from collections.abc import Callable
 import pytest
 from hostile_tables import make_blob, make_tosa, make_vgf, share_table
 
-from tosaic.errors import Invalid
-from tosaic.ethosu import blob
-from tosaic.runtime import pte
-from tosaic.runtime.pte_schema import FIELDS
-from tosaic.tosa import reader as tosa
-from tosaic.tosa.table import Buffer
-from tosaic.vgf import reader as vgf
+from tosaic.core.errors import Invalid
+from tosaic.formats import blob, pte, vgf
+from tosaic.formats import tosa_reader as tosa
+from tosaic.formats.flatbuffer import Buffer
+from tosaic.formats.pte_schema import FIELDS
 
 MILLION = 1 << 20
 

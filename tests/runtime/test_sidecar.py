@@ -16,10 +16,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tosaic.errors import Invalid
-from tosaic.runtime import plain_json, sidecar
-from tosaic.runtime.npy import read_npy, write_npy
-from tosaic.runtime.sidecar import Border, DelegateFiles, Sample, Sidecar, Trait
+from tosaic.core.errors import Invalid
+from tosaic.formats import plain_json, sidecar
+from tosaic.formats.npy import read_npy, write_npy
+from tosaic.formats.sidecar import Border, DelegateFiles, Sample, Sidecar, Trait
 
 PTE = b"a program"
 HOSTILE = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "hostile.py")))

@@ -13,12 +13,12 @@ import pytest
 from executorch.exir import EdgeCompileConfig, to_edge
 from handmade import Spec, Step, call, make_program
 
-from tosaic.errors import ToolFailed
-from tosaic.ops._registry import registry
-from tosaic.runtime import executorch, shim
-from tosaic.runtime.host import Method
-from tosaic.runtime.npy import Array
-from tosaic.runtime.pte import read
+from tosaic.core.errors import ToolFailed
+from tosaic.engines import executorch, shim
+from tosaic.engines.interpreter import Method
+from tosaic.formats.npy import Array
+from tosaic.formats.pte import read
+from tosaic.ops import registry
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "ops"))
 needs_compiler = pytest.mark.skipif(

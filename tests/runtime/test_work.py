@@ -12,11 +12,11 @@ import torch
 from handmade import Spec, Step, call, loop, make_program
 from hostile_kernels import LONG_CALLS
 
-from tosaic.errors import Invalid
-from tosaic.runtime import work
-from tosaic.runtime.host import Method
-from tosaic.runtime.inputs import make_ones
-from tosaic.runtime.pte import read
+from tosaic.core.errors import Invalid
+from tosaic.engines import work
+from tosaic.engines.inputs import make_ones
+from tosaic.engines.interpreter import Method
+from tosaic.formats.pte import read
 
 
 def refuse(data: bytes) -> Invalid:

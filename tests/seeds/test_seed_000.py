@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tosaic.runtime.pte import read
+from tosaic.formats.pte import read
 
 # Quoted from the document; the weights cannot be downloaded everywhere, so they are left random.
 SNIPPET = """

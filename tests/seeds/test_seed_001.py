@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tosaic.common.arm_compile_spec import ArmCompileSpec
-from tosaic.errors import Invalid
+from tosaic.core.compile_spec import ArmCompileSpec
+from tosaic.core.errors import Invalid
+from tosaic.driver.delegate import build, dump
 from tosaic.ethosu import EthosUCompileSpec
-from tosaic.lower.delegate import build, dump
-from tosaic.lower.source import Source
-from tosaic.tosa.flatbuffer import read
+from tosaic.formats.tosa_writer import read
+from tosaic.fx.source import Source
 
 # Quoted from the document (its module path says tosaic here).
 SIGNATURES = {

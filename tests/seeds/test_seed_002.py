@@ -10,7 +10,7 @@ from executorch.exir import to_edge
 from executorch.exir.backend.backend_api import to_backend
 
 from tosaic.arm_backend import ArmPartitioner, generate_ethosu_compile_spec
-from tosaic.runtime.pte import read
+from tosaic.formats.pte import read
 from tosaic.scripts.aot_arm_compiler import main
 
 DELEGATE = ["EthosUBackend"]
@@ -82,7 +82,7 @@ def test_to_backend_on_an_edge_program() -> None:
 
 def test_to_backend_on_a_decomposed_quantised_program() -> None:
     """Everything arrives decomposed there, and the partitioner never sees the weights."""
-    from tosaic.api import export, quantize
+    from tosaic.api.build import export, quantize
 
     inputs = (torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(1)),)
     module = quantize(export(SmallNet().eval(), inputs), [inputs])

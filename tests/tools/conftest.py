@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tosaic.tosa import ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.flatbuffer import serialize
-from tosaic.tosa.ir import DType, Graph, Type
+from tosaic.formats.tosa_writer import serialize
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import DType, Graph, Type
 
 
 @pytest.fixture(scope="session")

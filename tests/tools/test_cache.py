@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tosaic.targets import find
+from tosaic.core.targets import find
 from tosaic.tools import vela
 from tosaic.tools.cache import CompileCache, make_key
 from tosaic.tools.vela import Compiled, VelaOptions

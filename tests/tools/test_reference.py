@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from tosaic.errors import Invalid, ToolFailed
-from tosaic.tools import reference
-from tosaic.tosa import ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.flatbuffer import serialize
-from tosaic.tosa.ir import NUMPY, Array, DType, Graph, Type
+from tosaic.core.errors import Invalid, ToolFailed
+from tosaic.engines import reference
+from tosaic.formats.tosa_writer import serialize
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import NUMPY, Array, DType, Graph, Type
 
 DTYPES = [dtype for dtype in DType if dtype is not DType.SHAPE]
 

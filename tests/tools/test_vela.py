@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tosaic.errors import Invalid, ToolFailed
-from tosaic.targets import ACCELERATORS, find
+from tosaic.core.errors import Invalid, ToolFailed
+from tosaic.core.targets import ACCELERATORS, find
+from tosaic.formats.tosa_writer import names, serialize
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import DType, Graph, Type, Value
 from tosaic.tools import vela
 from tosaic.tools.vela import Refused, VelaOptions
 from tosaic.tools.vela_debug import read_tables, settle
 from tosaic.tools.vela_options import read_ini
-from tosaic.tosa import ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.flatbuffer import names, serialize
-from tosaic.tosa.ir import DType, Graph, Type, Value
 
 U55 = vela.default_options(find("ethos-u55-128"))
 U85 = vela.default_options(find("ethos-u85-256"))

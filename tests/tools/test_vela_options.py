@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tosaic.errors import Invalid, ToolFailed
-from tosaic.targets import ACCELERATORS, find
+from tosaic.core.errors import Invalid, ToolFailed
+from tosaic.core.targets import ACCELERATORS, find
 from tosaic.tools.vela import VelaOptions, check_options, default_options, list_sections, normalize_flags, version
 from tosaic.tools.vela_options import FLAGS, build_arguments, read_ini
 

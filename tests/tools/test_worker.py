@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tosaic.errors import Invalid, ToolFailed
+from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.tools.worker import DEFAULT_TIMEOUT, TIMEOUT_VARIABLE, Worker, time_limit
 
 HERE = Path(__file__).parent
@@ -268,7 +268,11 @@ def test_package_on_the_parents_sys_path_is_enough() -> None:
 
 @pytest.mark.parametrize(
     "modules",
-    ["tosaic.tools.vela, tosaic.tools.reference, tosaic.tools.cache", "tosaic.tools.vela_child", "tosaic.ethosu.blob"],
+    [
+        "tosaic.tools.vela, tosaic.engines.reference, tosaic.tools.cache",
+        "tosaic.tools.vela_child",
+        "tosaic.formats.blob",
+    ],
 )
 def test_tools_do_not_import_torch(modules: str) -> None:
     done = _run_script(f"import sys, {modules}; print('torch' in sys.modules)", PYTHONPATH=str(SRC))

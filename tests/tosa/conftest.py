@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tosaic.tosa.flatbuffer import serialize
-from tosaic.tosa.ir import Graph
+from tosaic.formats.tosa_writer import serialize
+from tosaic.ir.graph import Graph
 
 Arrays = list[npt.NDArray[np.generic]]
 Run = Callable[[Graph, Sequence[npt.NDArray[np.generic]]], Arrays]

@@ -13,15 +13,16 @@ import flatbuffers
 import numpy as np
 import pytest
 
-from tosaic.errors import Invalid
-from tosaic.tosa import binding, ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.flatbuffer import names, read, serialize
-from tosaic.tosa.ir import NUMPY, Array, DType, Graph, Op, Type, Value
-from tosaic.tosa.rules import RULES
-from tosaic.tosa.spec import EXTENSIONS, PROFILES, Specification
-from tosaic.tosa.text import to_text
-from tosaic.tosa.verify import verify
+from tosaic.core.errors import Invalid
+from tosaic.core.specification import EXTENSIONS, PROFILES, Specification
+from tosaic.formats import tosa_binding as binding
+from tosaic.formats.tosa_writer import names, read, serialize
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import NUMPY, Array, DType, Graph, Op, Type, Value
+from tosaic.ir.rules import RULES
+from tosaic.ir.text import to_text
+from tosaic.ir.verifier import verify
 
 Run = Callable[[Graph, Sequence[Array]], list[Array]]
 EVERYTHING = Specification("1.0", PROFILES, tuple(EXTENSIONS))

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tosaic.errors import Invalid
-from tosaic.tosa import ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.ir import NUMPY, Array, DType, Graph, Type, Value
-from tosaic.tosa.rules import RULES
-from tosaic.tosa.signature import SIGNATURES
+from tosaic.core.errors import Invalid
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import NUMPY, Array, DType, Graph, Type, Value
+from tosaic.ir.rules import RULES
+from tosaic.ir.signature import SIGNATURES
 
 Run = Callable[[Graph, Sequence[Array]], list[Array]]
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tosaic.errors import Invalid
-from tosaic.tosa.spec import Specification
+from tosaic.core.errors import Invalid
+from tosaic.core.specification import Specification
 
 parse = Specification.parse
 

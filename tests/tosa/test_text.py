@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tosaic.tosa import ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.ir import DType, Graph, Type
-from tosaic.tosa.text import to_text
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import DType, Graph, Type
+from tosaic.ir.text import to_text
 
 
 def test_golden_text() -> None:

@@ -5,14 +5,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tosaic.errors import Invalid
-from tosaic.tosa import ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.ir import DType, Graph, Op, Type, Value
-from tosaic.tosa.legal import LEGAL
-from tosaic.tosa.signature import SIGNATURES
-from tosaic.tosa.spec import EXTENSIONS, PROFILES, Specification
-from tosaic.tosa.verify import verify
+from tosaic.core.errors import Invalid
+from tosaic.core.specification import EXTENSIONS, PROFILES, Specification
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import DType, Graph, Op, Type, Value
+from tosaic.ir.legal import LEGAL
+from tosaic.ir.signature import SIGNATURES
+from tosaic.ir.verifier import verify
 
 INT, FP = Specification.parse("TOSA-1.0+INT"), Specification.parse("TOSA-1.0+FP")
 I32 = Type(DType.I32, (2, 3))

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from tosaic.runtime import vulkan
-from tosaic.tools import converter
+from tosaic.backends import converter
+from tosaic.engines import vulkan
 
 
 @pytest.fixture(scope="session", autouse=True)

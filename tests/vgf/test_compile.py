@@ -11,20 +11,22 @@ import torch
 from executorch.exir import to_edge_transform_and_lower
 
 import tosaic
-from tosaic.api import export, quantize
-from tosaic.errors import Invalid
+from tosaic.api.build import export, quantize
+from tosaic.backends import converter
+from tosaic.core.errors import Invalid
+from tosaic.core.specification import Specification
+from tosaic.core.targets import VGF, find
+from tosaic.engines import reference
+from tosaic.formats import pte as pte_file
+from tosaic.formats import vgf as reader
+from tosaic.formats.tosa_writer import serialize
+from tosaic.ir.graph import DType, Type
+from tosaic.ir.qparams import QParams
+from tosaic.lower.convert import to_codes, to_real
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.real import to_codes, to_real
 from tosaic.lower.tensor import of_value
 from tosaic.quantizer import VgfQuantizer, get_symmetric_quantization_config
-from tosaic.quantizer.qparams import QParams
-from tosaic.runtime import pte as pte_file
-from tosaic.targets import VGF, find
-from tosaic.tools import converter, reference
-from tosaic.tosa.flatbuffer import serialize
-from tosaic.tosa.ir import DType, Type
-from tosaic.tosa.spec import Specification
-from tosaic.vgf import VgfBackend, VgfCompileSpec, VgfPartitioner, reader
+from tosaic.vgf import VgfBackend, VgfCompileSpec, VgfPartitioner
 
 
 class Small(torch.nn.Module):

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from tosaic.errors import Invalid, ToolFailed
-from tosaic.tools import converter
-from tosaic.tosa import ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.flatbuffer import names, read, serialize
-from tosaic.tosa.ir import DType, Graph, Type
+from tosaic.backends import converter
+from tosaic.core.errors import Invalid, ToolFailed
+from tosaic.formats.tosa_writer import names, read, serialize
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import DType, Graph, Type
 
 
 def make_add() -> Graph:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import tosaic
-from tosaic.runtime import vulkan
+from tosaic.engines import vulkan
 
 BENCH = Path(__file__).parents[2] / "bench"
 

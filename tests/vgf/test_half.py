@@ -12,14 +12,13 @@ import pytest
 import torch
 
 import tosaic
-from tosaic.lower.delegate import lower_region
-from tosaic.lower.partition import partition
-from tosaic.lower.source import Source
-from tosaic.ops._registry import registry
-from tosaic.runtime import vulkan
-from tosaic.tools import reference
-from tosaic.tosa.encode import decode
-from tosaic.vgf.compile_spec import VgfCompileSpec
+from tosaic.backends.vgf import VgfCompileSpec
+from tosaic.driver.delegate import lower_region
+from tosaic.driver.partition import partition
+from tosaic.engines import reference, vulkan
+from tosaic.fx.source import Source
+from tosaic.ir.encode import decode
+from tosaic.ops import registry
 
 SPECS = {"float16": None, "bfloat16": "TOSA-1.0+FP+INT+int16+int4+bf16"}
 FRACTION_BITS = {"float16": 10, "bfloat16": 7}

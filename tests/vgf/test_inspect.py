@@ -11,8 +11,8 @@ import torch
 from typer.testing import CliRunner
 
 import tosaic
+from tosaic.api.program import Program
 from tosaic.cli import app
-from tosaic.program import Program
 
 
 def inspect(*arguments: object) -> Any:

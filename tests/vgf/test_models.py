@@ -8,7 +8,7 @@ import torch
 
 import tosaic
 from tosaic import zoo
-from tosaic.runtime import vulkan
+from tosaic.engines import vulkan
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("device")]
 

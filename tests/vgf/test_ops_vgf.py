@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import tosaic
-from tosaic.lower.source import DEQUANTIZE, bind, overload
-from tosaic.ops._registry import registry
-from tosaic.program import Program
-from tosaic.runtime import vulkan
+from tosaic.api.program import Program
+from tosaic.engines import vulkan
+from tosaic.fx.source import DEQUANTIZE, bind, overload
+from tosaic.ops import registry
 
 #: one in so many samples runs in `make test`, the others behind the mark `slow`
 SHARE = 20

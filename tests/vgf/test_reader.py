@@ -7,13 +7,13 @@ import random
 import numpy as np
 import pytest
 
-from tosaic.errors import Invalid
-from tosaic.tools import converter
-from tosaic.tosa import ops
-from tosaic.tosa.build import Builder
-from tosaic.tosa.flatbuffer import serialize
-from tosaic.tosa.ir import DType, Type
-from tosaic.vgf import reader
+from tosaic.backends import converter
+from tosaic.core.errors import Invalid
+from tosaic.formats import vgf as reader
+from tosaic.formats.tosa_writer import serialize
+from tosaic.ir import ops
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import DType, Type
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,14 @@ import torch
 from typer.testing import CliRunner
 
 import tosaic
+from tosaic.api.program import Program
+from tosaic.api.verification import is_exact, measure, verify
+from tosaic.backends.vgf import VgfCompileSpec
 from tosaic.cli import app
-from tosaic.program import Program
-from tosaic.runtime import sidecar, vulkan
-from tosaic.tosa.flatbuffer import read, serialize
-from tosaic.tosa.ir import DType
-from tosaic.verify import is_exact, measure, verify
-from tosaic.vgf.compile_spec import VgfCompileSpec
+from tosaic.engines import vulkan
+from tosaic.formats import sidecar
+from tosaic.formats.tosa_writer import read, serialize
+from tosaic.ir.graph import DType
 
 BF16 = "TOSA-1.0+FP+INT+int16+int4+bf16"
 

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 import tosaic
 from tosaic.cli import app
-from tosaic.errors import Invalid, ToolFailed
-from tosaic.runtime import pte as pte_file
-from tosaic.runtime import vulkan, vulkan_env
-from tosaic.vgf import reader
+from tosaic.core.errors import Invalid, ToolFailed
+from tosaic.engines import vulkan, vulkan_env
+from tosaic.formats import pte as pte_file
+from tosaic.formats import vgf as reader
 
 PROBE = Path(vulkan.__file__).parents[1] / "vgf" / "probe.pte"
 X = np.arange(16, dtype=np.float32).reshape(1, 16)

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from tosaic.cli.guard import Debug, Json, guarded
-from tosaic.errors import Invalid
-from tosaic.ops._registry import Limit, Record, registry
-from tosaic.targets import ACCELERATORS, VGF, Family, Target, find
+from tosaic.core.errors import Invalid
+from tosaic.core.specification import EXTENSIONS, PROFILES
+from tosaic.core.targets import ACCELERATORS, VGF, Family, Target, find
+from tosaic.lower.registry import Limit, Record
+from tosaic.ops import registry
 from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions, check_options, list_sections
-from tosaic.tosa.spec import EXTENSIONS, PROFILES
 
 OPS_SCHEMA = "tosaic-ops/1"
 TARGETS_SCHEMA = "tosaic-targets/1"

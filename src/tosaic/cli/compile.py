@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tosaic import model_file
+from tosaic.api import model_file
 from tosaic.cli.guard import Debug, Json, guarded, speak_options
 from tosaic.cli.quiet import import_torch
 from tosaic.cli.size import MaxMemory
-from tosaic.errors import Invalid
-from tosaic.output import find_target
-from tosaic.targets import Target, find
+from tosaic.core.errors import Invalid
+from tosaic.core.output import find_target
+from tosaic.core.targets import Target, find
 
 if TYPE_CHECKING:
-    from tosaic.program import Program
+    from tosaic.api.program import Program
     from tosaic.report.schema import Report
 
 
@@ -102,7 +102,7 @@ def compile_model(
     wanted = find(target)
     path = _choose_path(model, wanted, output)
     if verify and wanted.family == "vgf":
-        from tosaic.runtime import vulkan
+        from tosaic.engines import vulkan
 
         vulkan.require()
     _check_targets(path, header)
@@ -111,7 +111,7 @@ def compile_model(
     try:
         progress("load")
         import_torch()
-        from tosaic import api
+        from tosaic.api import build as api
 
         module, inputs = model_file.load(model, checked=checked, allow_ops=allow_op or ())
         spec = api.make_spec(wanted.name, system_config, memory_mode)
@@ -203,7 +203,7 @@ def _list_files(program: Program, path: Path, *, with_sidecar: bool) -> dict[Pat
 
 
 def _finish(report: Report, model: str, files: dict[Path, bytes], as_json: bool) -> None:
-    from tosaic.output import write_files
+    from tosaic.core.output import write_files
 
     write_files(files)
     written = {str(path): len(data) for path, data in files.items()}

@@ -10,7 +10,7 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from tosaic.errors import ToolFailed, TosaicError
+from tosaic.core.errors import ToolFailed, TosaicError
 
 INTERRUPTED = 130
 BAD_INPUT = 2

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tosaic import input_file
 from tosaic.cli.guard import Debug, Json, guarded
 from tosaic.cli.size import MaxMemory
-from tosaic.errors import Invalid
+from tosaic.core import input_file
+from tosaic.core.errors import Invalid
 
 if TYPE_CHECKING:
     from tosaic.report.contents import Contents
@@ -75,11 +75,10 @@ def _print_text(found: Contents) -> None:
 
 def _print_commands(data: bytes, kind: str, max_memory: int | None) -> None:
     from tosaic import npu
-    from tosaic.budget import Budget
-    from tosaic.ethosu import blob
+    from tosaic.core.budget import Budget
+    from tosaic.engines.interpreter import BACKEND
+    from tosaic.formats import blob, pte
     from tosaic.npu.stream import parse
-    from tosaic.runtime import pte
-    from tosaic.runtime.host import BACKEND
 
     streams: list[tuple[str, bytes]] = []
     budget = Budget(len(data), max_memory)

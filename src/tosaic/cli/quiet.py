@@ -6,7 +6,7 @@ import warnings
 
 import typer
 
-from tosaic.quiet import import_quietly, silence
+from tosaic.core.quiet import import_quietly, silence
 
 
 def import_torch() -> None:

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tosaic import input_file
 from tosaic.cli.guard import Debug, Json, guarded
 from tosaic.cli.quiet import import_torch
 from tosaic.cli.size import MaxMemory
-from tosaic.errors import Invalid
-from tosaic.output import find_target, write_files
+from tosaic.core import input_file
+from tosaic.core.errors import Invalid
+from tosaic.core.output import find_target, write_files
 
 if TYPE_CHECKING:
-    from tosaic.runtime.sidecar import Sidecar
+    from tosaic.formats.sidecar import Sidecar
 
 File = Annotated[Path, typer.Argument(metavar="FILE.pte", show_default=False)]
 
 
 def read_beside(file: Path, max_memory: int | None = None) -> Sidecar | None:
     """The .tosaic file beside a .pte, None if there is none."""
-    from tosaic.runtime import sidecar
+    from tosaic.formats import sidecar
 
     beside = file.with_suffix(".tosaic")
     if not beside.is_file():
@@ -57,10 +57,11 @@ def run_file(
     Ethos-U delegates are computed by the built-in simulator, bit for bit as TOSA defines them. Cycle figures are
     estimates and say whose they are.
     """
-    from tosaic.runtime import engine as engines
-    from tosaic.runtime import log, pte
-    from tosaic.runtime.host import Method
-    from tosaic.runtime.inputs import make_ones, read_inputs
+    from tosaic.engines import engine as engines
+    from tosaic.engines.inputs import make_ones, read_inputs
+    from tosaic.engines.interpreter import Method
+    from tosaic.formats import pte
+    from tosaic.report import log
 
     if output is not None and output.suffix != ".npz":
         raise Invalid(f"outputs are saved as .npz, not as `{output.name}`", fix="give a file name that ends with .npz")
@@ -122,7 +123,7 @@ def verify_file(
     """
     # Its packages have notes for their developers.
     import_torch()
-    from tosaic.verify import verify
+    from tosaic.api.verification import verify
 
     data = bytes(input_file.read(file, max_memory)[0])
     verdict = verify(data, read_beside(file, max_memory), rounds=rounds, max_memory=max_memory)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tosaic._lazy import exports
+from tosaic.core.lazy import exports
 
 if TYPE_CHECKING:
+    from tosaic.backends.ethosu import EthosUCompileSpec
     from tosaic.ethosu.backend import EthosUBackend
-    from tosaic.ethosu.compile_spec import EthosUCompileSpec
     from tosaic.ethosu.partitioner import EthosUPartitioner
 
 __all__ = ["EthosUBackend", "EthosUCompileSpec", "EthosUPartitioner"]
@@ -17,7 +17,7 @@ __getattr__ = exports(
     __name__,
     {
         "EthosUBackend": "tosaic.ethosu.backend",
-        "EthosUCompileSpec": "tosaic.ethosu.compile_spec",
+        "EthosUCompileSpec": "tosaic.backends.ethosu",
         "EthosUPartitioner": "tosaic.ethosu.partitioner",
     },
 )

@@ -6,8 +6,8 @@ from executorch.exir.backend.backend_details import BackendDetails, PreprocessRe
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.export import ExportedProgram
 
-from tosaic.ethosu.compile_spec import EthosUCompileSpec
-from tosaic.lower import door
+from tosaic.backends.ethosu import EthosUCompileSpec
+from tosaic.driver import exir
 
 
 class EthosUBackend(BackendDetails):
@@ -15,4 +15,4 @@ class EthosUBackend(BackendDetails):
 
     @staticmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
-        return door.preprocess(edge_program, EthosUCompileSpec.from_list(compile_specs))
+        return exir.preprocess(edge_program, EthosUCompileSpec.from_list(compile_specs))

@@ -12,16 +12,16 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tosaic.errors import FloatInput, Unsupported
+from tosaic.core.errors import FloatInput, Unsupported
+from tosaic.core.specification import Specification
+from tosaic.core.targets import Target
+from tosaic.ir import ops as tosa
+from tosaic.ir.build import Builder
+from tosaic.ir.encode import encode
+from tosaic.ir.graph import NUMPY, RANGES, Array, DType, Value
+from tosaic.ir.qparams import QParams, multiplier, quantize
+from tosaic.lower.layout import join, simplify
 from tosaic.lower.tensor import Tensor, broadcast, fill_gaps, inverse, of_array, of_value, with_value
-from tosaic.lower.view import join, simplify
-from tosaic.quantizer.qparams import QParams, multiplier, quantize
-from tosaic.targets import Target
-from tosaic.tosa import ops as tosa
-from tosaic.tosa.build import Builder
-from tosaic.tosa.encode import encode
-from tosaic.tosa.ir import NUMPY, RANGES, Array, DType, Value
-from tosaic.tosa.spec import Specification
 
 View: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 

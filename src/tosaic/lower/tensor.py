@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from tosaic.errors import Unsupported
-from tosaic.quantizer.qparams import QParams, Reals, dequantize
-from tosaic.tosa.encode import decode
-from tosaic.tosa.ir import Array, DType, Value
+from tosaic.core.errors import Unsupported
+from tosaic.ir.encode import decode
+from tosaic.ir.graph import Array, DType, Value
+from tosaic.ir.qparams import QParams, Reals, dequantize
 
 
 @dataclass(frozen=True, slots=True)

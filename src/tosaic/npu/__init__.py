@@ -8,8 +8,8 @@ from typing import Protocol, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from tosaic.budget import Budget
-from tosaic.errors import Invalid
+from tosaic.core.budget import Budget
+from tosaic.core.errors import Invalid
 from tosaic.npu.errors import (
     Fault,
     Hazard,
@@ -23,7 +23,7 @@ from tosaic.npu.hazard import Hazards
 from tosaic.npu.lut import count_ram
 from tosaic.npu.machine import DEFAULT_LIMITS, Limits, Trace, execute
 from tosaic.npu.memory import INTERNAL, Memory, Numbers, Region, make_region
-from tosaic.npu.record import Op, decode
+from tosaic.npu.operation import Op, decode
 from tosaic.npu.stream import Stream, disassemble, parse
 from tosaic.npu.weights import WeightCache
 
@@ -137,7 +137,7 @@ def run_blob(
     **options: Unpack[_BlobOptions],
 ) -> list[Numbers]:
     """As `run`, for the blob of an Ethos-U delegate; it does not say how much fast scratch it needs."""
-    from tosaic.ethosu.blob import unpack
+    from tosaic.formats.blob import unpack
 
     parts = unpack(blob)
     return run(

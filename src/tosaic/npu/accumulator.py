@@ -6,8 +6,8 @@ import numpy as np
 
 from tosaic.npu.errors import Fault
 from tosaic.npu.memory import Memory, Numbers
+from tosaic.npu.operation import Op, Shape, read_map
 from tosaic.npu.output import Output
-from tosaic.npu.record import Op, Shape, read_map
 from tosaic.npu.registers import Family
 
 #: Bits of each accumulator format.

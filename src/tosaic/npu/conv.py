@@ -7,8 +7,8 @@ import numpy as np
 from tosaic.npu.accumulator import count_bits, finish
 from tosaic.npu.errors import Fault, TooMuch, UnknownField
 from tosaic.npu.memory import Memory, Numbers
+from tosaic.npu.operation import FeatureMap, Kind, Op, Shape, Window, read_map, read_ofm_shape, read_window
 from tosaic.npu.output import Output, read_output
-from tosaic.npu.record import FeatureMap, Kind, Op, Shape, Window, read_map, read_ofm_shape, read_window
 from tosaic.npu.registers import Family
 from tosaic.npu.weights import WeightCache, Weights, load_scales, load_weights
 from tosaic.npu.window import Input

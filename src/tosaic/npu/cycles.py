@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tosaic.npu.lut import find_function
-from tosaic.npu.record import Kind, Op, Shape, Storage, Window, input_extent, read_map, read_ofm_shape, read_window
+from tosaic.npu.operation import Kind, Op, Shape, Storage, Window, input_extent, read_map, read_ofm_shape, read_window
 from tosaic.npu.registers import Family
 
 _PART = 8

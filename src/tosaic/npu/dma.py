@@ -8,7 +8,7 @@ import numpy as np
 
 from tosaic.npu.errors import Fault, TooMuch
 from tosaic.npu.memory import INTERNAL, Access, Memory, Numbers
-from tosaic.npu.record import Op
+from tosaic.npu.operation import Op
 from tosaic.npu.registers import Family
 
 _MAX_BYTES = 1 << 28

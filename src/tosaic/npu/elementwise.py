@@ -9,8 +9,8 @@ import numpy as np
 
 from tosaic.npu.errors import Fault, UnknownField
 from tosaic.npu.memory import Memory, Numbers
+from tosaic.npu.operation import Element, Op, Shape, read_element, read_map
 from tosaic.npu.output import Output, read_output, read_rounding, round_shift
-from tosaic.npu.record import Element, Op, Shape, read_element, read_map
 from tosaic.npu.registers import Family
 
 _UNARY = frozenset({"ABS", "CLZ", "NOT"})

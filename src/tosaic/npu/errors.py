@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tosaic.errors import Invalid
+from tosaic.core.errors import Invalid
 
 
 class Fault(Invalid):

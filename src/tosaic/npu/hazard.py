@@ -9,7 +9,7 @@ import numpy as np
 
 from tosaic.npu.errors import Hazard
 from tosaic.npu.memory import Access
-from tosaic.npu.record import Kind, Op
+from tosaic.npu.operation import Kind, Op
 from tosaic.npu.registers import Family
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tosaic.npu.errors import Fault, UnknownField
 from tosaic.npu.memory import INTERNAL, Memory, Numbers
-from tosaic.npu.record import FeatureMap, Op
+from tosaic.npu.operation import FeatureMap, Op
 from tosaic.npu.registers import Family
 
 #: Bytes of internal RAM that hold the tables: the last ones on U55 and U65, all there is on U85.

@@ -13,8 +13,8 @@ from tosaic.npu.errors import TooMuch, UnknownField
 from tosaic.npu.hazard import Hazards
 from tosaic.npu.lut import forget_tables
 from tosaic.npu.memory import Memory
+from tosaic.npu.operation import Kind, Op, State, read_map, read_ofm_shape
 from tosaic.npu.pool import run_pool
-from tosaic.npu.record import Kind, Op, State, read_map, read_ofm_shape
 from tosaic.npu.resize import run_resize
 from tosaic.npu.stream import Stream
 from tosaic.npu.weights import WeightCache

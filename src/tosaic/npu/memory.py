@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tosaic.npu.errors import Fault, OutOfRange, TooMuch, Uninitialised
-from tosaic.npu.record import FeatureMap, Layout, Shape, Storage
+from tosaic.npu.operation import FeatureMap, Layout, Shape, Storage
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Numbers: TypeAlias = npt.NDArray[Any]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tosaic.npu.errors import Fault, TooMuch, UnknownField
 from tosaic.npu.lut import Table, find_table
 from tosaic.npu.memory import Memory, Numbers
-from tosaic.npu.record import FeatureMap, Op, Shape, Storage, read_map, read_ofm_shape
+from tosaic.npu.operation import FeatureMap, Op, Shape, Storage, read_map, read_ofm_shape
 from tosaic.npu.registers import Family
 
 #: An output this large is computed in pieces, each of about this many elements: what stays in the caches is fast.

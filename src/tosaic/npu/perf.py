@@ -15,7 +15,7 @@ from itertools import tee, zip_longest
 from tosaic.npu.cycles import Work, count_mac_cycles, count_output_cycles, read_work
 from tosaic.npu.dma import read_transfer
 from tosaic.npu.memory import INTERNAL
-from tosaic.npu.record import FeatureMap, Kind, Op, Shape, read_map, walk
+from tosaic.npu.operation import FeatureMap, Kind, Op, Shape, read_map, walk
 from tosaic.npu.registers import Family
 from tosaic.npu.stream import parse
 from tosaic.npu.system import MemoryPort, System, read_system

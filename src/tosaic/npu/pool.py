@@ -7,8 +7,8 @@ import numpy as np
 from tosaic.npu.accumulator import count_bits, finish
 from tosaic.npu.errors import UnknownField
 from tosaic.npu.memory import Memory, Numbers
+from tosaic.npu.operation import Op, Shape, read_map, read_ofm_shape, read_window
 from tosaic.npu.output import Output, read_output, read_rounding
-from tosaic.npu.record import Op, Shape, read_map, read_ofm_shape, read_window
 from tosaic.npu.registers import Family
 from tosaic.npu.weights import load_scales
 from tosaic.npu.window import Input

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from tosaic.npu.errors import UnknownField
 from tosaic.npu.memory import Memory, Numbers
+from tosaic.npu.operation import Op, Shape, read_map
 from tosaic.npu.output import read_output
-from tosaic.npu.record import Op, Shape, read_map
 
 #: The accumulator holds the result above this many bits.
 _RAISED = 16

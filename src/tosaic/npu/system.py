@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from tosaic.errors import Invalid
+from tosaic.core.errors import Invalid
+from tosaic.core.targets import find
 from tosaic.npu.registers import Family
-from tosaic.targets import find
 from tosaic.tools.vela_options import VelaOptions, check_options, read_ini
 
 #: Bytes that a memory port moves per cycle: those of one beat.

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tosaic.budget import Budget
-from tosaic.errors import ToolCrashed, ToolFailed
+from tosaic.core.budget import Budget
+from tosaic.core.errors import ToolCrashed, ToolFailed
 from tosaic.npu.errors import Malformed, TooMuch
 from tosaic.npu.memory import Memory
-from tosaic.npu.order_u55 import OrderU55, count_cores
-from tosaic.npu.order_u85 import OrderU85
+from tosaic.npu.operation import Op, Shape, Window
 from tosaic.npu.output import Scale, read_rounding
-from tosaic.npu.record import Op, Shape, Window
 from tosaic.npu.registers import Family
+from tosaic.npu.weight_order_u55 import OrderU55, count_cores
+from tosaic.npu.weight_order_u85 import OrderU85
 from tosaic.tools.worker import Reply, Worker
 
 _RECORD_BYTES = 10

@@ -9,7 +9,7 @@ import numpy as np
 
 from tosaic.npu.errors import TooMuch
 from tosaic.npu.memory import Memory, Numbers
-from tosaic.npu.record import FeatureMap, Op, Shape, Window, input_extent
+from tosaic.npu.operation import FeatureMap, Op, Shape, Window, input_extent
 
 #: More input than this is never needed at once.
 _MAX_ELEMENTS = 1 << 24

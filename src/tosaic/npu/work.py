@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tosaic.npu.operation import Kind, Op, read_ofm_shape, read_window
 from tosaic.npu.output import PIECE
-from tosaic.npu.record import Kind, Op, read_ofm_shape, read_window
 
 #: An operation of its own, whatever its size.
 _FIXED = 100_000

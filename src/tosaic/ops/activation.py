@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from tosaic.errors import Unsupported
-from tosaic.lower import arith
+from tosaic.core.errors import Unsupported
+from tosaic.ir import ops as tosa
+from tosaic.ir.graph import NUMPY, RANGES, DType
+from tosaic.lower import arithmetic as arith
+from tosaic.lower.arguments import unary
 from tosaic.lower.lowering import Lowering
+from tosaic.lower.registry import composite, op
+from tosaic.lower.samples import F, Sample, call, f32, i32, module, nn, torch
 from tosaic.lower.tensor import Tensor, with_value
-from tosaic.ops._registry import composite, op
-from tosaic.ops._rules import unary
-from tosaic.ops._samples import F, Sample, call, f32, i32, module, nn, torch
 from tosaic.ops.elementwise import extreme
 from tosaic.ops.norm import affine
-from tosaic.tosa import ops as tosa
-from tosaic.tosa.ir import NUMPY, RANGES, DType
 
 
 def bounded(lo: Lowering, x: Tensor, low: float, high: float) -> Tensor:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tosaic.errors import Unsupported
-from tosaic.ops._registry import composite
-from tosaic.ops._samples import F, call, f32, module, nn, torch
+from tosaic.core.errors import Unsupported
+from tosaic.ir.graph import Array
+from tosaic.lower.registry import composite
+from tosaic.lower.samples import F, call, f32, module, nn, torch
 from tosaic.ops.activation import softmax_of
-from tosaic.tosa.ir import Array
 
 
 def _expand_attention(

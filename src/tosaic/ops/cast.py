@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from tosaic.errors import Unsupported
+from tosaic.core.errors import Unsupported
+from tosaic.ir import ops as tosa
+from tosaic.ir.encode import decode, encode
+from tosaic.ir.graph import NUMPY, RANGES, Array, DType, Value
+from tosaic.ir.qparams import QParams
+from tosaic.lower.convert import to_codes
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.real import to_codes
+from tosaic.lower.registry import op
+from tosaic.lower.samples import F, call, f32, module, nn, torch
 from tosaic.lower.tensor import Tensor, of_array
-from tosaic.ops._registry import op
-from tosaic.ops._samples import F, call, f32, module, nn, torch
-from tosaic.quantizer.qparams import QParams
-from tosaic.tosa import ops as tosa
-from tosaic.tosa.encode import decode, encode
-from tosaic.tosa.ir import NUMPY, RANGES, Array, DType, Value
 
 _DTYPES = {
     "torch.bool": DType.BOOL,

@@ -8,18 +8,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tosaic.errors import Unsupported
-from tosaic.lower import arith
+from tosaic.core.errors import Unsupported
+from tosaic.ir import ops as tosa
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import Array, DType, Value
+from tosaic.ir.qparams import QParams
+from tosaic.lower import arithmetic as arith
+from tosaic.lower.arguments import operand
 from tosaic.lower.lowering import Lowering
+from tosaic.lower.registry import Limit, op
+from tosaic.lower.samples import NOT_U55, Sample, call, f32, i32, torch
 from tosaic.lower.tensor import Tensor, of_array, with_value
-from tosaic.ops._registry import Limit, op
-from tosaic.ops._rules import operand
-from tosaic.ops._samples import NOT_U55, Sample, call, f32, i32, torch
 from tosaic.ops.shape import on_grid
-from tosaic.quantizer.qparams import QParams
-from tosaic.tosa import ops as tosa
-from tosaic.tosa.build import Builder
-from tosaic.tosa.ir import Array, DType, Value
 
 Relation: TypeAlias = Callable[[Builder, Value, Value], Value]
 

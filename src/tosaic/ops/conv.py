@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from tosaic.errors import Unsupported
-from tosaic.lower import arith
+from tosaic.core.errors import Unsupported
+from tosaic.ir import ops as tosa
+from tosaic.ir.graph import Array, DType
+from tosaic.ir.qparams import QParams
+from tosaic.lower import arithmetic as arith
+from tosaic.lower.arguments import pair
 from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.registry import NPU_FAMILIES, Limit, op
+from tosaic.lower.samples import Sample, f32, module, nn, torch
 from tosaic.lower.tensor import Tensor, of_value, with_value
-from tosaic.ops._registry import NPU_FAMILIES, Limit, op
-from tosaic.ops._rules import pair
-from tosaic.ops._samples import Sample, f32, module, nn, torch
-from tosaic.quantizer.qparams import QParams
-from tosaic.tosa import ops as tosa
-from tosaic.tosa.ir import Array, DType
 
 
 def _pads(padding: Any, kernel: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int, int, int]:

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from tosaic.errors import Unsupported
-from tosaic.lower import arith
+from tosaic.core.errors import Unsupported
+from tosaic.ir import ops as tosa
+from tosaic.ir.graph import Array, DType, Value
+from tosaic.ir.qparams import QParams
+from tosaic.lower import arithmetic as arith
+from tosaic.lower.arguments import pair
 from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.registry import op
+from tosaic.lower.samples import Sample, f32, module, nn
 from tosaic.lower.tensor import Tensor, of_array, of_value
-from tosaic.ops._registry import op
-from tosaic.ops._rules import pair
-from tosaic.ops._samples import Sample, f32, module, nn
 from tosaic.ops.conv import LIMITS, as_2d, batched, convolution, convolve
-from tosaic.quantizer.qparams import QParams
-from tosaic.tosa import ops as tosa
-from tosaic.tosa.ir import Array, DType, Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from tosaic.errors import Unsupported
-from tosaic.lower import arith
+from tosaic.core.errors import Unsupported
+from tosaic.ir import ops as tosa
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import DType, Value
+from tosaic.ir.qparams import accumulator
+from tosaic.lower import arithmetic as arith
+from tosaic.lower.arguments import operand, unary
 from tosaic.lower.lowering import Lowering
+from tosaic.lower.registry import op
+from tosaic.lower.samples import Sample, call, f32, i32, torch
 from tosaic.lower.tensor import Tensor, of_array, with_value
-from tosaic.ops._registry import op
-from tosaic.ops._rules import operand, unary
-from tosaic.ops._samples import Sample, call, f32, i32, torch
 from tosaic.ops.shape import on_grid
-from tosaic.quantizer.qparams import accumulator
-from tosaic.tosa import ops as tosa
-from tosaic.tosa.build import Builder
-from tosaic.tosa.ir import DType, Value
 
 
 def _operands(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
@@ -30,7 +30,7 @@ def _code_constant(lo: Lowering, t: Tensor) -> Tensor:
     """A float constant beside a quantised operand becomes int8 codes of its own."""
     if not (t.is_const and t.q is None and t.is_float):
         return t
-    from tosaic.quantizer.qparams import QParams, quantize
+    from tosaic.ir.qparams import QParams, quantize
 
     peak = float(np.max(np.abs(t.real()), initial=0.0)) or 1.0
     q = QParams((peak / 127.0,), (0,), DType.I8, -127, 127)

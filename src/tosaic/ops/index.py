@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from tosaic.errors import Unsupported
-from tosaic.lower import arith
+from tosaic.core.errors import Unsupported
+from tosaic.ir import ops as tosa
+from tosaic.ir.graph import Array, DType, Value
+from tosaic.lower import arithmetic as arith
+from tosaic.lower.arguments import integers
 from tosaic.lower.lowering import Lowering
+from tosaic.lower.registry import Limit, op
+from tosaic.lower.samples import NOT_U55, F, Sample, call, f32, i32, module, nn, torch
 from tosaic.lower.tensor import Tensor, inverse, of_array, of_value
-from tosaic.ops._registry import Limit, op
-from tosaic.ops._rules import integers
-from tosaic.ops._samples import NOT_U55, F, Sample, call, f32, i32, module, nn, torch
 from tosaic.ops.shape import cut, joined, movable, tiled
-from tosaic.tosa import ops as tosa
-from tosaic.tosa.ir import Array, DType, Value
 
 #: from so many pieces on, a look-up is one operator instead of a slice for each piece
 MOST_PIECES = 16

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from tosaic.errors import Unsupported
-from tosaic.lower import arith
+from tosaic.core.errors import Unsupported
+from tosaic.ir import ops as tosa
+from tosaic.ir.graph import DType
+from tosaic.ir.qparams import accumulator
+from tosaic.lower import arithmetic as arith
 from tosaic.lower.lowering import Lowering
+from tosaic.lower.registry import composite, op
+from tosaic.lower.samples import Sample, call, f32, module, nn, torch
 from tosaic.lower.tensor import Tensor, broadcast, of_array, of_value
-from tosaic.ops._registry import composite, op
-from tosaic.ops._samples import Sample, call, f32, module, nn, torch
 from tosaic.ops.conv import LIMITS
 from tosaic.ops.shape import cut, joined, on_grid
-from tosaic.quantizer.qparams import accumulator
-from tosaic.tosa import ops as tosa
-from tosaic.tosa.ir import DType
 
 
 def fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

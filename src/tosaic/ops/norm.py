@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from tosaic.errors import Unsupported
-from tosaic.lower import arith
+from tosaic.core.errors import Unsupported
+from tosaic.ir.graph import DType
+from tosaic.ir.qparams import QParams
+from tosaic.lower import arithmetic as arith
 from tosaic.lower.lowering import Lowering
+from tosaic.lower.registry import composite, op
+from tosaic.lower.samples import F, Sample, call, f32, module, nn, torch
 from tosaic.lower.tensor import Tensor, of_array
-from tosaic.ops._registry import composite, op
-from tosaic.ops._samples import F, Sample, call, f32, module, nn, torch
-from tosaic.quantizer.qparams import QParams
-from tosaic.tosa.ir import DType
 
 
 def affine(lo: Lowering, x: Tensor, factor: Any, offset: Any) -> Tensor:

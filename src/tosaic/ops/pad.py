@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tosaic.errors import Unsupported
+from tosaic.core.errors import Unsupported
 from tosaic.lower.lowering import Lowering
+from tosaic.lower.registry import op
+from tosaic.lower.samples import F, Sample, call, f32, i32, torch
 from tosaic.lower.tensor import Tensor
-from tosaic.ops._registry import op
-from tosaic.ops._samples import F, Sample, call, f32, i32, torch
-from tosaic.ops.arrange import mirrored
 from tosaic.ops.shape import cut, joined, movable, padded, tiled
+from tosaic.ops.shuffle import mirrored
 
 #: what stands before or after a tensor: (tensor, dimension, count, whether it is the front)
 Side = Callable[[Lowering, Tensor, int, int, bool], Tensor]

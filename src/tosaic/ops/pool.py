@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from tosaic.errors import Unsupported
-from tosaic.lower import arith
+from tosaic.core.errors import Unsupported
+from tosaic.ir import ops as tosa
+from tosaic.ir.graph import DType, Value
+from tosaic.ir.qparams import QParams
+from tosaic.lower import arithmetic as arith
+from tosaic.lower.arguments import pair
 from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.registry import op
+from tosaic.lower.samples import F, Sample, call, f32, module, nn
 from tosaic.lower.tensor import Tensor
-from tosaic.ops._registry import op
-from tosaic.ops._rules import pair
-from tosaic.ops._samples import F, Sample, call, f32, module, nn
 from tosaic.ops.shape import on_grid, subsampled, tiled
-from tosaic.quantizer.qparams import QParams
-from tosaic.tosa import ops as tosa
-from tosaic.tosa.ir import DType, Value
 
 #: a stride that every Ethos-U takes; a larger one is stride 1 and a subsampling
 LONGEST_STRIDE = 3

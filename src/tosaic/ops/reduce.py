@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from tosaic.errors import Unsupported
-from tosaic.lower import arith
+from tosaic.core.errors import Unsupported
+from tosaic.ir import ops as tosa
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import DType, Value
+from tosaic.lower import arithmetic as arith
+from tosaic.lower.arguments import dim_list, integers, keep_dims
 from tosaic.lower.lowering import Lowering
+from tosaic.lower.registry import Limit, op
+from tosaic.lower.samples import NOT_U55, Sample, call, f32, torch
 from tosaic.lower.tensor import Tensor, of_value
-from tosaic.ops._registry import Limit, op
-from tosaic.ops._rules import dim_list, integers, keep_dims
-from tosaic.ops._samples import NOT_U55, Sample, call, f32, torch
-from tosaic.tosa import ops as tosa
-from tosaic.tosa.build import Builder
-from tosaic.tosa.ir import DType, Value
 
 
 def _samples_reduce(name: str) -> list[Sample]:

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from tosaic.ir import ops as tosa
+from tosaic.ir.graph import DType
+from tosaic.ir.qparams import QParams
 from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.registry import Limit, op
+from tosaic.lower.samples import NOT_U55, F, Sample, call, f32, torch
 from tosaic.lower.tensor import Tensor
-from tosaic.ops._registry import Limit, op
-from tosaic.ops._samples import NOT_U55, F, Sample, call, f32, torch
 from tosaic.ops.conv_transpose import Upward, by_phases
 from tosaic.ops.index import mixed, taken
 from tosaic.ops.pad import surrounded
 from tosaic.ops.shape import joined
-from tosaic.quantizer.qparams import QParams
-from tosaic.tosa import ops as tosa
-from tosaic.tosa.ir import DType
 
 #: weights of an interpolation in a convolution are int8; finer ones are spread over up to 8 copies of the input
 FINEST = 8 * 127

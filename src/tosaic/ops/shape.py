@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from tosaic.errors import Unsupported
-from tosaic.lower import arith
+from tosaic.core.errors import Unsupported
+from tosaic.ir import ops as tosa
+from tosaic.ir.graph import Value
+from tosaic.ir.qparams import QParams
+from tosaic.lower import arithmetic as arith
 from tosaic.lower.lowering import Lowering
+from tosaic.lower.registry import op
+from tosaic.lower.samples import call, f32, torch
 from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
-from tosaic.ops._registry import op
-from tosaic.ops._samples import call, f32, torch
-from tosaic.quantizer.qparams import QParams
-from tosaic.tosa import ops as tosa
-from tosaic.tosa.ir import Value
 
 
 def movable(lo: Lowering, x: Tensor) -> Tensor:

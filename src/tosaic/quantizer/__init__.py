@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tosaic._lazy import exports
+from tosaic.core.lazy import exports
 
 if TYPE_CHECKING:
+    from tosaic.quantization.recipes import QuantizationConfig, get_symmetric_quantization_config
     from tosaic.quantizer.quantizer import EthosUQuantizer, TOSAQuantizer, VgfQuantizer
-    from tosaic.quantizer.recipes import QuantizationConfig, get_symmetric_quantization_config
 
 __all__ = [
     "EthosUQuantizer",
@@ -22,9 +22,9 @@ __getattr__ = exports(
     __name__,
     {
         "EthosUQuantizer": "tosaic.quantizer.quantizer",
-        "QuantizationConfig": "tosaic.quantizer.recipes",
+        "QuantizationConfig": "tosaic.quantization.recipes",
         "TOSAQuantizer": "tosaic.quantizer.quantizer",
         "VgfQuantizer": "tosaic.quantizer.quantizer",
-        "get_symmetric_quantization_config": "tosaic.quantizer.recipes",
+        "get_symmetric_quantization_config": "tosaic.quantization.recipes",
     },
 )

@@ -1,7 +1,7 @@
 """The quantizers under the module name that older scripts import them from."""
 
+from tosaic.quantization.recipes import QuantizationConfig, get_symmetric_quantization_config
 from tosaic.quantizer.quantizer import EthosUQuantizer, TOSAQuantizer, VgfQuantizer
-from tosaic.quantizer.recipes import QuantizationConfig, get_symmetric_quantization_config
 
 __all__ = [
     "EthosUQuantizer",

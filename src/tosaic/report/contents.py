@@ -10,19 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tosaic.budget import Budget
-from tosaic.errors import Invalid
-from tosaic.ethosu import blob
+from tosaic.core.budget import Budget
+from tosaic.core.errors import Invalid
+from tosaic.formats import blob, pte, sidecar
+from tosaic.formats.pte_schema import DTYPES
+from tosaic.formats.tosa_reader import read as read_tosa
+from tosaic.formats.vgf import MAGIC as VGF_MAGIC
+from tosaic.ir.encode import count_bytes
+from tosaic.ir.graph import Graph
+from tosaic.ir.text import to_text
 from tosaic.npu.perf import Estimate
 from tosaic.report import vgf
 from tosaic.report.cycles import estimate_delegate
-from tosaic.runtime import pte, sidecar
-from tosaic.runtime.pte_schema import DTYPES
-from tosaic.tosa.encode import count_bytes
-from tosaic.tosa.ir import Graph
-from tosaic.tosa.reader import read as read_tosa
-from tosaic.tosa.text import to_text
-from tosaic.vgf.reader import MAGIC as VGF_MAGIC
 
 SCHEMA = "tosaic-inspect/1"
 #: the constant method of a .pte that tells what its inputs and outputs mean

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tosaic.budget import Budget
-from tosaic.errors import Invalid
+from tosaic.core.budget import Budget
+from tosaic.core.errors import Invalid
 from tosaic.npu.perf import ROW_BYTES, Estimate, Row, Traffic, count_operations, estimate
 from tosaic.npu.stream import parse
 from tosaic.npu.system import find_options

@@ -10,8 +10,8 @@ from typing import Protocol
 from rich.console import Console
 from rich.text import Text
 
+from tosaic.core.location import describe_place
 from tosaic.npu.perf import Estimate
-from tosaic.place import describe_place
 from tosaic.report.cycles import SOURCE, describe_time
 from tosaic.report.header import Port
 from tosaic.report.schema import MemoryReport, Report

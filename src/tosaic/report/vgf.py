@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tosaic.budget import Budget
+from tosaic.core.budget import Budget
+from tosaic.formats import vgf as reader
 from tosaic.report.terminal import count
-from tosaic.vgf import reader
 
 
 @dataclass(frozen=True, slots=True)

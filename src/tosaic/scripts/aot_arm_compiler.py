@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tosaic.errors import TosaicError
+from tosaic.core.errors import TosaicError
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -47,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _compile(options: argparse.Namespace) -> Path:
-    from tosaic.api import compile, make_spec
-    from tosaic.model_file import load
+    from tosaic.api.build import compile, make_spec
+    from tosaic.api.model_file import load
 
     model, inputs = load(options.model_name)
     spec = make_spec(options.target, options.system_config, options.memory_mode)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from tosaic.memory import LIBC, give_back
+from tosaic.core.heap import LIBC, give_back
 from tosaic.tools import wire
 
 Handler: TypeAlias = Callable[[wire.Header, list[bytes]], tuple[wire.Header, Sequence[bytes]]]

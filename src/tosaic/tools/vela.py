@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tosaic.errors import Invalid, ToolFailed
+from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.tools.cache import CompileCache, make_key
 from tosaic.tools.vela_options import (
     VelaOptions,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from tosaic.errors import Invalid, ToolFailed
-from tosaic.targets import Target, find
+from tosaic.core.errors import Invalid, ToolFailed
+from tosaic.core.targets import Target, find
 
 #: The configuration file inside the Vela package, by the name that Vela itself uses.
 BUNDLED_INI = "Arm/vela.ini"

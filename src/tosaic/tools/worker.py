@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tosaic.errors import Invalid, ToolCrashed, ToolFailed
+from tosaic.core.errors import Invalid, ToolCrashed, ToolFailed
 from tosaic.tools import wire
 
 #: Seconds that a request may take unless the caller or the environment says otherwise.

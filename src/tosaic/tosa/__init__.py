@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tosaic._lazy import exports
+from tosaic.core.lazy import exports
 
 if TYPE_CHECKING:
+    from tosaic.backends.tosa import TosaCompileSpec
+    from tosaic.core.specification import TosaSpecification
     from tosaic.tosa.backend import TOSABackend
-    from tosaic.tosa.compile_spec import TosaCompileSpec
     from tosaic.tosa.partitioner import TOSAPartitioner
-    from tosaic.tosa.spec import TosaSpecification
 
 __all__ = ["TOSABackend", "TOSAPartitioner", "TosaCompileSpec", "TosaSpecification"]
 
@@ -19,7 +19,7 @@ __getattr__ = exports(
     {
         "TOSABackend": "tosaic.tosa.backend",
         "TOSAPartitioner": "tosaic.tosa.partitioner",
-        "TosaCompileSpec": "tosaic.tosa.compile_spec",
-        "TosaSpecification": "tosaic.tosa.spec",
+        "TosaCompileSpec": "tosaic.backends.tosa",
+        "TosaSpecification": "tosaic.core.specification",
     },
 )

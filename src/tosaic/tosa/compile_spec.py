@@ -1,16 +1,5 @@
-"""TosaCompileSpec: compile to a .tosa file and no further."""
+"""The TOSA compile spec under the path that ExecuTorch scripts import it from."""
 
-# Annotations are evaluated here (no `from __future__`), so that inspect.signature shows types and not strings.
-from tosaic.common.arm_compile_spec import ArmCompileSpec
-from tosaic.targets import find
-from tosaic.tosa.spec import Specification
+from tosaic.backends.tosa import TosaCompileSpec
 
-
-class TosaCompileSpec(ArmCompileSpec):
-    """Compile for a TOSA specification such as `TOSA-1.0+INT`; the delegate is the .tosa itself."""
-
-    _output_format = "tosa"
-
-    def __init__(self, tosa_spec: Specification | str):
-        super().__init__()
-        self.target = find(str(tosa_spec))
+__all__ = ["TosaCompileSpec"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tosaic._lazy import exports
+from tosaic.core.lazy import exports
 
 if TYPE_CHECKING:
+    from tosaic.backends.vgf import VgfCompileSpec
     from tosaic.vgf.backend import VgfBackend
-    from tosaic.vgf.compile_spec import VgfCompileSpec
     from tosaic.vgf.partitioner import VgfPartitioner
 
 __all__ = ["VgfBackend", "VgfCompileSpec", "VgfPartitioner"]
@@ -17,7 +17,7 @@ __getattr__ = exports(
     __name__,
     {
         "VgfBackend": "tosaic.vgf.backend",
-        "VgfCompileSpec": "tosaic.vgf.compile_spec",
+        "VgfCompileSpec": "tosaic.backends.vgf",
         "VgfPartitioner": "tosaic.vgf.partitioner",
     },
 )

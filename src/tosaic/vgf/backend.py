@@ -6,8 +6,8 @@ from executorch.exir.backend.backend_details import BackendDetails, PreprocessRe
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.export import ExportedProgram
 
-from tosaic.lower import door
-from tosaic.vgf.compile_spec import VgfCompileSpec
+from tosaic.backends.vgf import VgfCompileSpec
+from tosaic.driver import exir
 
 
 class VgfBackend(BackendDetails):
@@ -15,4 +15,4 @@ class VgfBackend(BackendDetails):
 
     @staticmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
-        return door.preprocess(edge_program, VgfCompileSpec.from_list(compile_specs))
+        return exir.preprocess(edge_program, VgfCompileSpec.from_list(compile_specs))

@@ -21,20 +21,19 @@ from torch.fx import Node
 import tosaic
 from fuzzer import cut
 from fuzzer.graph import Graph, Model, example
-from tosaic.api import make_spec, quantize
-from tosaic.common.arm_compile_spec import ArmCompileSpec
-from tosaic.errors import TosaicError, first_line
+from tosaic.api.build import make_spec, quantize
+from tosaic.api.program import Program
+from tosaic.api.torch_reference import judge
+from tosaic.core.compile_spec import ArmCompileSpec
+from tosaic.core.errors import TosaicError, first_line
+from tosaic.driver.exported import make_functional
+from tosaic.driver.partition import partition
+from tosaic.engines import engine, reference
+from tosaic.engines.reference import Undefined
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
-from tosaic.lower.exported import make_functional
-from tosaic.lower.partition import partition
-from tosaic.lower.source import Source, overload
-from tosaic.ops._registry import registry
-from tosaic.program import Program
-from tosaic.runtime import engine
-from tosaic.tools import reference
-from tosaic.tools.reference import Undefined
+from tosaic.fx.source import Source, overload
+from tosaic.ops import registry
 from tosaic.tosa import TOSAPartitioner
-from tosaic.verify_torch import judge
 from tosaic.vgf import VgfCompileSpec, VgfPartitioner
 
 NPUS = ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256")

@@ -11,19 +11,19 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from tosaic.errors import Unsupported
-from tosaic.lower.partition import Region
-from tosaic.lower.program import Walk, is_pending
-from tosaic.lower.source import QDQ, QUANTIZE, Source, bind, overload, torch_op
+from tosaic.core.errors import Unsupported
+from tosaic.core.specification import Specification
+from tosaic.core.targets import Target
+from tosaic.driver.partition import Region
+from tosaic.engines import reference
+from tosaic.formats.tosa_writer import serialize
+from tosaic.fx.source import QDQ, QUANTIZE, Source, bind, overload, torch_op
+from tosaic.ir.verifier import verify
 from tosaic.lower.tensor import Tensor
-from tosaic.ops._registry import registry
-from tosaic.quantizer.prepare import mutates
-from tosaic.rewrite import rewrite
-from tosaic.targets import Target
-from tosaic.tools import reference
-from tosaic.tosa.flatbuffer import serialize
-from tosaic.tosa.spec import Specification
-from tosaic.tosa.verify import verify
+from tosaic.lower.walk import Walk, is_pending
+from tosaic.ops import registry
+from tosaic.passes import rewrite
+from tosaic.quantization.prepare import mutates
 
 
 @dataclass(frozen=True, slots=True)

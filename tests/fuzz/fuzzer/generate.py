@@ -9,7 +9,7 @@ import torch
 
 from fuzzer.graph import Graph, Leaf, Ref, Step, call, draw, find_op
 from fuzzer.templates import DTYPES, MOST_ELEMENTS, Slot, Template, count, names, templates
-from tosaic.ops._registry import registry
+from tosaic.ops import registry
 
 #: numbers beyond these are of no interest: the ranges of quantization would be nothing but them
 MOST_FLOAT, MOST_INTEGER = 300.0, 1 << 15

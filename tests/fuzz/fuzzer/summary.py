@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tosaic.ops._registry import registry
+from tosaic.ops import registry
 
 #: parts of reasons for which a whole program may be refused
 EXPECTED = ("found the result to be undefined", "the model cannot be calibrated")

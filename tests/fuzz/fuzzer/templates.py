@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from tosaic.lower.source import Source, overload, torch_op
-from tosaic.ops._registry import registry
-from tosaic.ops._samples import Input, Sample
+from tosaic.fx.source import Source, overload, torch_op
+from tosaic.lower.samples import Input, Sample
+from tosaic.ops import registry
 
 DTYPES = (torch.float32, torch.int32, torch.int64, torch.bool, torch.int8)
 #: larger tensors make a graph slow and show nothing new

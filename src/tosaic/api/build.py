@@ -1,0 +1,326 @@
+"""The front door: a PyTorch model in, a finished Program out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+from torchao.quantization.pt2e.quantizer import Quantizer
+
+from tosaic.api import calibration as data
+from tosaic.api.program import Program, describe
+from tosaic.backends.ethosu import EthosUCompileSpec
+from tosaic.backends.tosa import TosaCompileSpec
+from tosaic.backends.vgf import VgfCompileSpec
+from tosaic.core.compile_spec import ArmCompileSpec
+from tosaic.core.errors import Invalid, Unsupported
+from tosaic.core.heap import short_lived
+from tosaic.core.quiet import quiet
+from tosaic.core.targets import find
+from tosaic.driver.delegate import Built, build, dump
+from tosaic.driver.exported import export, keep_inputs, make_functional, refuse_dynamic, told
+from tosaic.driver.pack import pack, sign
+from tosaic.driver.partition import Plan
+from tosaic.driver.reason import explain, log_reasons
+from tosaic.driver.trait import find_traits
+from tosaic.formats.npy import Array
+from tosaic.formats.sidecar import MAX_SAMPLES, Sample
+from tosaic.fx.source import QDQ, Source, overload
+from tosaic.ops import registry
+from tosaic.quantization.prepare import find_other_float, is_private, mutates
+from tosaic.quantization.quantizer import TosaQuantizer
+from tosaic.quantization.ranges import watch
+from tosaic.quantization.recipes import get_symmetric_quantization_config
+
+IO_KINDS = ("float", "int8")
+LAYOUTS = ("nchw", "nhwc")
+#: the types of tensors that a .tosaic file can hold
+_KEPT = frozenset(
+    (
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.bfloat16, torch.float16, torch.float32, torch.float64),
+    )
+)
+
+
+@dataclass
+class Stages:
+    """Names the stages of a compile as they start, and keeps the seconds that each took."""
+
+    announce: Callable[[str], None] | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Generator[None]:
+        if self.announce is not None:
+            self.announce(name)
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+@quiet()
+def quantize(
+    program: ExportedProgram,
+    samples: Iterable[Sequence[torch.Tensor]],
+    quantizer: Quantizer | None = None,
+) -> GraphModule:
+    """Post-training quantisation of an exported program with calibration samples."""
+    return _quantize(program, samples, quantizer, [])
+
+
+def _quantize(
+    program: ExportedProgram,
+    samples: Iterable[Sequence[torch.Tensor]],
+    quantizer: Quantizer | None,
+    notes: list[str],
+) -> GraphModule:
+    """Quantise, and note what calibration has shown."""
+    exported: Any = program
+    if not isinstance(exported, ExportedProgram):
+        raise Invalid(
+            f"the program is `{type(exported).__name__}`, not an exported one",
+            fix="pass torch.export.export(model, inputs)",
+        )
+    chosen = quantizer or TosaQuantizer().set_global(get_symmetric_quantization_config())
+    program = make_functional(program)
+    with torch.no_grad():
+        module = program.module()
+        _reset(module, program)
+        module = prepare_pt2e(module, chosen)
+        fix = "make sure that it gives finite numbers for every sample"
+        with told("the model cannot be calibrated", fix), watch(module, notes):
+            for sample in samples:
+                module(*sample)
+        return _reset(convert_pt2e(module), program)
+
+
+def _reset(module: GraphModule, program: ExportedProgram) -> GraphModule:
+    """Give a module copies of its own of the buffers that it writes to, with what they start with."""
+    for name in program.graph_signature.buffers_to_mutate.values():
+        start = program.state_dict.get(name, program.constants.get(name))
+        assert isinstance(start, torch.Tensor)
+        owner, _, leaf = name.rpartition(".")
+        setattr(module.get_submodule(owner), leaf, start.clone())
+    return module
+
+
+@quiet()
+def compile(
+    model: torch.nn.Module | ExportedProgram | GraphModule,
+    example_inputs: Sequence[torch.Tensor] | None = None,
+    target: str | ArmCompileSpec = "ethos-u55-128",
+    *,
+    calibration: Iterable[Any] | str | Path | None = None,
+    io: str = "float",
+    layout: str = "nchw",
+    system_config: str | None = None,
+    memory_mode: str | None = None,
+    quantizer: Quantizer | None = None,
+    quantized: bool = True,
+    delegate: bool = True,
+    progress: Callable[[str], None] | None = None,
+    max_memory: int | None = None,
+) -> Program:
+    """Compile a model for a target.
+
+    model           an nn.Module in eval mode, an exported program, or a module that PT2E has converted already
+    example_inputs  tensors with the shapes and dtypes the program will be called with
+    target          a name (`tosaic targets` lists them) or a compile spec
+    calibration     samples to measure ranges with: an iterable, a .npz/.npy/.pt file, or a folder of them
+    io, layout      how the program is called: float or int8 borders, channels second or last
+    quantized       False leaves a float model in float (only float32 can be quantized)
+    delegate        False leaves all of it on the CPU
+    max_memory      what calibration files may take in bytes; default: 1 GiB
+
+    May be called from several threads, which take turns: torch.export serves one thread at a time.
+    """
+    _check_choice("io", io, IO_KINDS)
+    _check_choice("layout", layout, LAYOUTS)
+    spec = make_spec(target, system_config, memory_mode)
+    stages, notes = Stages(progress), []
+    inputs = _example(model, example_inputs)
+    module, samples = _front(
+        model, inputs, spec, calibration, max_memory, quantizer, quantized, delegate, stages, notes
+    )
+    source = _source(module, inputs)
+    signature = sign(source, io, layout)
+    if not signature.outputs:
+        raise Invalid("the model returns no tensor", fix="return the results at the end of forward")
+    with stages.stage("compile"):
+        built = build(source, spec, nhwc=signature.nhwc, codes=signature.codes) if delegate else _nothing(source)
+    for one in built.delegates:
+        dump(one, spec)
+    if delegate and not quantized:
+        _refuse_float(source, built, spec)
+    with stages.stage("pack"):
+        metadata = describe(signature) if io == "int8" or layout == "nhwc" else {}
+        fix = "replace the operator that it names"
+        with told("ExecuTorch cannot take what is left for the CPU", fix), short_lived():
+            program = pack(source, built, signature, _backend(spec), spec.to_program(), metadata)
+    finished = Program.make(spec, built, signature, program, samples, find_traits(source), stages.seconds, notes)
+    log_reasons(finished.reasons)
+    return finished
+
+
+def make_spec(
+    target: str | ArmCompileSpec, system_config: str | None = None, memory_mode: str | None = None
+) -> ArmCompileSpec:
+    """The compile spec of a target name."""
+    if isinstance(target, ArmCompileSpec):
+        return target
+    given: Any = target
+    if not isinstance(given, str):
+        raise Invalid(f"the target is of type `{type(given).__name__}`", fix="give a name; `tosaic targets` lists all")
+    found = find(target)
+    if found.is_npu:
+        return EthosUCompileSpec(found.name, system_config, memory_mode)
+    if system_config or memory_mode:
+        raise Invalid(f"`{found.name}` has no system configuration and no memory mode", fix="leave these options out")
+    return VgfCompileSpec() if found.family == "vgf" else TosaCompileSpec(found.tosa_spec)
+
+
+def _backend(spec: ArmCompileSpec) -> str:
+    """The name under which the runtime knows the backend."""
+    return {"vela": "EthosUBackend", "vgf": "VgfBackend"}.get(spec.get_output_format(), "TOSABackend")
+
+
+def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise Invalid(f"{what} is `{value}`", fix=f"use one of {', '.join(choices)}")
+
+
+def _example(model: Any, example_inputs: Sequence[torch.Tensor] | None) -> tuple[torch.Tensor, ...]:
+    if example_inputs is None and isinstance(model, ExportedProgram) and model.example_inputs is not None:
+        example_inputs = model.example_inputs[0]
+    if example_inputs is None:
+        raise Invalid("example_inputs are missing", fix="pass a tuple of tensors, e.g. (torch.randn(1, 3, 224, 224),)")
+    if isinstance(example_inputs, torch.Tensor):
+        raise Invalid("example_inputs is a tensor", fix="pass a tuple of tensors: (x,)")
+    given: list[Any] = list(example_inputs)
+    for i, x in enumerate(given):
+        if not isinstance(x, torch.Tensor):
+            raise Invalid(
+                f"example input {i} is of type `{type(x).__name__}`",
+                fix="pass tensors only: a model that takes dicts or lists can be wrapped in one that takes tensors",
+            )
+    return tuple(given)
+
+
+def _front(
+    model: Any,
+    inputs: tuple[torch.Tensor, ...],
+    spec: ArmCompileSpec,
+    calibration: Any,
+    max_memory: int | None,
+    quantizer: Quantizer | None,
+    quantized: bool,
+    delegate: bool,
+    stages: Stages,
+    notes: list[str],
+) -> tuple[ExportedProgram | GraphModule, list[Sample]]:
+    """Export and quantise as far as the model is not that already; samples come with what torch makes of them."""
+    if isinstance(model, GraphModule) and _is_quantised(model.graph):
+        refuse_dynamic(model)
+        _check_signature(Source.of_module(model), inputs)
+        return model, _keep([inputs], [], _run(model, [inputs]))
+    with stages.stage("export"):
+        program = model if isinstance(model, ExportedProgram) else export(model, inputs)
+    refuse_dynamic(program)
+    _check_signature(Source.of_program(program), inputs)
+    program = make_functional(program)
+    # Indices are integers and what an embedding makes of them is not.
+    values = [node.meta.get("val") for node in program.graph.nodes]
+    floats = any(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)
+    if not quantized or not floats or "INT" not in spec.target.tosa_spec or _is_quantised(program.graph):
+        if calibration is not None:
+            notes.append("the calibration data were not used: nothing is quantised here")
+        results = _run(program.module(), [inputs])
+        return program, _keep([inputs], results if floats and not _is_quantised(program.graph) else [], results)
+    other = find_other_float(program.graph)
+    if other is not None and ("FP" in spec.target.tosa_spec or not delegate):
+        notes.append(f"the model is {other} and only float32 is quantised: it stays in float; call model.float() first")
+        results = _run(program.module(), [inputs])
+        return program, _keep([inputs], results, results)
+    with stages.stage("quantise"):
+        if calibration is None:
+            notes.append("no calibration data: ranges come from the example input alone; give samples as `calibration`")
+            samples = [data.check(inputs, inputs, "the example input")]
+        else:
+            samples = data.read(calibration, inputs, max_memory)
+        results = _run(program.module(), samples)
+        module = _quantize(program, samples, quantizer, notes)
+        kept = _keep(samples, results, _run(module, samples))
+    return module, kept
+
+
+def _run(module: GraphModule, samples: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
+    """What torch makes of the samples that are kept; the module's buffers are left as they were."""
+    writes = any(n.op == "call_function" and mutates(n) for n in module.graph.nodes)
+    start = [(buffer, buffer.clone()) for buffer in module.buffers()] if writes else []
+    results: list[list[torch.Tensor]] = []
+    with torch.no_grad(), told("the model does not run", "make model(*example_inputs) work first"):
+        for sample in samples[:MAX_SAMPLES]:
+            leaves = pytree.tree_leaves(module(*(x.clone() for x in sample)))
+            results.append([x.clone() for x in leaves if isinstance(x, torch.Tensor)])
+            for buffer, value in start:
+                buffer.copy_(value)
+    return results
+
+
+def _keep(
+    samples: Sequence[Sequence[torch.Tensor]], floats: Sequence[list[torch.Tensor]], results: list[list[torch.Tensor]]
+) -> list[Sample]:
+    """Samples with the outputs of the float model, if there are any, and of the graph that is compiled."""
+    rows = list(zip(samples, floats or [()] * len(results), results, strict=False))
+    if not all(x.dtype in _KEPT for row in rows for part in row for x in part):
+        return []
+    return [Sample(*(tuple(map(_copy, part)) for part in row)) for row in rows]
+
+
+def _copy(tensor: torch.Tensor) -> Array:
+    """An array of its own; numpy has no bfloat16, so that is kept as its bits."""
+    plain = tensor.detach().clone(memory_format=torch.contiguous_format)
+    return (plain.view(torch.uint16) if plain.dtype is torch.bfloat16 else plain).numpy()
+
+
+def _is_quantised(graph: torch.fx.Graph) -> bool:
+    return any(n.op == "call_function" and overload(n) in QDQ for n in graph.nodes)
+
+
+def _check_signature(source: Source, inputs: Sequence[torch.Tensor]) -> None:
+    data.check(inputs, [n.meta["val"] for n in source.inputs], "the example input")
+
+
+def _source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tensor, ...]) -> Source:
+    """The graph in functional form: an in-place op that others can see is functionalised first."""
+    source = Source.of_program(module) if isinstance(module, ExportedProgram) else Source.of_module(module)
+    if not any(mutates(n) and not (is_private(n) and registry().find(overload(n))) for n in source.calls()):
+        return source
+    program = module if isinstance(module, ExportedProgram) else torch.export.export(module, inputs)
+    return Source.of_program(keep_inputs(program.run_decompositions({})))
+
+
+def _nothing(source: Source) -> Built:
+    """A plan that leaves everything on the CPU."""
+    out = {n: Unsupported("delegation is switched off", "compile without `delegate=False`") for n in source.calls()}
+    return Built((), Plan((), explain(out)))
+
+
+def _refuse_float(source: Source, built: Built, spec: ArmCompileSpec) -> None:
+    if built.delegates or not spec.target.is_npu or _is_quantised(source.graph):
+        return
+    if any(getattr(source.fake(n), "is_floating_point", lambda: False)() for n in source.calls()):
+        raise Invalid(
+            f"the model is float and {spec.target.name} is an integer NPU",
+            fix="quantise it (leave out `quantized=False`), or compile with `delegate=False` for the CPU",
+        )

@@ -1,0 +1,126 @@
+"""Models as a user names them: a zoo name, a .py file (which is code and is run), or an exported .pt2 file."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from collections.abc import Callable, Collection
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from tosaic import zoo
+from tosaic.core.errors import Invalid, TosaicError
+from tosaic.core.location import find_line
+from tosaic.formats import pt2 as model_archive
+from tosaic.formats.pt2 import Archive
+
+#: what a .py file may call its model and its inputs, first match wins
+MODEL_NAMES = ("model", "ModelUnderTest")
+INPUT_NAMES = ("inputs", "example_inputs", "ModelInputs")
+
+
+def check(name: str, max_memory: int | None = None) -> Archive | None:
+    """Refuse what cannot be a model, without importing torch; a .pt2 is read here, and only here."""
+    if name.endswith((".py", ".pt2")):
+        if not Path(name).is_file():
+            raise Invalid(f"there is no file `{name}`")
+        if name.endswith(".pt2"):
+            return model_archive.read(Path(name), max_memory)
+    elif "/" in name or name.endswith((".pt", ".pth", ".pte", ".onnx", ".tflite")):
+        raise Invalid(f"`{name}` is no model that can be compiled", fix="give a zoo name, a .py file or a .pt2 file")
+    else:
+        try:
+            zoo.find(name)
+        except Invalid as error:
+            if Path(f"{name}.py").is_file():
+                error.fix = f"did you mean the file `{name}.py`?"
+            raise
+    return None
+
+
+def load(
+    name: str, *, checked: Archive | None = None, allow_ops: Collection[str] = (), max_memory: int | None = None
+) -> tuple[Any, tuple[Any, ...] | None]:
+    """The model and its example inputs; a .pt2 brings its own.
+
+    checked     what `check` returned for this name
+    allow_ops   operators that a .pt2 may call besides those that only compute, such as `aten.from_file`
+    max_memory  what reading a .pt2 may take, in bytes; default: 1 GiB more than its size
+    """
+    archive = check(name, max_memory) if checked is None else checked
+    if archive is not None:
+        return _load_exported(archive, allow_ops), None
+    return _load_python(Path(name)) if name.endswith(".py") else zoo.load(name)
+
+
+def _load_python(path: Path) -> tuple[Any, tuple[Any, ...]]:
+    import torch
+
+    module = _import(path)
+    model = _get(module, MODEL_NAMES, path)
+    if not isinstance(model, torch.nn.Module):
+        raise Invalid(
+            f"the model in `{path}` is of type `{type(model).__name__}`", fix="define `model` as an nn.Module"
+        )
+    inputs = _get(module, INPUT_NAMES, path)
+    if isinstance(inputs, torch.Tensor):
+        # A tensor is iterable too, but its rows are not the inputs.
+        return model, (inputs,)
+    kind = type(inputs).__name__
+    if kind not in ("tuple", "list"):
+        raise Invalid(f"the inputs in `{path}` are of type `{kind}`", fix="define `inputs` as a tuple of tensors")
+    return model, tuple(inputs)
+
+
+def _import(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"tosaic_model_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise Invalid(f"`{path}` cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    # As for `python FILE`: the file may import its neighbours, now or later.
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    _run(functools.partial(spec.loader.exec_module, module), path, "it is imported")
+    return module
+
+
+def _run(job: Callable[[], Any], path: Path, moment: str) -> Any:
+    """Run the user's code; whatever it raises is about the file, not about Tosaic."""
+    try:
+        return job()
+    except (Exception, SystemExit) as error:
+        what = f"`{path}` raises {type(error).__name__} while {moment}"
+        raise Invalid(what, where=find_line(error), why=str(error)) from error
+
+
+def _get(module: ModuleType, names: tuple[str, ...], path: Path) -> Any:
+    """The first of these names; a class or function is called without arguments."""
+    for name in names:
+        if hasattr(module, name):
+            value = getattr(module, name)
+            is_factory = isinstance(value, type | FunctionType)
+            return _run(value, path, f"`{name}()` is called") if is_factory else value
+    raise Invalid(
+        f"`{path}` defines none of {', '.join(f'`{n}`' for n in names)}",
+        fix="define `model` (an nn.Module in eval mode) and `inputs` (a tuple of tensors)",
+    )
+
+
+def _load_exported(archive: Archive, allow_ops: Collection[str]) -> Any:
+    from tosaic.api import model_program
+
+    try:
+        return model_program.load(archive, allow_ops)
+    except TosaicError:
+        raise
+    except Exception as error:
+        first = str(error).strip().splitlines()
+        raise Invalid(
+            f"`{archive.path}` is no exported program",
+            why=first[0] if first else type(error).__name__,
+            fix="write it with torch.export.save",
+        ) from error

@@ -1,0 +1,277 @@
+"""A compiled program: the .pte, what is in it, and what can be done with it."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+import tosaic
+from tosaic.api.calibration import as_tensor
+from tosaic.api.verification import ROUNDS, Verdict, verify
+from tosaic.backends.ethosu import EthosUCompileSpec
+from tosaic.core.compile_spec import ArmCompileSpec
+from tosaic.core.errors import Invalid
+from tosaic.core.output import write_files
+from tosaic.core.targets import Target
+from tosaic.driver.delegate import Built, Delegate
+from tosaic.driver.pack import Signature
+from tosaic.driver.reason import Reason
+from tosaic.engines import engine as engines
+from tosaic.formats import sidecar
+from tosaic.formats.sidecar import Border
+from tosaic.npu.perf import Estimate, estimate
+from tosaic.report.schema import DelegateReport, MemoryReport, Report
+from tosaic.tools.vela_options import place_regions
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What `tosaic.compile` gives back. Prints as a short table."""
+
+    pte: bytes
+    target: Target
+    delegates: tuple[Delegate, ...]
+    cpu_ops: Mapping[str, int]
+    reasons: tuple[Reason, ...]
+    inputs: tuple[Border, ...]
+    outputs: tuple[Border, ...]
+    memory: MemoryReport
+    seconds: Mapping[str, float]
+    warnings: tuple[str, ...]
+    samples: tuple[sidecar.Sample, ...]
+    traits: tuple[sidecar.Trait, ...]
+    spec: ArmCompileSpec
+
+    @staticmethod
+    def make(
+        spec: ArmCompileSpec,
+        built: Built,
+        signature: Signature,
+        program: Any,
+        samples: Sequence[sidecar.Sample],
+        traits: Sequence[sidecar.Trait],
+        seconds: Mapping[str, float],
+        notes: Sequence[str],
+    ) -> Program:
+        """Collect what the stages of a compile have produced."""
+        plan = program.executorch_program.execution_plan[0]
+        planned = tuple(int(n) for n in plan.non_const_buffer_sizes[1:])
+        return Program(
+            bytes(program.buffer),
+            spec.target,
+            built.delegates,
+            _count_kernels(plan),
+            # What io="int8" leaves to the caller runs nowhere in the program.
+            tuple(reason for node, reason in built.plan.reasons.items() if node not in signature.codes),
+            signature.inputs,
+            signature.outputs,
+            _memory(spec, built, planned),
+            dict(seconds),
+            tuple(notes),
+            tuple(samples),
+            tuple(traits),
+            spec,
+        )
+
+    def tosa(self, index: int = 0) -> bytes:
+        """The .tosa of a delegate."""
+        if not 0 <= index < len(self.delegates):
+            raise Invalid(f"there is no delegate {index}", why=f"the program has {len(self.delegates)}")
+        return self.delegates[index].tosa
+
+    def save(self, path: str | Path, *, with_sidecar: bool = True) -> Path:
+        """Write the .pte and, beside it, the .tosaic file that `verify` and reports read."""
+        path = Path(path)
+        write_files(self.files(path, with_sidecar=with_sidecar))
+        return path
+
+    def files(self, path: Path, *, with_sidecar: bool = True) -> dict[Path, bytes]:
+        """What `save` writes, and where."""
+        if path.suffix == ".tosaic":
+            raise Invalid(f"`{path}` is the name of a sidecar", fix="let the name of the program end in .pte")
+        if path.is_dir():
+            raise Invalid(f"`{path}` is a folder", fix=f"give the name of a file, as `{path / 'model.pte'}`")
+        beside = {path.with_suffix(".tosaic"): self.sidecar()} if with_sidecar else {}
+        return {path: self.pte, **beside}
+
+    def sidecar(self) -> bytes:
+        """The bytes of the .tosaic file."""
+        return sidecar.write(self._describe())
+
+    def _describe(self) -> sidecar.Sidecar:
+        """The content of the .tosaic file."""
+        return sidecar.Sidecar(
+            pte_sha256=hashlib.sha256(self.pte).hexdigest(),
+            tosaic_version=tosaic.__version__,
+            target=self.target.name,
+            options=self._options(),
+            inputs=self.inputs,
+            outputs=self.outputs,
+            delegates=tuple(
+                sidecar.DelegateFiles(
+                    tosa=d.tosa,
+                    origins=tuple(_portable(o) for o in d.origins),
+                    debug_db=d.compiled.debug_db if d.compiled else "",
+                    summary=dict(d.compiled.summary) if d.compiled else {},
+                )
+                for d in self.delegates
+            ),
+            samples=self.samples,
+            traits=self.traits,
+        )
+
+    def _options(self) -> dict[str, str]:
+        if not isinstance(self.spec, EthosUCompileSpec):
+            return {"tosa_spec": self.target.tosa_spec}
+        options = self.spec.options
+        return {
+            "system_config": options.system_config,
+            "memory_mode": options.memory_mode,
+            "extra_flags": " ".join(options.extra_flags),
+        }
+
+    def run(self, *inputs: Any, engine: str = "auto") -> list[np.ndarray[Any, Any]]:
+        """Run the .pte here; engine auto is the simulated NPU for Ethos-U, and Vulkan for VGF where that is usable."""
+        tensors = [as_tensor(x, f"input {i}").detach().contiguous() for i, x in enumerate(inputs)]
+        _check_inputs(tensors, self.inputs)
+        # numpy has no bfloat16 of its own: engines take its bits.
+        arrays = [(t.view(torch.uint16) if t.dtype is torch.bfloat16 else t).numpy() for t in tensors]
+        outcome = engines.run(self.pte, arrays, engine=engine, sidecar=self._describe())
+        pairs = zip(outcome.outputs, self.outputs, strict=True)
+        return [a.view(ml_dtypes.bfloat16) if b.dtype == "bfloat16" else a for a, b in pairs]
+
+    def verify(self, *, rounds: int = ROUNDS) -> Verdict:
+        """Compare the NPU or the Vulkan device with the TOSA reference model, and with torch on the samples."""
+        return verify(self.pte, self._describe(), rounds=rounds)
+
+    def report(self) -> Report:
+        """Everything about the program, as plain data with a versioned schema."""
+        return Report(
+            target=self.target.name,
+            options=self._options(),
+            pte_bytes=len(self.pte),
+            delegates=tuple(_delegate_report(d, self.spec) for d in self.delegates),
+            cpu_ops=dict(self.cpu_ops),
+            reasons=self.reasons,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            memory=self.memory,
+            seconds=dict(self.seconds),
+            warnings=self.warnings,
+        )
+
+    def _rows(self) -> list[tuple[str, str]]:
+        compute = sum(1 for r in self.reasons if not r.border)
+        rows = [
+            ("target", self.target.name),
+            (".pte", f"{len(self.pte):,} bytes"),
+            ("delegates", str(len(self.delegates))),
+            ("CPU operators", ", ".join(f"{n} x{c}" for n, c in self.cpu_ops.items()) or "none"),
+            ("nodes left out", str(compute)),
+        ]
+        cycles = sum(d.compiled.summary.get("cycles_total", 0.0) for d in self.delegates if d.compiled)
+        if cycles:
+            found = [e for d in self.delegates if (e := _estimate(d, self.spec)) is not None]
+            rows.append(("NPU cycles (Vela's estimate)", f"{int(cycles):,}"))
+            rows.append(("NPU cycles (from the commands)", f"{sum(e.cycles for e in found):,}"))
+        return rows
+
+    def __str__(self) -> str:
+        width = max(len(k) for k, _ in self._rows())
+        return "\n".join(f"{k:<{width}}  {v}" for k, v in self._rows())
+
+    def __repr__(self) -> str:
+        return f"<Program for {self.target.name}: {len(self.delegates)} delegates, {len(self.pte)} bytes>"
+
+    def _repr_html_(self) -> str:
+        cells = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in self._rows())
+        return f"<table>{cells}</table>"
+
+
+def _portable(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """An origin without paths of this machine: a file in the working folder or in a package keeps its short path."""
+    path = str(origin["where"])
+    short = path.rpartition("/site-packages/")[2]
+    if short == path:
+        inside = Path(path).is_relative_to(Path.cwd())
+        short = str(Path(path).relative_to(Path.cwd())) if inside else Path(path).name
+    return {k: v for k, v in origin.items() if k != "stack_trace"} | {"where": short}
+
+
+def describe(signature: Signature) -> dict[str, str]:
+    """The borders as a constant method of the .pte, so that a device can ask for scale and zero point."""
+    borders = {"inputs": [asdict(b) for b in signature.inputs], "outputs": [asdict(b) for b in signature.outputs]}
+    return {"tosaic_io": json.dumps(borders, sort_keys=True)}
+
+
+def _check_inputs(tensors: Sequence[torch.Tensor], borders: Sequence[Border]) -> None:
+    if len(tensors) != len(borders):
+        raise Invalid(f"{len(tensors)} inputs were given, the program takes {len(borders)}")
+    for i, (x, b) in enumerate(zip(tensors, borders, strict=True)):
+        have = (tuple(x.shape), str(x.dtype).removeprefix("torch."))
+        if have != (b.shape, b.dtype):
+            raise Invalid(
+                f"input {i} is {have[1]}{list(have[0])}, the program takes {b.dtype}{list(b.shape)}",
+                fix=f"convert it to {b.dtype} with shape {list(b.shape)}"
+                + (" (channels last)" if b.layout == "nhwc" else ""),
+            )
+
+
+def _count_kernels(plan: Any) -> dict[str, int]:
+    """The operators that the runtime calls on the CPU, with how often."""
+    counts: Counter[str] = Counter()
+    for chain in plan.chains:
+        for instruction in chain.instructions:
+            index = getattr(instruction.instr_args, "op_index", None)
+            if index is not None:
+                operator = plan.operators[index]
+                counts[f"{operator.name}.{operator.overload}" if operator.overload else operator.name] += 1
+    return dict(counts)
+
+
+def _memory(spec: ArmCompileSpec, built: Built, planned: tuple[int, ...]) -> MemoryReport:
+    compiled = [d.compiled for d in built.delegates if d.compiled is not None]
+    if not isinstance(spec, EthosUCompileSpec):
+        return MemoryReport(planned=planned)
+    place = place_regions(spec.options)
+    return MemoryReport(
+        planned=planned,
+        network=sum(len(c.weight_data) for c in compiled),
+        network_in=place.network,
+        scratch=max((c.scratch_size for c in compiled), default=0),
+        scratch_in=place.scratch,
+        fast_scratch=max((c.fast_scratch_size for c in compiled), default=0),
+        fast_scratch_in=place.fast_scratch,
+        commands=sum(len(c.cmd_data) for c in compiled),
+    )
+
+
+def _estimate(delegate: Delegate, spec: ArmCompileSpec) -> Estimate | None:
+    """Cycles from the commands of an Ethos-U delegate."""
+    if delegate.compiled is None or not isinstance(spec, EthosUCompileSpec):
+        return None
+    return estimate(delegate.compiled.cmd_data, spec.options)
+
+
+def _delegate_report(delegate: Delegate, spec: ArmCompileSpec) -> DelegateReport:
+    kinds = Counter(op.kind for op in delegate.ops)
+    return DelegateReport(
+        nodes=len(delegate.region.nodes),
+        tosa_ops=dict(sorted(kinds.items())),
+        tosa_bytes=len(delegate.tosa),
+        blob_bytes=len(delegate.blob),
+        # JSON has no infinity, and Vela gives one for a rate of nothing.
+        vela={k: v for k, v in delegate.compiled.summary.items() if isfinite(v)} if delegate.compiled else {},
+        estimate=_estimate(delegate, spec),
+    )

@@ -1,0 +1,311 @@
+"""Proof: what the NPU or the Vulkan device computes is what TOSA means, and what torch computes.
+
+Against TOSA, integers must be equal bit for bit, and so must floats that are only converted from or to integers. Other
+floats may be off by a little: TOSA does not say in which order a sum is made. That TOSA is what the model means is seen
+on the samples: there the whole program is compared with the graph that was compiled, run by torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from tosaic.api.locate import locate
+from tosaic.api.torch_reference import Match, allow, as_real, check_samples, decode_real, find_sqnr, judge, measure_gap
+from tosaic.core.budget import Budget
+from tosaic.core.errors import Invalid
+from tosaic.engines.engine import TOSA_BACKEND, VGF_BACKEND, references
+from tosaic.engines.interpreter import BACKEND as NPU_BACKEND
+from tosaic.engines.interpreter import Executor, Method, Npu, find_fast_scratch
+from tosaic.engines.reference import Undefined
+from tosaic.formats.npy import Array
+from tosaic.formats.pte import DelegateCall, Plan, Pte, Tensor, read
+from tosaic.formats.sidecar import Sidecar
+from tosaic.formats.tensors import TensorType, type_of
+from tosaic.formats.tosa_writer import read as read_tosa
+from tosaic.ir.encode import decode
+from tosaic.ir.graph import DType, Graph
+
+SCHEMA = "tosaic-verify/1"
+#: full-range random inputs per delegate, beside the samples
+ROUNDS = 2
+#: the range of random floats
+_FLOATS = 4.0
+#: what only moves or converts floats, or computes them with one constant in one rounding
+_CONVERSIONS = frozenset({"ADD", "CAST", "CLAMP", "GATHER", "MUL", "SUB"}) | frozenset(
+    {"CONCAT", "CONST", "IDENTITY", "PAD", "RESHAPE", "REVERSE", "SLICE", "TILE", "TRANSPOSE"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One output of one delegate that is not what TOSA says."""
+
+    delegate: int
+    inputs: str
+    output: int
+    count: int
+    size: int
+    largest: float
+    first: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was compared, what differed, what could not be checked, and the distance from float in dB per output.
+
+    `torch` says for every output how the program compares with the graph that was compiled, run by torch.
+    """
+
+    compared: int
+    differences: tuple[Difference, ...]
+    skipped: tuple[str, ...]
+    sqnr: tuple[float, ...]
+    #: where the delegates ran, and whether all that they gave had to be equal bit for bit
+    engine: str = "npu"
+    exact: bool = True
+    torch: tuple[Match, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.differences and all(match.ok for match in self.torch)
+
+    def to_json(self) -> dict[str, Any]:
+        # JSON has no infinity: without any noise there is no figure, and none for a number that became none.
+        sqnr = [figure if math.isfinite(figure) else None for figure in self.sqnr]
+        largest = [d.largest if math.isfinite(d.largest) else None for d in self.differences]
+        wrong = [asdict(d) | {"largest": n} for d, n in zip(self.differences, largest, strict=True)]
+        torch = [match.to_json() for match in self.torch]
+        return {"schema": SCHEMA, "ok": self.ok, **asdict(self), "sqnr": sqnr, "differences": wrong, "torch": torch}
+
+    def __str__(self) -> str:
+        where = "" if self.engine == "npu" else f" on {self.engine.capitalize()}"
+        how = "bit for bit" if self.exact else "integers bit for bit, floats by their tolerance"
+        lines = [f"{self.compared} delegate runs{where} compared with the TOSA reference model, {how}"]
+        if self.engine == "tosa":
+            lines = ["delegates run by the TOSA reference model"]
+        for d in self.differences:
+            lines.append(
+                f"DIFFERENT: delegate {d.delegate}, output {d.output}, {d.inputs} inputs: {d.count} of {d.size} "
+                f"elements, by up to {d.largest:g}"
+            )
+            if d.first:
+                lines.append("  first at " + ", ".join(f"{k} {v}" for k, v in d.first.items() if v))
+        lines += [f"not checked: {s}" for s in self.skipped]
+        lines += map(str, self.torch)
+        graphs = {m.output: f"; torch's quantized graph {m.torch_sqnr:.1f} dB" for m in self.torch if m.is_measured}
+        for i, figure in enumerate(self.sqnr):
+            lines.append(f"output {i}: {figure:.1f} dB from float (SQNR over the samples){graphs.get(i, '')}")
+        lines.append("equal" if self.ok else "NOT equal")
+        return "\n".join(lines)
+
+
+class _Compare:
+    """An executor that runs a delegate on the device and on the reference model, and keeps what differs."""
+
+    def __init__(self, device: Executor, truth: Executor, plan: Plan, sidecar: Sidecar, budget: Budget) -> None:
+        self.device, self.truth, self.sidecar = device, truth, sidecar
+        self.index = {d.blob: i for i, d in enumerate(plan.delegates)}
+        graphs = [read_tosa(files.tosa, budget) for files in sidecar.delegates]
+        self.types = [[value.dtype for value in graph.outputs] for graph in graphs]
+        self.exact = [is_exact(graph) for graph in graphs]
+        self.label, self.compared = "", 0
+        self.differences: list[Difference] = []
+
+    def __call__(
+        self, blob: bytes, specs: Sequence[tuple[str, bytes]], inputs: list[Array], outputs: list[TensorType]
+    ) -> list[Array]:
+        index = self.index[blob]
+        want = self.truth(blob, specs, inputs, outputs)
+        got = self.device(blob, specs, inputs, outputs)
+        self.compared += 1
+        first: dict[str, str] | None = None
+        for position, (a, b) in enumerate(zip(got, want, strict=True)):
+            gap, allowed = measure(a, b, self.types[index][position], self.exact[index])
+            wrong = int(np.count_nonzero(gap > allowed))
+            if not wrong:
+                continue
+            if first is None:
+                # A Vulkan device shows nothing but its outputs.
+                on_npu = isinstance(self.device, Npu)
+                files, fast = self.sidecar.delegates[index], find_fast_scratch(specs)
+                first = locate(blob, inputs, files, fast) if on_npu else {}
+            largest = float(gap.max())
+            self.differences.append(Difference(index, self.label, position, wrong, gap.size, largest, first))
+        return got
+
+
+def is_exact(graph: Graph) -> bool:
+    """Whether every float of the graph is determined to the last bit: it is moved, or converted with constants."""
+    for op in graph.ops:
+        floats = [v for v in op.inputs if v.dtype.is_float and (v.op is None or v.op.kind != "CONST")]
+        if not floats and not any(v.dtype.is_float for v in op.outputs):
+            continue
+        if op.kind not in _CONVERSIONS or (len(floats) > 1 and op.kind != "CONCAT"):
+            return False
+    return True
+
+
+def measure(got: Array, want: Array, dtype: DType, exact: bool) -> tuple[npt.NDArray[np.float64], float]:
+    """How far each number is off, and how far it may be."""
+    a, b = (decode(array, dtype).reshape(-1).astype(np.float64) for array in (got, want))
+    gap = measure_gap(a, b)
+    if exact or not dtype.is_float:
+        return gap, 0.0
+    return gap, allow(float(np.abs(b[np.isfinite(b)]).max(initial=0.0)), dtype.torch_name)
+
+
+def verify(
+    pte: bytes, sidecar: Sidecar | None, *, rounds: int = ROUNDS, seed: int = 0, max_memory: int | None = None
+) -> Verdict:
+    """Compare every delegate of a .pte with its TOSA, on random and on sample inputs, and the samples with torch."""
+    if sidecar is None:
+        raise Invalid(
+            "there is no .tosaic file to compare with",
+            why="it holds the TOSA graphs, the samples and the source lines",
+            fix="compile again without `with_sidecar=False`, and keep both files together",
+        )
+    sidecar.check(pte)
+    check_samples(sidecar)
+    program = read(pte, max_memory=max_memory)
+    plan = program.find("forward")
+    budget = Budget(len(pte), max_memory)
+    budget.take(sum(plan.planned_sizes), "the memory plan of the program")
+    engine, backend = _choose(plan)
+    truth = references(plan, sidecar)[backend]
+    compare = None if engine == "tosa" else _Compare(_open(engine, budget), truth, plan, sidecar, budget)
+    skipped = [] if plan.delegates else ["the NPU: nothing of the program runs on it"]
+    if compare is not None:
+        skipped += _run_random(program, plan, compare, rounds, np.random.default_rng(seed), max_memory)
+    results: list[list[Array]] = []
+    for number, sample in enumerate(sidecar.samples):
+        if compare is not None:
+            compare.label = f"sample {number}"
+        # Anew each time: a program may write to its buffers.
+        method = Method(program, executors={backend: compare or truth}, max_memory=max_memory)
+        results.append(method.run(_as_called(sample.inputs, sidecar)))
+    skipped += _list_missing(sidecar)
+    matches = judge(results, sidecar) if results and all(sample.torch for sample in sidecar.samples) else ()
+    differences = () if compare is None else tuple(compare.differences)
+    compared, exact = (0, False) if compare is None else (compare.compared, all(compare.exact))
+    return Verdict(compared, differences, tuple(skipped), _sqnr(results, sidecar), engine, exact, matches)
+
+
+def _run_random(
+    program: Pte,
+    plan: Plan,
+    compare: _Compare,
+    rounds: int,
+    generator: np.random.Generator,
+    max_memory: int | None,
+) -> list[str]:
+    """Run every delegate on random inputs; gives what could not be compared."""
+    skipped: list[str] = []
+    ready = Method(program, executors={}, max_memory=max_memory)
+    for round_ in range(rounds):
+        compare.label = f"random {round_}"
+        for call in _delegate_calls(plan):
+            try:
+                _feed(ready, call, compare, generator)
+            except Undefined as error:
+                skipped.append(f"delegate {call.delegate} on {compare.label} inputs: {error.what} ({error.why})")
+    return skipped
+
+
+def _list_missing(sidecar: Sidecar) -> list[str]:
+    """The checks that the .tosaic file has no data for."""
+    if not sidecar.samples:
+        return ["the distance from torch and from float: the .tosaic file holds no samples"]
+    missing: list[str] = []
+    if not all(sample.torch for sample in sidecar.samples):
+        missing.append("the distance from torch: the .tosaic file is of an older format; compile the model again")
+    elif any(trait.quantized for trait in sidecar.traits) and not all(sample.outputs for sample in sidecar.samples):
+        missing.append("the distance from float: the model was given already quantized")
+    return missing
+
+
+def _choose(plan: Plan) -> tuple[str, str]:
+    """The engine that runs the delegates, and their backend."""
+    backends = {d.id for d in plan.delegates}
+    if backends <= {NPU_BACKEND}:
+        return "npu", NPU_BACKEND
+    if backends == {VGF_BACKEND}:
+        return "vulkan", VGF_BACKEND
+    if backends == {TOSA_BACKEND}:
+        return "tosa", TOSA_BACKEND
+    raise Invalid(
+        f"the program has delegates for {', '.join(sorted(backends))}",
+        why="what can be checked runs on one of: the simulated NPU, a Vulkan device, the TOSA reference model",
+        fix="compile for one target, or compare the outputs of `tosaic run` with two engines",
+    )
+
+
+def _open(engine: str, budget: Budget) -> Executor:
+    if engine == "npu":
+        return Npu(budget=budget)
+    from tosaic.engines import vulkan
+
+    vulkan.require()
+    return vulkan.Vulkan()
+
+
+def _delegate_calls(plan: Plan) -> list[DelegateCall]:
+    return [i for chain in plan.chains for i in chain.instructions if isinstance(i, DelegateCall)]
+
+
+def _feed(method: Method, call: DelegateCall, compare: _Compare, generator: np.random.Generator) -> None:
+    """Run one delegate on random numbers over the full range of its input types."""
+    plan = method.plan
+    given, taken = method.split(call)
+    inputs: list[Array] = []
+    for index in given:
+        value = plan.values[index]
+        assert isinstance(value, Tensor)
+        inputs.append(_random(value, generator))
+    outputs = [type_of(v) for i in taken if isinstance(v := plan.values[i], Tensor)]
+    delegate = plan.delegates[call.delegate]
+    compare(delegate.blob, delegate.compile_specs, inputs, outputs)
+
+
+def _random(tensor: Tensor, generator: np.random.Generator) -> Array:
+    kind = type_of(tensor)
+    if tensor.dtype in ("float32", "float16"):
+        return generator.uniform(-_FLOATS, _FLOATS, kind.shape).astype(kind.dtype)
+    if tensor.dtype == "bfloat16":
+        return generator.uniform(-_FLOATS, _FLOATS, kind.shape).astype(ml_dtypes.bfloat16).view(kind.dtype)
+    if kind.dtype == np.bool_:
+        return generator.integers(0, 2, kind.shape).astype(np.bool_)
+    info = np.iinfo(kind.dtype.name)
+    # Sums and products of int32 overflow in TOSA, where they are not defined: stay within 16 bits there.
+    low, high = (max(info.min, -(1 << 15)), min(info.max, (1 << 15) - 1))
+    return generator.integers(low, high + 1, kind.shape).astype(kind.dtype)
+
+
+def _as_called(arrays: Sequence[Array], sidecar: Sidecar) -> list[Array]:
+    """Float samples in the layout and codes that the program is called with."""
+    out: list[Array] = []
+    for array, border in zip(arrays, sidecar.inputs, strict=True):
+        value = array.transpose(0, 2, 3, 1) if border.layout == "nhwc" and array.ndim == 4 else array
+        if border.scale is not None and border.zero_point is not None and array.dtype.kind == "f":
+            steps = np.rint(value.astype(np.float32) * np.float32(1.0 / border.scale)) + border.zero_point
+            info = np.iinfo(border.dtype)
+            value = np.clip(steps, info.min, info.max).astype(border.dtype)
+        out.append(np.require(value, requirements="C"))
+    return out
+
+
+def _sqnr(results: Sequence[list[Array]], sidecar: Sidecar) -> tuple[float, ...]:
+    """Signal to quantisation noise of every output, over all samples."""
+    if not results or not all(sample.outputs for sample in sidecar.samples):
+        return ()
+    figures: list[float] = []
+    for i, border in enumerate(sidecar.outputs):
+        floats = [decode_real(sample.outputs[i], border.dtype) for sample in sidecar.samples]
+        figures.append(find_sqnr([as_real(result[i], border) for result in results], floats))
+    return tuple(figures)

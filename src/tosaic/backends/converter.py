@@ -1,0 +1,184 @@
+"""The ML SDK's model converter: TOSA in, a .vgf file out (SPIR-V graphs, constants and the order to run them in).
+
+When it refuses a graph it names the kind of the operator ("failed to legalize operation 'tosa.custom'"), never a
+tensor: `Refused.names` are all tensors that operators of that kind write.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import re
+import struct
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tosaic.core.errors import Invalid, ToolFailed
+from tosaic.formats.flatbuffer import Buffer
+from tosaic.formats.tosa_writer import names, read
+from tosaic.tools.cache import CompileCache, make_key
+from tosaic.tools.worker import TIMEOUT_VARIABLE, signal_name, time_limit
+
+PACKAGE = "ai-ml-sdk-model-converter"
+INSTALL = "pip install 'tosaic[vgf]'"
+
+#: The flags that a user may give; the others name files, or make something that is no .vgf.
+FLAGS = ("--dump-mlir", "--emit-debug-info", "--require-static-shape", "--experimental-analysis", "--type-narrowing")
+#: How many refused graphs are kept for reproduction.
+_MAX_KEPT = 8
+_MAX_LOG = 1 << 20
+#: The field of a .tosa file's root table that holds the version of the library which wrote it.
+_SOFTWARE_VERSION = 2
+
+
+class Refused(ToolFailed):
+    """The converter does not take this graph. `kinds` and `names` point at the operators, as far as it tells."""
+
+    def __init__(self, tosa: bytes, sentence: str, log: str, flags: Sequence[str]) -> None:
+        self.kinds = refused_kinds(log)
+        self.names = _find_names(tosa, self.kinds)
+        kept = _keep(tosa)
+        again = " ".join(["model-converter", *flags, "-i", str(kept), "-o", "model.vgf"]) if kept else ""
+        super().__init__(
+            "the model converter refused the graph",
+            log=log,
+            where=", ".join(f"`{name}`" for name in self.names[:4]),
+            why=sentence,
+            fix=f"to see it again: {again}" if again else "",
+        )
+
+
+#: The results of this process, unless a caller brings a cache of its own.
+CACHE: CompileCache[bytes] = CompileCache(len)
+
+
+@functools.cache
+def version() -> str:
+    """The version of the installed converter."""
+    try:
+        return importlib.metadata.version(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        raise ToolFailed("the model converter is not installed", fix=INSTALL) from None
+
+
+def check_flags(flags: Sequence[str]) -> tuple[str, ...]:
+    """The flags, each a known one and once, in a fixed order."""
+    for flag in flags:
+        if flag.partition("=")[0] not in FLAGS:
+            raise Invalid(f"`{flag}` is no flag for the model converter", fix=f"use one of {', '.join(FLAGS)}")
+    return tuple(sorted(set(flags)))
+
+
+def compile(tosa: bytes, flags: Sequence[str] = (), *, timeout: float | None = None) -> bytes:
+    """The .vgf file of a .tosa file; the same bytes and flags give the same file.
+
+    Refused if the converter says no or crashes on the graph, ToolFailed if it takes longer than `timeout` seconds.
+    """
+    version()
+    limit = time_limit(timeout)
+    with tempfile.TemporaryDirectory(prefix="tosaic-") as name:
+        folder = Path(name)
+        (folder / "model.tosa").write_bytes(hide_writer(tosa))
+        code = _execute(folder, check_flags(flags), limit)
+        log = (folder / "log").read_bytes()[:_MAX_LOG].decode("utf-8", "replace")
+        made = folder / "model.vgf"
+        if code is None:
+            raise ToolFailed(
+                f"the model converter was stopped: it did not end within the {limit:g} s it was given",
+                log=log,
+                fix=f"give it more seconds with the environment variable `{TIMEOUT_VARIABLE}`",
+            )
+        if code < 0:
+            raise Refused(tosa, f"it crashed with {signal_name(-code)}", log, flags)
+        if code or not made.exists():
+            raise Refused(tosa, _find_reason(log), log, flags)
+        return made.read_bytes()
+
+
+def compile_cached(
+    tosa: bytes, flags: Sequence[str] = (), *, cache: CompileCache[bytes] = CACHE, timeout: float | None = None
+) -> bytes:
+    """As `compile`, but a result with the same bytes, flags and converter is taken from the cache."""
+    key = make_key((version(), tosa, *check_flags(flags)))
+    found = cache.get(key)
+    if found is None:
+        found = compile(tosa, flags, timeout=timeout)
+        cache.put(key, found)
+    return found
+
+
+def hide_writer(tosa: bytes) -> bytes:
+    """The file without the version of its writer: an older reader refuses a newer one, whatever the content is."""
+    root = Buffer(tosa).root()
+    table = struct.unpack_from("<i", tosa, root.at)[0]
+    start = root.at - table
+    fields = bytearray(tosa[start : start + struct.unpack_from("<H", tosa, start)[0]])
+    entry = 4 + 2 * _SOFTWARE_VERSION
+    if len(fields) < entry + 2:
+        return tosa
+    fields[entry : entry + 2] = b"\0\0"
+    # A new field list at the end, since tables of one layout share theirs.
+    data = bytearray(tosa) + bytes(-len(tosa) % 4)
+    struct.pack_into("<i", data, root.at, root.at - len(data))
+    return bytes(data + fields)
+
+
+def _execute(folder: Path, flags: Sequence[str], limit: float) -> int | None:
+    """The exit code, None if the time was up."""
+    files = importlib.metadata.distribution(PACKAGE).files or ()
+    program = next((f.locate() for f in files if f.parts[-3:] == ("binaries", "bin", "model-converter")), None)
+    if program is None:
+        raise ToolFailed("the model converter's package holds no program", fix=f"{INSTALL} --force-reinstall")
+    with (folder / "log").open("wb") as log:
+        try:
+            return subprocess.run(
+                [str(program), *flags, "-i", "model.tosa", "-o", "model.vgf"],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=limit,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return None
+
+
+def refused_kinds(log: str) -> tuple[str, ...]:
+    """The TOSA operators that a refusal in the log names."""
+    return tuple(dict.fromkeys(name.upper() for name in re.findall(r"'tosa\.(\w+)'", log)))
+
+
+def _find_names(tosa: bytes, kinds: Sequence[str]) -> tuple[str, ...]:
+    labels = names(read(tosa))
+    return tuple(label for value, label in labels.items() if value.op is not None and value.op.kind in kinds)
+
+
+def _find_reason(log: str) -> str:
+    """The first line that is an error, without its place in a file that does not exist."""
+    lines = [line.strip() for line in log.splitlines() if "error" in line.lower()]
+    return re.sub(r"^<unknown>:0: error: |^ERROR: ", "", lines[0]) if lines else log.strip().rpartition("\n")[2]
+
+
+def cache_folder() -> Path:
+    """Where Tosaic keeps files between runs: `TOSAIC_CACHE`, else `tosaic` in the user's cache folder."""
+    chosen = os.environ.get("TOSAIC_CACHE", "")
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(chosen) if chosen else (Path(base) if base else Path.home() / ".cache") / "tosaic"
+
+
+def _keep(tosa: bytes) -> Path | None:
+    """Keep a refused graph so that the user can try again; the oldest ones go. None where nothing can be written."""
+    path = cache_folder() / "refused" / f"{make_key([tosa])[:12]}.tosa"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(hide_writer(tosa))
+        old = sorted(path.parent.glob("*.tosa"), key=lambda p: p.stat().st_mtime_ns)[:-_MAX_KEPT]
+        for one in old:
+            one.unlink(missing_ok=True)
+    except OSError:
+        return None
+    return path

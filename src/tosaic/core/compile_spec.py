@@ -1,0 +1,138 @@
+"""The compile specification that all targets share, under the name the ExecuTorch documentation gives it."""
+
+# Annotations are evaluated here (no `from __future__`), so that inspect.signature shows types and not strings.
+from enum import Enum
+from pathlib import Path
+from typing import Self
+
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+from tosaic.core.errors import Invalid
+from tosaic.core.targets import Target, find
+
+
+class Dump(CompileSpec):
+    """A compile spec that travels to `preprocess` with paths that are never written into the .pte."""
+
+    folder: str | None = None
+    config_ini: str = ""
+    mode: "ArmCompileSpec.DebugMode | None" = None
+
+
+# exir finds the flatbuffer table of an object by the name of its class.
+Dump.__name__ = "CompileSpec"
+
+
+class ArmCompileSpec:
+    """What to compile for, and which intermediate files to keep."""
+
+    class DebugMode(Enum):
+        """How the origin of every operator is written down: a JSON file, or locations inside the .tosa."""
+
+        JSON = 1
+        TOSA = 2
+
+    target: Target
+    _output_format = "tosa"
+
+    def __init__(self) -> None:
+        self._folder: str | None = None
+        self._debug_mode: ArmCompileSpec.DebugMode | None = None
+
+    def dump_intermediate_artifacts_to(self, output_path: str | None):
+        """Keep the .tosa, the delegate and the compiler's reports of every delegate in this folder."""
+        if output_path is not None and Path(output_path).exists() and not Path(output_path).is_dir():
+            raise Invalid(f"`{output_path}` is a file", fix="give a folder for intermediate artifacts")
+        self._folder = output_path
+        return self
+
+    def dump_debug_info(self, debug_mode: DebugMode | None):
+        """Write down which torch node every operator came from; needs a folder for intermediate artifacts."""
+        self._debug_mode = debug_mode
+        return self
+
+    def get_intermediate_path(self) -> str | None:
+        """The folder for intermediate artifacts, None if they are not kept."""
+        return self._folder
+
+    @classmethod
+    def get_output_format(cls) -> str:
+        """What the delegate holds: `vela` or `tosa`."""
+        return cls._output_format
+
+    @property
+    def debug_mode(self) -> DebugMode | None:
+        return self._debug_mode
+
+    def to_list(self) -> list[CompileSpec]:
+        """The entries for exir; they hold no path of this machine."""
+        specs = self.to_program()
+        if self._folder is not None or self._debug_mode is not None or self._config_ini():
+            dump = Dump("dump", b"")
+            dump.folder, dump.mode, dump.config_ini = self._folder, self._debug_mode, self._config_ini()
+            specs.append(dump)
+        return specs
+
+    def to_program(self) -> list[CompileSpec]:
+        """The entries that belong into a .pte, whichever files are kept beside it."""
+        return [CompileSpec(key, value.encode()) for key, value in self._entries().items()]
+
+    def _config_ini(self) -> str:
+        """The path of a configuration file of the user's own, empty if there is none."""
+        return ""
+
+    def _entries(self) -> dict[str, str]:
+        return {
+            "output_format": self.get_output_format(),
+            "target": self.target.name,
+            "tosa_spec": self.target.tosa_spec,
+        }
+
+    @classmethod
+    def from_list(cls, specs: list[CompileSpec]) -> Self:
+        """The specification that `to_list` wrote."""
+        entries = {s.key: s.value.decode() for s in specs}
+        made = entries.get("output_format", "")
+        if made != cls.get_output_format():
+            raise Invalid(
+                f"these compile specs are for `{made}`, not for `{cls.get_output_format()}`",
+                fix="pass the compile spec of the partitioner that you use",
+            )
+        inis = [e.config_ini for e in specs if isinstance(e, Dump)]
+        spec = cls._from_entries(entries, inis[0] if inis else "")
+        for entry in specs:
+            if isinstance(entry, Dump):
+                spec._folder, spec._debug_mode = entry.folder, entry.mode
+        return spec
+
+    @classmethod
+    def _from_entries(cls, entries: dict[str, str], config_ini: str) -> Self:
+        spec = cls.__new__(cls)
+        ArmCompileSpec.__init__(spec)
+        spec.target = find(entries["target"])
+        return spec
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        return (self._entries(), self._folder, self._debug_mode) == (other._entries(), other._folder, other._debug_mode)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._entries().items()))
+
+    def __repr__(self) -> str:
+        entries = ", ".join(f"{k}={v!r}" for k, v in self._entries().items())
+        return f"{type(self).__name__}({entries})"
+
+
+# The path that users import it from: signatures and reprs show it.
+ArmCompileSpec.__module__ = ArmCompileSpec.DebugMode.__module__ = "tosaic.common.arm_compile_spec"
+
+
+def coerce(spec: "ArmCompileSpec | list[CompileSpec]", kind: type[ArmCompileSpec]) -> ArmCompileSpec:
+    """Accept a specification or, as older scripts pass, the list that it is written as."""
+    if isinstance(spec, ArmCompileSpec):
+        if not isinstance(spec, kind):
+            raise Invalid(f"`{type(spec).__name__}` was given where `{kind.__name__}` is needed")
+        return spec
+    return kind.from_list(list(spec))

@@ -1,0 +1,160 @@
+"""The ExecuTorch door: what the partitioners and backends of all targets do, as functions.
+
+exir finds a backend by its class name and allows no subclass of one, so the classes themselves stay thin.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from tosaic.core.compile_spec import ArmCompileSpec
+from tosaic.core.errors import Invalid, Unsupported
+from tosaic.driver.delegate import Built, build, build_region, dump
+from tosaic.driver.exported import spare_traces
+from tosaic.driver.order import find_orders, refuse_expanded
+from tosaic.driver.partition import Check, Plan, Region
+from tosaic.driver.reason import Reason, log_reasons
+from tosaic.driver.tagging import find_clashes, tag_regions
+from tosaic.fx.source import ASSERTIONS, Constants, Source, overload, torch_op
+
+
+class TosaicPartitioner(Partitioner):
+    """Tags what the target takes, as few delegates as possible; `reasons` tells why the rest stays on the CPU."""
+
+    backend: type[BackendDetails]
+
+    def __init__(self, spec: ArmCompileSpec, additional_checks: Sequence[OperatorSupportBase] | None = None) -> None:
+        super().__init__()
+        self.compile_spec = spec
+        self.checks = tuple(additional_checks or ())
+        self.reasons: tuple[Reason, ...] = ()
+        self.delegation_spec = DelegationSpec(self.backend.__name__, spec.to_list())
+        #: the last program that exir has asked about, and what it was told
+        self._asked: tuple[ExportedProgram | None, list[OpOverload]] = (None, [])
+        #: the constants of every program that is still to be partitioned
+        self._waiting: list[Constants] = []
+
+    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[OpOverload], None]:
+        """Overloads of which every node will be delegated: exir fails on one that is kept and then left over."""
+        if ep.dialect == "EDGE":
+            return [], None
+        if self._asked[0] is not ep:
+            refuse_expanded(ep)
+            source = Source.of_program(ep)
+            source.orders = find_orders(ep.graph)
+            self._asked = ep, _all_delegated(source, self._build(source, ep).plan)
+            if not self._waiting:
+                self.reasons = ()
+            everything = {**ep.state_dict, **ep.constants}
+            self._waiting.append({n: t for n, t in everything.items() if isinstance(t, torch.Tensor)})
+            spare_traces(ep)
+        return self._asked[1], None
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Tag the nodes of every delegate."""
+        ensure_resolves(self.backend)
+        self._asked = None, []
+        # to_executorch, which comes next, looks for the out variants that this registers.
+        importlib.import_module("executorch.kernels.quantized")
+        constants = self._take_constants(exported_program)
+        source = Source.of_program(exported_program, constants)
+        source.orders = find_orders(exported_program.graph)
+        built = self._build(source, exported_program)
+        tags = dict.fromkeys(tag_regions(exported_program, source, built.plan), self.delegation_spec)
+        found = tuple(built.plan.reasons.values())
+        # Those of the methods before it stay.
+        self.reasons = found if constants is None else self.reasons + found
+        log_reasons(found)
+        return PartitionResult(exported_program, tags)
+
+    def _take_constants(self, program: ExportedProgram) -> Constants | None:
+        """The data of a program that exir has made fake; each method that the partitioner serves has its own."""
+        for index, constants in enumerate(self._waiting):
+            if all(_is_like(constants.get(name), fake) for name, fake in program.state_dict.items()):
+                return self._waiting.pop(index)
+        return None
+
+    def _build(self, source: Source, program: ExportedProgram) -> Built:
+        check = make_check(self.checks, program)
+        excluded: dict[Node, Unsupported] = {}
+        while True:
+            built = build(source, self.compile_spec, check, excluded=excluded)
+            clashes = find_clashes(source, built.plan)
+            if not clashes:
+                return built
+            excluded.update(clashes)
+
+
+def _is_like(real: Any, fake: Any) -> bool:
+    return isinstance(real, torch.Tensor) and real.shape == fake.shape and real.dtype == fake.dtype
+
+
+def make_check(checks: Sequence[OperatorSupportBase], program: ExportedProgram) -> Check | None:
+    """exir's operator support objects as one check; they look at edge ops or at `original_aten`."""
+    if not checks:
+        return None
+    submodules = dict(program.graph_module.named_modules())
+
+    def check(node: Node) -> str | None:
+        for one in checks:
+            if not one.is_node_supported(submodules, node):
+                return f"`{type(one).__name__}` excludes it"
+        return None
+
+    return check
+
+
+def _all_delegated(source: Source, plan: Plan) -> list[OpOverload]:
+    left = {overload(n) for n in plan.reasons}
+    inside: dict[str, Any] = {}
+    for region in plan.regions:
+        for node in region.nodes:
+            name = overload(node)
+            if name not in left | ASSERTIONS and isinstance(torch_op(node), OpOverload):
+                inside[name] = torch_op(node)
+    return list(inside.values())
+
+
+def ensure_resolves(backend: type[BackendDetails]) -> None:
+    """exir looks backends up by class name: refuse to go on where it would pick another class of that name."""
+    same = [c for c in BackendDetails.__subclasses__() if c.__name__ == backend.__name__ and c is not backend]
+    if same:
+        others = ", ".join(f"`{c.__module__}.{c.__name__}`" for c in same)
+        raise Invalid(
+            f"two backends are called `{backend.__name__}`",
+            why=f"{others} is imported in this process too, and ExecuTorch would pick one of them by its name",
+            fix="run the other backend in a process of its own",
+        )
+
+
+def preprocess(program: ExportedProgram, spec: ArmCompileSpec) -> PreprocessResult:
+    """Compile one delegate (from the cache, since the partitioner has tried it already)."""
+    source = Source.of_program(program)
+    source.orders = find_orders(program.graph)
+    outputs = list(source.output().all_input_nodes)
+    region = Region(tuple(source.calls()), tuple(source.inputs), tuple(outputs))
+    try:
+        delegate = build_region(source, region, spec)
+    except Unsupported as error:
+        raise Invalid(
+            f"a delegate for {spec.target.name} cannot be compiled",
+            why=error.what,
+            fix=error.fix or "let tosaic's partitioner choose the nodes",
+        ) from error
+    dump(delegate, spec)
+    return PreprocessResult(processed_bytes=delegate.blob, debug_handle_map=_debug_handles(region))
+
+
+def _debug_handles(region: Region) -> dict[int, tuple[int]]:
+    handles = [n.meta["debug_handle"] for n in region.nodes if isinstance(n.meta.get("debug_handle"), int)]
+    return {i: (h,) for i, h in enumerate(handles)}

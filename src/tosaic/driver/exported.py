@@ -1,0 +1,202 @@
+"""What torch.export makes of a model, with this project's conditions and in the words of its errors."""
+
+from __future__ import annotations
+
+import io
+import operator
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from typing import Any
+
+import torch
+from executorch.exir.operator.convert import to_out_variant
+from torch._C import DispatchKey
+from torch._decomp import decomposition_table
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
+from torch.fx import GraphModule, Node
+
+from tosaic.core.errors import Invalid, TosaicError, first_line
+from tosaic.core.location import find_line
+from tosaic.core.quiet import EXCLUSIVE
+from tosaic.fx.modes import inline_modes
+from tosaic.fx.source import FILLS, QDQ, overload, source_line
+from tosaic.quantization.prepare import is_private, mutates
+
+_INPUT_WRITE = OutputKind.USER_INPUT_MUTATION
+
+
+def export(model: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> ExportedProgram:
+    """torch.export with this project's conditions: eval mode, static shapes, plain tensors."""
+    given: Any = model
+    if not isinstance(given, torch.nn.Module):
+        kind = given.__name__ if isinstance(given, type) else type(given).__name__
+        raise Invalid(f"the model is `{kind}`, not an nn.Module", fix="pass an instance of an nn.Module in eval mode")
+    # What torch.export has made of a model keeps the mode that the model was in.
+    training = () if isinstance(model, GraphModule) else (n for n, m in model.named_modules() if m.training)
+    for name in training:
+        part = f"the layer `{name}` of the model" if name else "the model"
+        raise Invalid(f"{part} is in train mode", fix="call model.eval() before compiling")
+    said, graph = io.StringIO(), ""
+    try:
+        # torch.export keeps what it is at in variables of the process, and so does a redirection.
+        with EXCLUSIVE, redirect_stderr(said):
+            # Two inputs must never be one tensor: exir would give them one buffer.
+            return torch.export.export(model, tuple(x.clone() for x in example_inputs))
+    except Exception as error:
+        graph = str(getattr(error, "partial_fx_graph", ""))
+        raise _explain_export(error) from error
+    finally:
+        # torch prints how far it has come, which helps nobody here.
+        sys.stderr.write(said.getvalue().replace(f"{graph}\n", "") if graph else said.getvalue())
+
+
+def _explain_export(error: Exception) -> Invalid:
+    why, where = first_line(error), find_line(error)
+    if "data-dependent" in why:
+        what = "the model branches on numbers that are known at run time only"
+        return Invalid(what, where=where, why=why, fix="compute both branches and choose with torch.where")
+    fix = "make torch.export.export(model, example_inputs) work first"
+    return Invalid("torch.export cannot export the model", where=where, why=why, fix=fix)
+
+
+@contextmanager
+def told(what: str, fix: str) -> Generator[None]:
+    """Errors of other packages, said as what they mean for the user."""
+    try:
+        yield
+    except TosaicError:
+        raise
+    except Exception as error:
+        raise Invalid(what, where=find_line(error), why=first_line(error), fix=fix) from error
+
+
+def refuse_dynamic(program: ExportedProgram | GraphModule) -> None:
+    """Refuse a graph with shapes that are not fixed."""
+    node = next((n for n in program.graph.nodes if _list_dynamic(n)), None)
+    if node is None:
+        return
+    if overload(node) == "getitem":
+        node = node.all_input_nodes[0]
+    if node.op == "placeholder":
+        dims = ", ".join(map(str, _list_dynamic(node)))
+        raise Invalid(
+            "the program has dynamic shapes",
+            why=f"dimension {dims} of input `{node.name}` can vary, and an NPU command stream is made for one shape",
+            fix="export without dynamic_shapes, once per shape",
+        )
+    raise Invalid(
+        "the program has dynamic shapes",
+        where=source_line(node),
+        why=f"what `{node.name}` ({overload(node)}) gives depends on numbers that are known at run time only",
+        fix="use an operator whose result has one shape: a mask or torch.where in place of nonzero or x[mask]",
+    )
+
+
+def _list_dynamic(node: Node) -> list[int]:
+    """The dimensions of a node's result that have no fixed size."""
+    value = node.meta.get("val")
+    shape = value.shape if isinstance(value, torch.Tensor) else ()
+    return [d for d, size in enumerate(shape) if isinstance(size, torch.SymInt)]
+
+
+def make_functional(program: ExportedProgram) -> ExportedProgram:
+    """A program whose in-place ops are visible through another name must lose them before observers come between."""
+    program = inline_modes(program)
+    unsafe = [n for n in program.graph.nodes if n.op == "call_function" and mutates(n) and not is_private(n)]
+    writes = program.graph_signature.user_inputs_to_mutate
+    return keep_inputs(program.run_decompositions({})) if unsafe or writes else program
+
+
+def keep_inputs(program: ExportedProgram) -> ExportedProgram:
+    """The program without writes to its own inputs: a caller gets what the model returns, and nothing else."""
+    signature, output = program.graph_signature, program.graph.output_node()
+    results: Any = output.args[0]
+    kept = [(s, n) for s, n in zip(signature.output_specs, results, strict=True) if s.kind is not _INPUT_WRITE]
+    signature.output_specs = [s for s, _ in kept]
+    output.args = (tuple(n for _, n in kept),)
+    program.graph.eliminate_dead_code()
+    return program
+
+
+#: besides operators of torch
+_PLAIN = (operator.getitem, torch.ops.higher_order.executorch_call_delegate)
+
+
+def spare_traces(program: ExportedProgram) -> None:
+    """Let a functional program answer with itself when exir wants to decompose operators that it does not have.
+
+    Exir would trace it only to get the same again, which is a large part of all that it does.
+    """
+    calls = [n for n in program.graph.nodes if n.op == "call_function"]
+    # Before it is functional, torch has more to do than to look into the table; but nothing around a mere delegate.
+    if program.dialect == "ATEN" or all(n.target in _PLAIN or overload(n) in QDQ for n in calls):
+        program.__class__ = _Functional
+
+
+def find_decomposition(target: Any) -> Any:
+    """What torch makes of an operator that exir would keep and refuse; the operator itself in all other cases."""
+    if not isinstance(target, OpOverload) or target.namespace != "aten" or _has_out_variant(target):
+        return target
+    composed, on_cpu = map(target.has_kernel_for_dispatch_key, (DispatchKey.CompositeImplicitAutograd, DispatchKey.CPU))
+    # Exir takes apart every other composed operator, and has copies in place of views.
+    if not composed or not on_cpu:
+        return target
+    return decomposition_table.get(target) or decomposition_table.get(_find_public(target), target)
+
+
+def _find_public(target: Any) -> Any:
+    """The operator that a `native_` one is the kernel of: torch has decompositions of what users call."""
+    name = target.overloadpacket.__name__.removeprefix("native_")
+    public: Any = getattr(getattr(torch.ops.aten, name, None), target._overloadname, target)
+    return public if str(public._schema.arguments) == str(target._schema.arguments) else target
+
+
+def _has_out_variant(target: OpOverload) -> bool:
+    try:
+        to_out_variant(target)
+    except RuntimeError:
+        return False
+    except (AssertionError, AttributeError):
+        # Exir cannot read its schema, so it is none of those that it looks for an out variant of.
+        return True
+    return True
+
+
+#: checks of numbers at run time, which exir takes out at the very end
+_CHECKS = frozenset({"aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default"})
+
+
+def drop_checks(program: ExportedProgram) -> ExportedProgram:
+    """The program without checks of numbers: exir's sort can put a node without users behind the output."""
+    checks = [n for n in program.graph.nodes if n.op == "call_function" and overload(n) in _CHECKS]
+    for node in checks:
+        program.graph.erase_node(node)
+    if checks:
+        program.graph.eliminate_dead_code()
+        program.graph_module.recompile()
+    return program
+
+
+class _Functional(ExportedProgram):
+    def run_decompositions(self, decomp_table: Any = None, decompose_custom_triton_ops: bool = False) -> Any:
+        targets: set[Any] = {n.target for n in self.graph.nodes if n.op == "call_function"}
+        plain = all(isinstance(t, OpOverload) or t in _PLAIN for t in targets) and not _list_formats(self)
+        if plain and decomp_table and not any(t in decomp_table for t in targets):
+            return self
+        formats = _list_formats(self)
+        try:
+            for node, kwargs in formats.items():
+                node.kwargs = {k: v for k, v in kwargs.items() if k != "memory_format"}
+            return drop_checks(super().run_decompositions(decomp_table, decompose_custom_triton_ops))
+        finally:
+            for node, kwargs in formats.items():
+                node.kwargs = kwargs
+
+
+def _list_formats(program: ExportedProgram) -> dict[Node, dict[str, Any]]:
+    """The calls that fill a tensor in an order of memory that ExecuTorch's kernels for them do not have."""
+    fills = (n for n in program.graph.nodes if n.op == "call_function" and overload(n) in FILLS)
+    return {n: dict(n.kwargs) for n in fills if n.kwargs.get("memory_format") is not None}

@@ -1,0 +1,252 @@
+"""The front door's last step: what stays on the CPU and the finished delegates become one small program for exir."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
+from torch._subclasses import FakeTensorMode
+from torch.export import ExportedProgram
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+
+from tosaic.driver.delegate import Built, Delegate
+from tosaic.driver.exported import find_decomposition, spare_traces
+from tosaic.formats.sidecar import Border
+from tosaic.fx.source import ASSERTIONS, DEQUANTIZE, QDQ, QUANTIZE, Source, bind, overload
+from tosaic.fx.stub import stub
+
+#: what the buffers are called that a program writes to
+STATE = "tosaic_state_"
+NCHW_TO_NHWC, NHWC_TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How the program is called: which borders are int8, and which nodes carry channels last.
+
+    codes  the quantise and dequantise nodes that io="int8" leaves to the caller
+    coded  the dequantise nodes that are returned as the codes before them
+    """
+
+    inputs: tuple[Border, ...]
+    outputs: tuple[Border, ...]
+    codes: frozenset[Node]
+    coded: frozenset[Node]
+    nhwc: frozenset[Node]
+
+
+def sign(source: Source, io: str, layout: str) -> Signature:
+    """Work out the signature."""
+    codes: set[Node] = set()
+    coded: set[Node] = set()
+    nhwc: set[Node] = set()
+    inputs, outputs = [], []
+    for node in source.inputs:
+        users = [u for u in node.users if u.op == "call_function" and overload(u) not in ASSERTIONS]
+        quantizers = [u for u in users if overload(u) == QUANTIZE]
+        moved = layout == "nhwc" and source.fake(node).dim() == 4
+        as_codes = io == "int8" and users == quantizers and len({_grid(u) for u in users}) == 1 and _has_codes(users[0])
+        if moved:
+            nhwc.update({node, *quantizers})
+        if as_codes:
+            codes.update(quantizers)
+        inputs.append(_border(source, node, quantizers[0] if as_codes else None, moved))
+    for index, node in enumerate(_outputs(source)):
+        quantised = node.op == "call_function" and overload(node) == DEQUANTIZE and _has_codes(node)
+        moved = layout == "nhwc" and isinstance(source.fake(node), torch.Tensor) and source.fake(node).dim() == 4
+        before: Any = node.args[0] if quantised else node
+        if moved:
+            nhwc.update({node, before})
+        if quantised and io == "int8":
+            coded.add(node)
+            # Another reader needs the numbers themselves, so there the dequantise stays.
+            codes.update({node} if all(user.op == "output" for user in node.users) else ())
+        codec = node if quantised and io == "int8" else None
+        outputs.append(replace(_border(source, node, codec, moved), name=f"output_{index}"))
+    return Signature(tuple(inputs), tuple(outputs), frozenset(codes), frozenset(coded), frozenset(nhwc))
+
+
+def _outputs(source: Source) -> list[Node]:
+    """What the program returns, in order (a node that is returned twice stands there twice): no None, no number."""
+    return [n for n in pytree.tree_leaves(source.returned) if isinstance(n, Node)]
+
+
+def _has_codes(node: Node) -> bool:
+    """The state of a recurrent cell has codes of 16 bits."""
+    return bind(node)["dtype"] in (torch.int8, torch.int16)
+
+
+def _grid(node: Node) -> tuple[Any, ...]:
+    a = bind(node)
+    return (a["scale"], a["zero_point"], a["quant_min"], a["quant_max"], a["dtype"])
+
+
+def _border(source: Source, node: Node, codec: Node | None, moved: bool) -> Border:
+    fake = source.fake(node)
+    if not isinstance(fake, torch.Tensor):
+        return Border(node.name, (), type(fake).__name__, "")
+    shape = tuple(int(d) for d in fake.shape)
+    if moved:
+        shape = tuple(shape[i] for i in NCHW_TO_NHWC)
+    dtype = fake.dtype if codec is None else bind(codec)["dtype"]
+    layout = "nhwc" if moved else ("nchw" if len(shape) == 4 else "")
+    scale, zero = (None, None) if codec is None else (float(bind(codec)["scale"]), int(bind(codec)["zero_point"]))
+    return Border(node.name, shape, str(dtype).removeprefix("torch."), layout, scale, zero)
+
+
+def _in_order(argument: Any) -> Any:
+    """Plain memory order in place of channels last: delegates and most of ExecuTorch's kernels know no other."""
+    return torch.contiguous_format if argument in (torch.channels_last, torch.channels_last_3d) else argument
+
+
+class Outer:
+    """Builds the module that exir gets: CPU nodes as they were, one call per delegate."""
+
+    def __init__(
+        self, source: Source, built: Built, signature: Signature, backend: str, specs: list[CompileSpec]
+    ) -> None:
+        self.source, self.built, self.signature = source, built, signature
+        self.backend, self.specs = backend, specs
+        self.graph, self.root = Graph(), torch.nn.Module()
+        self.mode = FakeTensorMode()
+        self.made: dict[Node, Node] = {}
+        self.home = {n: d for d in built.delegates for n in d.region.nodes}
+        self.emitted: set[int] = set()
+
+    def build(self) -> GraphModule:
+        for node in self.source.inputs:
+            self.made[node] = self.graph.placeholder(node.name)
+        for index, (node, (start, _)) in enumerate(self.source.states.items()):
+            self.root.register_buffer(f"{STATE}{index}", start.clone())
+            self.made[node] = self.graph.get_attr(f"{STATE}{index}")
+        for node in self.source.calls():
+            if node not in self.home and overload(node) not in ASSERTIONS:
+                self._emit(node)
+        results = tuple(self._result(node) for node in _outputs(self.source))
+        # All that is read is read by now.
+        for node, (_, new) in self.source.states.items():
+            self.graph.call_function(torch.ops.aten.copy_.default, (self.made[node], self._plain(new)))
+        self.graph.output(results)
+        return GraphModule(self.root, self.graph)
+
+    def _result(self, node: Node) -> Node:
+        if node in self.source.states:
+            return self.graph.call_function(torch.ops.aten.clone.default, (self.made[node],))
+        inner: Any = node.args[0] if node in self.signature.coded else node
+        made = self._use(inner)
+        if node in self.signature.nhwc and not self._carries_nhwc(node):
+            made = self.graph.call_function(torch.ops.aten.permute.default, (made, list(NCHW_TO_NHWC)))
+        return made
+
+    def _carries_nhwc(self, node: Node) -> bool:
+        """Whether the node's value in the outer graph has its channels last already."""
+        if node in self.signature.nhwc and (node.op == "placeholder" or node in self.home):
+            return True
+        inner: Any = node.args[0] if node.op == "call_function" and overload(node) in QDQ else None
+        return isinstance(inner, Node) and inner in self.signature.nhwc and self._carries_nhwc(inner)
+
+    def _emit(self, node: Node) -> Node:
+        if node in self.made:
+            return self.made[node]
+        if node in self.signature.codes:
+            # The caller quantises or dequantises: the codes themselves are the border.
+            inner: Any = node.args[0]
+            self.made[node] = self._use(inner)
+            return self.made[node]
+        last = overload(node) in QDQ
+        arguments = map_arg((node.args, node.kwargs), lambda n: self._use(n) if last else self._plain(n))
+        # Exir refuses operators without an out variant, so the export of this graph takes them apart.
+        target = find_decomposition(node.target)
+        self.made[node] = self.graph.call_function(target, *pytree.tree_map(_in_order, arguments))
+        self.made[node].meta.update({k: v for k, v in node.meta.items() if k in ("stack_trace", "nn_module_stack")})
+        return self.made[node]
+
+    def _plain(self, node: Node) -> Node:
+        """The value as the CPU operators expect it: channels second."""
+        made = self._use(node)
+        if self._carries_nhwc(node):
+            return self.graph.call_function(torch.ops.aten.permute.default, (made, list(NHWC_TO_NCHW)))
+        return made
+
+    def _use(self, node: Node) -> Node:
+        if node in self.made:
+            return self.made[node]
+        if node in self.source.constants:
+            name = f"constant_{len(self.made)}"
+            # In plain memory order, as everything else on the CPU.
+            self.root.register_buffer(name, self.source.constants[node].detach().contiguous())
+            self.made[node] = self.graph.get_attr(name)
+            return self.made[node]
+        if node in self.source.modules:
+            name = f"branch_{len(self.made)}"
+            self.root.add_module(name, self.source.modules[node])
+            self.made[node] = self.graph.get_attr(name)
+            return self.made[node]
+        if node in self.home:
+            self._call(self.home[node])
+            return self.made[node]
+        return self._emit(node)
+
+    def _call(self, delegate: Delegate) -> None:
+        index = self.built.delegates.index(delegate)
+        arguments = []
+        for node in delegate.region.inputs:
+            made = self._use(node)
+            if self._carries_nhwc(node) != (node in self.signature.nhwc):
+                made = self.graph.call_function(torch.ops.aten.permute.default, (made, list(NCHW_TO_NHWC)))
+            arguments.append(made)
+        module = LoweredBackendModule(self._stub(delegate), self.backend, delegate.blob, self.specs)
+        name = f"lowered_{index}"
+        self.root.add_module(name, module)
+        call = self.graph.call_module(name, tuple(arguments))
+        for position, node in enumerate(delegate.region.outputs):
+            self.made[node] = self.graph.call_function(operator.getitem, (call, position))
+
+    def _stub(self, delegate: Delegate) -> ExportedProgram:
+        region = delegate.region
+        return stub([self._fake(n) for n in region.inputs], [self._fake(n) for n in region.outputs])
+
+    def _fake(self, node: Node) -> torch.Tensor:
+        real = self.source.fake(node)
+        shape = [int(d) for d in real.shape]
+        if node in self.signature.nhwc:
+            shape = [shape[i] for i in NCHW_TO_NHWC]
+        with self.mode:
+            return torch.empty(shape, dtype=real.dtype)
+
+
+def example(border: Border) -> torch.Tensor:
+    """A tensor with the dtype and shape of an input."""
+    return torch.zeros(border.shape, dtype=getattr(torch, border.dtype))
+
+
+def pack(
+    source: Source,
+    built: Built,
+    signature: Signature,
+    backend: str,
+    specs: list[CompileSpec],
+    metadata: Mapping[str, str],
+) -> Any:
+    """Exir's finished program. `metadata` become constant methods of the .pte."""
+    # Registers the out variants of quantise and dequantise that exir looks for.
+    importlib.import_module("executorch.kernels.quantized")
+    outer = Outer(source, built, signature, backend, specs).build()
+    inputs = tuple(example(b) for b in signature.inputs)
+    program = torch.export.export(outer, inputs)
+    spare_traces(program)
+    edge = to_edge(
+        program, constant_methods=dict(metadata) or None, compile_config=EdgeCompileConfig(_check_ir_validity=False)
+    )
+    passes: list[Any] = [InitializedMutableBufferPass([STATE])] if source.states else []
+    return edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=False, passes=passes))

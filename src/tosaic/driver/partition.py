@@ -1,0 +1,281 @@
+"""Which nodes go to the NPU, in which delegates, and why the others stay on the CPU.
+
+The only check is the lowering itself: a node is supported if its record lowers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from tosaic.core.errors import Unsupported
+from tosaic.core.internal import contained
+from tosaic.core.targets import Target
+from tosaic.driver.reason import FloatResult, Reason, explain
+from tosaic.fx.dynamic import find_dynamic
+from tosaic.fx.source import ASSERTIONS, QDQ, Source, overload
+from tosaic.lower.convert import can_be_real
+from tosaic.lower.tensor import Tensor
+from tosaic.lower.walk import Foreign, Walk, is_pending
+from tosaic.ops import registry
+
+#: an extra condition of the user's: None, or the reason against the node
+Check = Callable[[Node], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Nodes that become one delegate, in execution order, with what goes in and what comes out.
+
+    clusters  the same nodes in groups that only make sense together: the smallest parts that can be compiled alone
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    clusters: tuple[tuple[Node, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The outcome: delegates in execution order, and a reason for every other call."""
+
+    regions: tuple[Region, ...]
+    reasons: Mapping[Node, Reason] = field(default_factory=dict)
+
+
+def partition(
+    source: Source,
+    target: Target,
+    *,
+    check: Check | None = None,
+    refused: Mapping[Node, Unsupported] | None = None,
+) -> Plan:
+    """Divide a graph between NPU and CPU. `refused` are nodes that a tool has turned down, with its words."""
+    out: dict[Node, Unsupported] = dict(refused or {})
+    for node in source.calls():
+        reason = check(node) if check is not None and node not in out else None
+        if reason is not None:
+            out[node] = Unsupported(reason, "change the partitioner's additional_checks")
+        dynamic = find_dynamic(node) if node not in out else None
+        if dynamic is not None:
+            out[node] = dynamic
+    while True:
+        walk = _try(source, target, out)
+        if _escapes(source, walk, out):
+            continue
+        cluster_of = _clusters(source, walk, out)
+        if _cycles(source, cluster_of, out):
+            continue
+        regions = _regions(source, cluster_of)
+        if not _idle(regions, out):
+            break
+    return Plan(tuple(regions), explain(out))
+
+
+def _try(source: Source, target: Target, out: dict[Node, Unsupported]) -> Walk:
+    """Lower everything that is not ruled out yet; what cannot be lowered is ruled out with the lowering's reason."""
+    walk = Walk(source, target)
+    for node in source.calls():
+        if node in out:
+            walk.receive(node)
+            continue
+        try:
+            with contained(f"lowering `{node.name}` ({overload(node)})"):
+                walk.run(node)
+        except Unsupported as error:
+            out[node] = error
+            walk.receive(node)
+    return walk
+
+
+def _escapes(source: Source, walk: Walk, out: dict[Node, Unsupported]) -> bool:
+    """Rule out nodes whose result has no form of its own but is needed on the CPU. True if a new walk is needed."""
+    again = False
+    for node in reversed(list(source.calls())):
+        if node in out:
+            continue
+        result = walk.results[node]
+        if result == () or not (_is_inner(source, node, result) or isinstance(result, (tuple, list))):
+            continue
+        if isinstance(result, Tensor) and can_be_real(walk.lo, result) and not _is_narrow(source, node, result):
+            continue
+        outside = [u for u in node.users if (u.op != "call_function" or u in out) and overload(u) not in ASSERTIONS]
+        if not outside and node.users:
+            continue
+        out[node] = _find_missing(result) or _escape(node, outside, _is_narrow(source, node, result))
+        again = again or any(u not in out for u in node.users if u.op == "call_function")
+    return again
+
+
+def _is_inner(source: Source, node: Node, result: Any) -> bool:
+    """Whether a result exists only inside a delegate."""
+    return is_pending(result) or _is_narrow(source, node, result)
+
+
+def _is_narrow(source: Source, node: Node, result: Any) -> bool:
+    """Whether torch holds a result in a type that the target has no room for: int64 is int32 inside a delegate."""
+    fake = source.fake(node)
+    return isinstance(result, Tensor) and isinstance(fake, torch.Tensor) and fake.dtype is torch.int64
+
+
+def _find_missing(result: Any) -> Unsupported | None:
+    """Why one of several results is not on the NPU: it keeps the others on the CPU as well."""
+    items = result if isinstance(result, (tuple, list)) else ()
+    return next((item for item in items if isinstance(item, Unsupported)), None)
+
+
+def _escape(node: Node, outside: Sequence[Node], narrow: bool) -> Unsupported:
+    if not outside:
+        return Unsupported("nothing uses its result")
+    user = outside[0]
+    if narrow:
+        return Unsupported("its result is int64, which the target has no type for", "cast the result to int32")
+    return FloatResult(user)
+
+
+def _clusters(source: Source, walk: Walk, out: Mapping[Node, Unsupported]) -> dict[Node, Node]:
+    """Nodes that only make sense together (a pending result between them), by their first node."""
+    parent: dict[Node, Node] = {n: n for n in source.calls() if n not in out and overload(n) not in ASSERTIONS}
+
+    def find(node: Node) -> Node:
+        while parent[node] is not node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    order = {n: i for i, n in enumerate(source.graph.nodes)}
+    for node in parent:
+        result = walk.results[node]
+        if isinstance(result, Foreign) or not (_is_inner(source, node, result) or isinstance(result, (tuple, list))):
+            continue
+        for user in node.users:
+            if user in parent:
+                a, b = find(node), find(user)
+                if a is not b:
+                    first, second = (a, b) if order[a] < order[b] else (b, a)
+                    parent[second] = first
+    return {n: find(n) for n in parent}
+
+
+def _levels(source: Source, cluster_of: Mapping[Node, Node]) -> dict[Node, int] | None:
+    """How many delegates must have run before each cluster; None if clusters depend on each other in a circle.
+
+    All clusters of one level can be one delegate: nothing between them passes through the CPU.
+    """
+    level: dict[Node, int] = {}
+    nodes = list(source.calls())
+    for _ in range(len(nodes) + 1):
+        changed = False
+        after: dict[Node, int] = {}
+        for node in nodes:
+            needed = 0
+            for arg in node.all_input_nodes:
+                inside = arg in cluster_of
+                if inside and node in cluster_of:
+                    needed = max(needed, level.get(cluster_of[arg], 0))
+                elif inside:
+                    needed = max(needed, level.get(cluster_of[arg], 0) + 1)
+                else:
+                    needed = max(needed, after.get(arg, 0))
+            if node not in cluster_of:
+                after[node] = needed
+            elif needed > level.get(cluster_of[node], 0):
+                level[cluster_of[node]] = needed
+                changed = True
+        if not changed:
+            return level
+        if max(level.values()) > len(nodes):
+            return None
+    return None
+
+
+def _cycles(source: Source, cluster_of: Mapping[Node, Node], out: dict[Node, Unsupported]) -> bool:
+    """Rule out a cluster that would have to stop in the middle for the CPU. True if one was found."""
+    if _levels(source, cluster_of) is not None:
+        return False
+    members: dict[Node, list[Node]] = {}
+    for node, cluster in cluster_of.items():
+        members.setdefault(cluster, []).append(node)
+    for cluster in sorted(members.values(), key=len, reverse=True):
+        inside = set(cluster)
+        if len(cluster) > 1 and _reaches_itself(inside):
+            for node in cluster:
+                out[node] = Unsupported("it is fused with operators that wait for a result from the CPU")
+            return True
+    raise AssertionError("a circle between clusters without a cluster in it")
+
+
+def _reaches_itself(inside: set[Node]) -> bool:
+    seen: set[Node] = set()
+    todo = [u for n in inside for u in n.users if u not in inside]
+    while todo:
+        node = todo.pop()
+        if node in inside:
+            return True
+        if node not in seen:
+            seen.add(node)
+            todo.extend(node.users)
+    return False
+
+
+def _regions(source: Source, cluster_of: Mapping[Node, Node]) -> list[Region]:
+    level = _levels(source, cluster_of) or {}
+    groups: dict[int, list[Node]] = {}
+    home: dict[Node, int] = {}
+    for node in source.calls():
+        if overload(node) in ASSERTIONS:
+            # It computes nothing: what it looks at is in a delegate for other reasons, or not at all.
+            found = next((home[n] for n in node.all_input_nodes if n in home), None)
+        else:
+            found = level.get(cluster_of[node], 0) if node in cluster_of else None
+        if found is not None:
+            groups.setdefault(found, []).append(node)
+            home[node] = found
+    return [_region(source, groups[k], cluster_of) for k in sorted(groups)]
+
+
+def _region(source: Source, nodes: Sequence[Node], cluster_of: Mapping[Node, Node]) -> Region:
+    clusters: dict[Node, list[Node]] = {}
+    for node in nodes:
+        if node in cluster_of:
+            clusters.setdefault(cluster_of[node], []).append(node)
+    inside = set(nodes)
+    inputs: list[Node] = []
+    for node in nodes:
+        for arg in _arguments(node):
+            if arg not in inside and arg not in source.constants and arg not in inputs:
+                inputs.append(arg)
+    outputs = [n for n in nodes if any(u not in inside and overload(u) not in ASSERTIONS for u in n.users)]
+    return Region(tuple(nodes), tuple(inputs), tuple(outputs), tuple(map(tuple, clusters.values())))
+
+
+def _arguments(node: Node) -> list[Node]:
+    """Argument nodes in the order of the call, which is the order in which exir numbers a delegate's inputs."""
+    return list(node.all_input_nodes)
+
+
+def _idle(regions: Sequence[Region], out: dict[Node, Unsupported]) -> bool:
+    """Rule out regions that only move data: a delegate costs more than it saves. True if there was one."""
+    found = False
+    for region in regions:
+        if not region.outputs:
+            found = True
+            out.update(dict.fromkeys(region.nodes, Unsupported("nothing uses its result")))
+        elif not any(_computes(n) for n in region.nodes) or not region.inputs:
+            found = True
+            for node in region.nodes:
+                out[node] = Unsupported("it only moves data and no computation on the NPU needs it", "")
+    return found
+
+
+def _computes(node: Node) -> bool:
+    name = overload(node)
+    if name == "getitem" or name in QDQ:
+        return False
+    record = registry().find(name)
+    return record is None or not record.moves

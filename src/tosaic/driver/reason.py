@@ -1,0 +1,110 @@
+"""Why a node is not on the NPU: the words, the place in the user's code, and what would help."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import Node
+
+from tosaic.core.errors import FloatInput, Unsupported
+from tosaic.core.location import describe_place
+from tosaic.fx.source import ASSERTIONS, QDQ, find_module, origin, overload, source_line
+
+_log = logging.getLogger("tosaic")
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a node is not on the NPU.
+
+    where, module, layer  the line that made it, the path of its nn.Module, and the class of that
+    border                marks the quantise and dequantise around a delegate
+    """
+
+    node: str
+    op: str
+    why: str
+    fix: str
+    where: str
+    module: str
+    layer: str
+    border: bool = False
+
+
+class FloatResult(Unsupported):
+    """A node gives float numbers to an operator on the CPU, or to the caller."""
+
+    def __init__(self, user: Node) -> None:
+        if user.op == "output":
+            super().__init__(
+                "its result leaves the model in float", 'compile with `io="int8"`, or quantise the output of the model'
+            )
+        else:
+            super().__init__(f"its result is needed in float by {_name(user)}, which is on the CPU")
+        self.user = user
+
+
+def explain(out: Mapping[Node, Unsupported]) -> dict[Node, Reason]:
+    """A reason for every node that is left out.
+
+    What export asserts about a dtype is no work for anyone, and one result of several goes where its operator goes.
+    """
+    return {
+        node: _reason(node, error, out)
+        for node, error in out.items()
+        if overload(node) not in ASSERTIONS and not (overload(node) == "getitem" and node.args[0] in out)
+    }
+
+
+def _reason(node: Node, error: Unsupported, out: Mapping[Node, Unsupported]) -> Reason:
+    if overload(node) == "getitem":
+        node = node.all_input_nodes[0]
+    why, fix, border = error.what, error.fix, _is_border(node, out)
+    owner, giver = origin(node), _find_giver(node, out)
+    if isinstance(error, FloatInput | FloatResult) and not border and owner is not node and owner in out:
+        why, fix = f"it belongs to {_name(owner)}, which is on the CPU", _mend(owner, out)
+    elif isinstance(error, FloatInput) and giver is not None:
+        why, fix = f"it takes the float result of {_name(giver)}, which is on the CPU", _mend(giver, out)
+    elif not fix and isinstance(error, FloatResult) and error.user in out:
+        fix = _mend(error.user, out)
+    path, layer = find_module(node)
+    return Reason(node.name, overload(node), why, fix, source_line(node), path, layer, border)
+
+
+def _name(node: Node) -> str:
+    return f"`{node.name}` ({overload(node)})"
+
+
+def _find_giver(node: Node, out: Mapping[Node, Unsupported]) -> Node | None:
+    """The operator on the CPU from which a node gets float numbers."""
+    return next((n for n in node.all_input_nodes if n in out and overload(n) not in QDQ), None)
+
+
+def _mend(node: Node, out: Mapping[Node, Unsupported]) -> str:
+    """What would bring a node to the NPU; the cause may lie with one before it."""
+    while isinstance(out[node], FloatInput) and (giver := _find_giver(node, out)) is not None:
+        node = giver
+    return f"for `{node.name}`: {out[node].fix}" if out[node].fix else ""
+
+
+def log_reasons(reasons: Iterable[Reason]) -> None:
+    """One line for every node that is not on the NPU, under the logger `tosaic`."""
+    for r in reasons:
+        place = describe_place(r.where, r.module, r.layer)
+        at, fix = f" at {place}" if place else "", f" Fix: {r.fix}." if r.fix else ""
+        level = logging.DEBUG if r.border else logging.INFO
+        _log.log(level, "%s (%s)%s stays on the CPU: %s.%s", r.node, r.op, at, r.why, fix)
+
+
+def _is_border(node: Node, out: Mapping[Node, Unsupported]) -> bool:
+    """A quantise on its way into a delegate, or a dequantise on its way out."""
+    name = overload(node)
+    if name not in QDQ:
+        return False
+    if ".quantize" in name:
+        return any(u.op == "call_function" and u not in out for u in node.users)
+    source: Any = node.args[0]
+    return source.op == "call_function" and source not in out

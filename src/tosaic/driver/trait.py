@@ -1,0 +1,62 @@
+"""How closely a program can match torch at each output: what the graph does to the numbers before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.fx import Node
+
+from tosaic.formats.sidecar import Trait
+from tosaic.fx.source import DEQUANTIZE, QDQ, Source, bind, overload
+from tosaic.ops import registry
+
+#: from the one with the most bits to the one with the fewest
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+def find_traits(source: Source) -> tuple[Trait, ...]:
+    """The traits of every output, in the order in which the program returns them."""
+    known: dict[Node, Trait] = {}
+    for node in source.graph.nodes:
+        if node.op in ("placeholder", "get_attr", "call_function"):
+            known[node] = _follow(source, node, known)
+    outputs = [n for n in pytree.tree_leaves(source.returned) if isinstance(n, Node)]
+    return tuple(_place(source, node, known[node]) for node in outputs)
+
+
+def _follow(source: Source, node: Node, known: dict[Node, Trait]) -> Trait:
+    """The traits of a node's result, from its operator and its arguments."""
+    before = [known[n] for n in node.all_input_nodes]
+    dtypes = [x.dtype for x in pytree.tree_leaves(source.fake(node)) if isinstance(x, torch.Tensor)]
+    floats = [d for d in dtypes if d in _FLOATS]
+    call = node.op == "call_function"
+    quantized = call and overload(node) in QDQ
+    # An operator of unknown type may do anything.
+    computes = call and not quantized and not _moves(node) and (bool(floats) or not dtypes)
+    narrow = [_FLOATS.index(d) for d in floats] + [_FLOATS.index(getattr(torch, t.dtype)) for t in before if t.dtype]
+    return Trait(
+        rounded=computes or any(t.rounded for t in before),
+        quantized=quantized or any(t.quantized for t in before),
+        dtype=str(_FLOATS[max(narrow)]).removeprefix("torch.") if narrow else "",
+    )
+
+
+def _moves(node: Node) -> bool:
+    record = registry().find(overload(node))
+    return overload(node) == "getitem" or (record is not None and record.moves)
+
+
+def _place(source: Source, node: Node, trait: Trait) -> Trait:
+    """The trait with the grid of the dequantize that makes an output, looking through what only moves numbers."""
+    while node.op == "call_function" and getattr(source.fake(node), "dtype", None) in _FLOATS:
+        if overload(node) == DEQUANTIZE:
+            a = bind(node)
+            scale: Any = a["scale"]
+            dtype = str(a["dtype"]).removeprefix("torch.")
+            return trait if isinstance(scale, Node) else Trait(trait.rounded, True, float(scale), dtype)
+        if not _moves(node) or len(node.all_input_nodes) != 1:
+            break
+        node = node.all_input_nodes[0]
+    return trait

@@ -1,0 +1,77 @@
+"""Engine `executorch`: the .pte in ExecuTorch's own C++ runtime, with our NPU registered as its Ethos-U backend.
+
+It shows that the file loads and runs in the stock runtime: its loader, its memory plan, its CPU kernels. The runtime is
+in a child process, since a program that it does not like may end it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from tosaic.core.errors import Invalid, ToolFailed
+from tosaic.engines import shim
+from tosaic.engines.interpreter import Method
+from tosaic.formats.npy import Array
+from tosaic.formats.pte import read
+from tosaic.tools.worker import Reply, Worker
+
+NPU = "tosaic.engines.interpreter:Npu"
+
+
+@functools.cache
+def worker() -> Worker:
+    """The one runtime process of this Python process."""
+    return Worker("tosaic.engines.executorch_child", "ExecuTorch's runtime")
+
+
+def run(
+    pte: bytes,
+    inputs: Sequence[Array],
+    *,
+    method: str = "forward",
+    executor: str = NPU,
+    timeout: float | None = None,
+    max_memory: int | None = None,
+) -> list[Array]:
+    """The outputs of a program. `executor` names what makes the executor of delegates, as `module:function`.
+
+    Invalid if file or inputs are wrong, ToolFailed if there is no compiler for the shim, or if the runtime refuses the
+    program, crashes or takes longer than `timeout` seconds. A plan beyond `max_memory` bytes is refused before.
+    """
+    Method(read(pte, max_memory=max_memory), method, max_memory=max_memory).check_inputs(inputs)
+    shim.build()
+    types = [{"dtype": array.dtype.str, "shape": list(array.shape)} for array in inputs]
+    body = {"method": method, "executor": executor, "inputs": types, "max_memory": max_memory}
+    reply = worker().request(body, [pte, *(array.tobytes() for array in inputs)], timeout=timeout)
+    _check(reply)
+    results: list[Array] = []
+    for data, each in zip(reply.parts, reply.body["outputs"], strict=True):
+        flat: Array = np.frombuffer(data, np.dtype(each["dtype"]))
+        results.append(flat.reshape(each["shape"]).copy())
+    return results
+
+
+def _check(reply: Reply) -> None:
+    error = reply.body.get("error")
+    if error is not None and reply.body["code"] == ToolFailed.exit_code:
+        raise ToolFailed(error["what"], log=reply.log, where=error["where"], why=error["why"], fix=error["fix"])
+    if error is not None:
+        raise Invalid(error["what"], where=error["where"], why=error["why"], fix=error["fix"])
+    if reply.failure:
+        why, fix = _find_reason(reply)
+        raise ToolFailed("ExecuTorch's runtime does not run the program", log=reply.log, why=why, fix=fix)
+
+
+def _find_reason(reply: Reply) -> tuple[str, str]:
+    missing = re.findall(r"Missing operator: \[\d+\] (\S+)", reply.log)
+    if missing:
+        names = ", ".join(f"`{name}`" for name in dict.fromkeys(missing))
+        fix = "a device needs a kernel for them too; engine `npu` takes torch's"
+        return f"it has no kernel for {names}", fix
+    # What the runtime logs stands before what its caller sees, which is only a number.
+    logged = re.findall(r"^\[\w+\.\w+:\d+\] (.+)$", reply.log, re.MULTILINE)
+    return "; ".join([*logged[-1:], reply.failure]), ""

@@ -1,0 +1,204 @@
+"""The child that runs .pte files in ExecuTorch's C++ runtime with our NPU as `EthosUBackend`."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tosaic.core.errors import Invalid, TosaicError
+from tosaic.engines import shim
+from tosaic.engines.interpreter import BACKEND, Executor, Method
+from tosaic.formats import blob as ethosu_blob
+from tosaic.formats.npy import Array
+from tosaic.formats.pte import Tensor, read
+from tosaic.formats.pte_schema import DTYPES
+from tosaic.formats.tensors import NUMPY, TensorType, from_array, lay_out, to_array, type_of
+from tosaic.tools import wire
+from tosaic.tools.serve import serve
+
+#: `register_backend` in the runtime's own spelling.
+_REGISTER = "_ZN10executorch7runtime16register_backendERKNS0_7BackendE"
+
+
+class _Tensor(ctypes.Structure):
+    """TosaicTensor of shim.cpp."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_uint64),
+        ("dtype", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("sizes", ctypes.c_int64 * 16),
+        ("order", ctypes.c_uint8 * 16),
+    )
+    data: int | None
+    bytes: int
+    dtype: int
+    rank: int
+    sizes: Sequence[int]
+    order: Sequence[int]
+
+
+class _Spec(ctypes.Structure):
+    """TosaicSpec of shim.cpp."""
+
+    _fields_ = (("key", ctypes.c_char_p), ("value", ctypes.c_void_p), ("bytes", ctypes.c_uint64))
+    key: bytes
+    value: int | None
+    bytes: int
+
+
+_U64 = ctypes.c_uint64
+_INIT = ctypes.CFUNCTYPE(ctypes.c_int32, _U64, ctypes.c_void_p, _U64, ctypes.POINTER(_Spec), _U64)
+_EXECUTE = ctypes.CFUNCTYPE(ctypes.c_int32, _U64, ctypes.POINTER(_Tensor), _U64)
+_DESTROY = ctypes.CFUNCTYPE(None, _U64)
+
+
+class _Callbacks(ctypes.Structure):
+    """TosaicCallbacks of shim.cpp."""
+
+    _fields_ = (("init", _INIT), ("execute", _EXECUTE), ("destroy", _DESTROY))
+
+
+class Backend:
+    """The delegates of the program that runs now. An exception cannot pass through C++, so it waits in `error`."""
+
+    def __init__(self) -> None:
+        self.executor: Executor | None = None
+        self.error: Exception | None = None
+        self._delegates: dict[int, tuple[bytes, list[tuple[str, bytes]], int]] = {}
+        # The C side has no copies of its own: not of the functions, and not of the name.
+        self._name = BACKEND.encode()
+        self._callbacks = _Callbacks(_INIT(self._init), _EXECUTE(self._execute), _DESTROY(self._destroy))
+
+    def register(self, library: ctypes.CDLL, register: Any) -> None:
+        """Make the runtime know the backend."""
+        address = ctypes.cast(register, ctypes.c_void_p)
+        code = library.tosaic_register(address, ctypes.c_char_p(self._name), ctypes.byref(self._callbacks))
+        if code:
+            raise RuntimeError(f"the runtime does not take another backend (error {code:#x})")
+
+    def _init(self, number: int, blob: int | None, size: int, specs: Any, count: int) -> int:
+        try:
+            data = ctypes.string_at(blob or 0, size)
+            pairs = [_read_spec(specs[i]) for i in range(count)]
+            self._delegates[number] = (data, pairs, len(ethosu_blob.unpack(data).inputs))
+        except Exception as error:
+            self.error = error
+            return 1
+        return 0
+
+    def _execute(self, number: int, tensors: Any, count: int) -> int:
+        try:
+            data, specs, inputs = self._delegates[number]
+            arrays = [_view(tensors[i]) for i in range(count)]
+            outputs = arrays[inputs:]
+            wanted = [TensorType(array.dtype, array.shape) for array in outputs]
+            assert self.executor is not None
+            results = self.executor(data, specs, [array.copy() for array in arrays[:inputs]], wanted)
+            given = [TensorType(array.dtype, array.shape) for array in results]
+            if given != wanted:
+                expected, found = (", ".join(map(str, types)) for types in (wanted, given))
+                raise Invalid(f"the NPU gives {found}, but the program takes {expected}")
+            for place, result in zip(outputs, results, strict=True):
+                np.copyto(place, result)
+        except Exception as error:
+            self.error = error
+            return 1
+        return 0
+
+    def _destroy(self, number: int) -> None:
+        self._delegates.pop(number, None)
+
+
+def _read_spec(spec: _Spec) -> tuple[str, bytes]:
+    return spec.key.decode(), ctypes.string_at(spec.value or 0, spec.bytes)
+
+
+def _view(tensor: _Tensor) -> Array:
+    """The memory of a tensor as an array, with the dimensions in memory order."""
+    sizes, order = list(tensor.sizes)[: tensor.rank], list(tensor.order)[: tensor.rank]
+    dtype = np.dtype(NUMPY[DTYPES[tensor.dtype][0]])
+    if tensor.bytes and not tensor.data:
+        raise Invalid("the runtime gives a delegate a tensor without memory")
+    # An address of nothing is still an address.
+    raw = (ctypes.c_uint8 * tensor.bytes).from_address(tensor.data or ctypes.addressof(tensor))
+    flat: Array = np.frombuffer(memoryview(raw), dtype)
+    return flat.reshape([sizes[dim] for dim in order])
+
+
+class _Runner:
+    """ExecuTorch's runtime with the backend in it."""
+
+    def __init__(self) -> None:
+        # This order: torch, the runtime, its symbols for everyone, the quantised kernels, then what uses them. Not by
+        # way of `executorch.runtime`: that also imports all of exir, which takes longer than everything else here.
+        importlib.import_module("torch")
+        self._portable: Any = importlib.import_module("executorch.extension.pybindings._portable_lib")
+        handle = ctypes.CDLL(self._portable.__file__, ctypes.RTLD_GLOBAL)
+        importlib.import_module("executorch.kernels.quantized")
+        self.backend = Backend()
+        # By this handle, not by global name: other libraries carry registries of their own.
+        self.backend.register(ctypes.CDLL(str(shim.build())), getattr(handle, _REGISTER))
+
+    def run(
+        self, data: bytes, name: str, arrays: Sequence[Array], executor: Executor, max_memory: int | None
+    ) -> list[Array]:
+        method = Method(read(data, max_memory=max_memory), name, max_memory=max_memory)
+        self.backend.executor, self.backend.error = executor, None
+        method.check_inputs(arrays)
+        values = method.plan.values
+        specs = [spec for index in method.plan.inputs if isinstance(spec := values[index], Tensor)]
+        inputs = [lay_out(from_array(array, spec.dtype), spec) for array, spec in zip(arrays, specs, strict=True)]
+        try:
+            # With the runtime's own check of the file.
+            program: Any = self._portable._load_program_from_buffer(
+                data,
+                enable_etdump=False,
+                debug_buffer_size=0,
+                program_verification=self._portable.Verification.InternalConsistency,
+            )
+            results: list[Any] = program.load_method(name)(inputs)
+        except Exception as error:
+            raise (self.backend.error or error) from error
+        outputs = [spec for index in method.plan.outputs if isinstance(spec := values[index], Tensor)]
+        return [to_array(result, type_of(spec).dtype) for result, spec in zip(results, outputs, strict=True)]
+
+
+class _Handler:
+    def __init__(self) -> None:
+        self._runner: _Runner | None = None
+        self._executors: dict[str, Executor] = {}
+
+    def _find(self, name: str) -> Executor:
+        """The executor of that name; made once, since it may keep decoded weights."""
+        if name not in self._executors:
+            module, _, function = name.partition(":")
+            self._executors[name] = getattr(importlib.import_module(module), function)()
+        return self._executors[name]
+
+    def __call__(self, body: wire.Header, parts: list[bytes]) -> tuple[wire.Header, Sequence[bytes]]:
+        try:
+            if self._runner is None:
+                self._runner = _Runner()
+            inputs = [_parse(data, each) for data, each in zip(parts[1:], body["inputs"], strict=True)]
+            executor = self._find(body["executor"])
+            outputs = self._runner.run(parts[0], body["method"], inputs, executor, body["max_memory"])
+        except TosaicError as error:
+            fields = {name: getattr(error, name) for name in ("what", "where", "why", "fix")}
+            return {"error": fields, "code": error.exit_code}, ()
+        types = [{"dtype": array.dtype.str, "shape": list(array.shape)} for array in outputs]
+        return {"outputs": types}, [array.tobytes() for array in outputs]
+
+
+def _parse(data: bytes, each: wire.Header) -> Array:
+    flat: Array = np.frombuffer(data, np.dtype(each["dtype"]))
+    return flat.reshape(each["shape"])
+
+
+if __name__ == "__main__":
+    serve(_Handler())

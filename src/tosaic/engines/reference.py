@@ -1,0 +1,168 @@
+"""The TOSA reference model: what a .tosa file computes, bit for bit.
+
+It is run as the program that comes with tosa-tools, a few milliseconds per run. The Python binding of the same package
+gives empty results for int48 and in precise mode, takes no int4 inputs, and a failing check in it ends the process.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from tosaic.core.errors import Invalid, ToolFailed
+from tosaic.formats.flatbuffer import Buffer
+from tosaic.formats.tosa_writer import read
+from tosaic.ir.graph import NUMPY, Array, DType, Type
+from tosaic.tools.worker import TIMEOUT_VARIABLE, signal_name, time_limit
+
+#: The type that the program wants in the header of a .npy file; it rejects other spellings of the same thing.
+_NPY_TYPES: Mapping[DType, str] = MappingProxyType(
+    {
+        DType.BOOL: "|b1",
+        DType.I4: "|i1",
+        DType.I8: "|i1",
+        DType.I16: "<i2",
+        DType.I32: "<i4",
+        DType.I48: "<i8",
+        DType.F16: "<f2",
+        DType.BF16: "<V2",
+        DType.F32: "<f4",
+        DType.F8E4M3: "<V1",
+        DType.F8E5M2: "|u1",
+    }
+)
+_MAX_LOG = 1 << 16
+
+
+class Undefined(ToolFailed):
+    """TOSA does not say what comes out: an overflow, an index out of range."""
+
+
+@functools.cache
+def version() -> str:
+    """The version of the installed tosa-tools."""
+    try:
+        return importlib.metadata.version("tosa-tools")
+    except importlib.metadata.PackageNotFoundError:
+        raise ToolFailed("the TOSA reference model is not installed", fix="pip install tosa-tools") from None
+
+
+def run(tosa: bytes, inputs: Sequence[Array], *, timeout: float | None = None, precise: bool = False) -> list[Array]:
+    """The outputs of a .tosa file, kept as `tosaic.ir.graph.NUMPY` says; with `precise`, floats come as float64.
+
+    Invalid if the file or an input is wrong, Undefined if TOSA does not define the result, ToolFailed if the model
+    crashes or takes longer than `timeout` seconds.
+    """
+    graph = read(tosa)
+    input_names, output_names = _read_names(tosa)
+    arrays = _check_inputs(inputs, [value.type for value in graph.inputs])
+    with tempfile.TemporaryDirectory(prefix="tosaic-") as name:
+        folder = Path(name)
+        (folder / "model.tosa").write_bytes(tosa)
+        for index, (array, value) in enumerate(zip(arrays, graph.inputs, strict=True)):
+            _write_npy(folder / f"in{index}.npy", array, value.dtype)
+        description = {
+            "tosa_file": "model.tosa",
+            "ifm_name": input_names,
+            "ifm_file": [f"in{index}.npy" for index in range(len(input_names))],
+            "ofm_name": output_names,
+            "ofm_file": [f"out{index}.npy" for index in range(len(output_names))],
+            "expected_failure": False,
+        }
+        (folder / "description.json").write_text(json.dumps(description), encoding="utf-8")
+        _execute(folder, precise, time_limit(timeout))
+        return [_read_npy(folder / f"out{index}.npy", value.type, precise) for index, value in enumerate(graph.outputs)]
+
+
+def _read_names(tosa: bytes) -> tuple[list[str], list[str]]:
+    """The names of inputs and outputs. `read` has taken the file, so it has a main region with one block."""
+    regions = Buffer(tosa).root().get_tables(1, "region")
+    main = next(region for region in regions if region.get_text(0, "a region's name") == "main")
+    (block,) = main.get_tables(1, "block")
+    return block.get_texts(3, "an input's name"), block.get_texts(4, "an output's name")
+
+
+def _check_inputs(inputs: Sequence[Array], types: Sequence[Type]) -> list[Array]:
+    if len(inputs) != len(types):
+        raise Invalid(f"the .tosa file has {len(types)} inputs, but {len(inputs)} were given")
+    return [_check_input(index, array, type) for index, (array, type) in enumerate(zip(inputs, types, strict=True))]
+
+
+def _check_input(index: int, array: Array, type: Type) -> Array:
+    wanted = np.dtype(NUMPY[type.dtype])
+    # TOSA has no unsigned tensors: uint8 is int8 with the same bits.
+    signed = np.dtype(f"i{array.dtype.itemsize}") if array.dtype.kind == "u" and array.dtype.isnative else None
+    if array.shape != type.shape or wanted not in (array.dtype, signed) or type.dtype not in _NPY_TYPES:
+        given = f"{array.dtype}{list(array.shape)}"
+        raise Invalid(f"input {index} of the .tosa file is {type} (as {wanted}), but {given} was given")
+    return array
+
+
+def _write_npy(path: Path, array: Array, dtype: DType) -> None:
+    """numpy's own writer would spell the types of bf16 and fp8 in a way that the program rejects."""
+    text = repr({"descr": _NPY_TYPES[dtype], "fortran_order": False, "shape": array.shape}).encode()
+    # Magic, version 1.0, header length; the data begin at a multiple of 64.
+    header = text + b" " * (-(len(text) + 11) % 64) + b"\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + array.tobytes())
+
+
+def _read_npy(path: Path, type: Type, precise: bool) -> Array:
+    array: Array = np.load(path, allow_pickle=False)
+    return array if precise and type.dtype.is_float else array.view(NUMPY[type.dtype])
+
+
+def _execute(folder: Path, precise: bool, limit: float) -> None:
+    program = importlib.metadata.distribution("tosa-tools").locate_file("bin/tosa_reference_model")
+    arguments = [
+        str(program),
+        "--test_desc=description.json",
+        "--tosa_level=NONE",
+        f"--precise_mode={int(precise)}",
+        # Otherwise an overflow is reported for every element.
+        "--terminate_early",
+    ]
+    # Without this the model starts a debugger when a check fails.
+    environment = {**os.environ, "TOSA_MODEL_NO_BACKTRACE": "1"}
+    with (folder / "log").open("wb") as log:
+        try:
+            done = subprocess.run(
+                arguments,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=limit,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            done = None
+    text = (folder / "log").read_bytes()[:_MAX_LOG].decode("utf-8", "replace")
+    if done is None:
+        raise ToolFailed(
+            f"the TOSA reference model was stopped: it did not end within the {limit:g} s it was given",
+            log=text,
+            fix=f"give it more seconds with the environment variable `{TIMEOUT_VARIABLE}`",
+        )
+    if done.returncode < 0:
+        end = f"crashed with {signal_name(-done.returncode)}"
+        raise ToolFailed(f"the TOSA reference model {end}", log=text, why=_find_reason(text))
+    if "Graph result: UNPREDICTABLE" in text and done.returncode:
+        raise Undefined("the TOSA reference model found the result to be undefined", log=text, why=_find_reason(text))
+    if done.returncode:
+        raise ToolFailed("the TOSA reference model refused the graph", log=text, why=_find_reason(text))
+
+
+def _find_reason(log: str) -> str:
+    """The first line that says something: the others hold places in the model's own source."""
+    lines = (line.strip() for line in log.splitlines() if " AT /" not in line and not line.startswith("WARNING"))
+    return next((line for line in lines if line), "")

@@ -1,0 +1,25 @@
+"""A .vgf file as a program of its own, which the runtime can load."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch._subclasses import FakeTensorMode
+
+from tosaic.formats import vgf as reader
+from tosaic.fx.stub import stub
+
+
+def pack(vgf: bytes) -> bytes:
+    """The .pte that does nothing but call this delegate."""
+    found = reader.read(vgf)
+    with FakeTensorMode():
+        inputs, outputs = (
+            [torch.empty(kind.shape, dtype=getattr(torch, kind.dtype)) for kind in (found.resources[i] for i in side)]
+            for side in (found.inputs, found.outputs)
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return bytes(LoweredBackendModule(stub(inputs, outputs), "VgfBackend", vgf, []).buffer())

@@ -1,0 +1,125 @@
+"""The child that runs .pte files with ExecuTorch's runtime on Vulkan. A crash of a driver ends only this process."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tosaic.engines import vulkan_device, vulkan_env
+from tosaic.tools import wire
+from tosaic.tools.serve import serve
+
+#: Set in the process that has its final environment: the loader of libraries reads it only at the start.
+_READY = "TOSAIC_VULKAN_READY"
+_MODULE = "tosaic.engines.vulkan_child"
+_ASK = "from executorch.runtime import Runtime as R; print(R.get().backend_registry.is_available('VgfBackend'))"
+_ASK_SECONDS = 60.0
+
+
+def _prepare() -> dict[str, str]:
+    """The environment to run in: the user's own, a native driver's, or the emulation on a software driver."""
+    parts = vulkan_env.find()
+    kept = {**os.environ, **vulkan_env.keep(parts)}
+    if vulkan_env.mode() == "keep":
+        return {**kept, _READY: "kept"}
+    if parts.others and _has_backend(kept):
+        return {**kept, _READY: "native"}
+    return {**os.environ, **vulkan_env.emulate(parts, Path.cwd()), _READY: "emulated"}
+
+
+def _has_backend(environment: dict[str, str]) -> bool:
+    """Whether the backend works without layers: then the driver has Arm's extensions itself."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _ASK],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ASK_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0 and b"True" in done.stdout
+
+
+class _Programs:
+    """Runs programs; the last one stays loaded, since loading costs far more than running."""
+
+    def __init__(self) -> None:
+        # Everything that can print or fail on import comes here, after the pipes are safe.
+        import torch
+
+        # What it says about parts of its own that cannot be loaded would stand in the log of every error.
+        for name in ("torch", "torchao"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        from executorch.runtime import Runtime
+
+        # Registers the kernels of quantise and dequantise.
+        importlib.import_module("executorch.kernels.quantized")
+        self._torch: Any = torch
+        self._runtime: Any = Runtime.get()
+        self._key = ""
+        self._method: Any = None
+        self._program: Any = None
+
+    def has_backend(self) -> bool:
+        return bool(self._runtime.backend_registry.is_available("VgfBackend"))
+
+    def run(self, body: wire.Header, parts: list[bytes]) -> tuple[wire.Header, Sequence[bytes]]:
+        pte, *inputs = parts
+        tensors = [self._make(data, each) for data, each in zip(inputs, body["inputs"], strict=True)]
+        results = [t.contiguous() for t in self._load(pte, body["method"]).execute(tensors)]
+        types = [{"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)} for t in results]
+        return {"outputs": types}, [self._dump(t) for t in results]
+
+    def _load(self, pte: bytes, method: str) -> Any:
+        key = f"{hashlib.sha256(pte).hexdigest()} {method}"
+        if key != self._key:
+            # The old one goes first: a device has room for few.
+            self._key, self._method, self._program = "", None, None
+            self._program = self._runtime.load_program(pte)
+            self._method = self._program.load_method(method)
+            self._key = key
+        return self._method
+
+    def _make(self, data: bytes, kind: dict[str, Any]) -> Any:
+        torch = self._torch
+        if not data:
+            return torch.empty(kind["shape"], dtype=getattr(torch, kind["dtype"]))
+        raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        return raw.view(getattr(torch, kind["dtype"])).reshape(kind["shape"])
+
+    def _dump(self, tensor: Any) -> bytes:
+        return bytes(tensor.reshape(-1).view(self._torch.uint8).numpy().tobytes())
+
+
+def _make_handler() -> Callable[[wire.Header, list[bytes]], tuple[wire.Header, Sequence[bytes]]]:
+    programs: list[_Programs] = []
+
+    def handle(body: wire.Header, parts: list[bytes]) -> tuple[wire.Header, Sequence[bytes]]:
+        driver = os.environ[_READY]
+        if not programs:
+            trouble = vulkan_device.find_trouble(os.environ)
+            if trouble:
+                return {"driver": driver, "missing": True, "trouble": trouble}, ()
+            programs.append(_Programs())
+        if not programs[0].has_backend():
+            return {"driver": driver, "missing": True}, ()
+        header, results = programs[0].run(body, parts)
+        return {"driver": driver, **header}, results
+
+    return handle
+
+
+if __name__ == "__main__":
+    if _READY not in os.environ:
+        os.execve(sys.executable, [sys.executable, "-m", _MODULE], _prepare())  # noqa: S606
+    serve(_make_handler())

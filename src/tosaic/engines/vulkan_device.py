@@ -1,0 +1,111 @@
+"""The Vulkan device that would run a .vgf file, and what it lacks; asked in a process that the driver may end.
+
+The runtime opens a device whatever its features are, and a driver without small integers then crashes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from tosaic.tools.worker import signal_name
+
+_SECONDS = 60.0
+_VERSION_1_3 = (1 << 22) | (3 << 12)
+_NAME_OFFSET, _NAME_SIZE = 20, 256
+_PROPERTIES_SIZE = 2048
+
+#: Structures of features: their number in Vulkan, how many switches they have, and the place of those that are needed.
+_FEATURES: Mapping[int, tuple[int, Mapping[str, int]]] = {
+    1000059000: (55, {"shaderInt64": 40, "shaderInt16": 41}),
+    49: (12, {"storageBuffer16BitAccess": 0}),
+    51: (47, {"storageBuffer8BitAccess": 2, "shaderInt8": 8, "vulkanMemoryModel": 41}),
+    53: (15, {"synchronization2": 9, "maintenance4": 14}),
+}
+
+
+class _Application(ctypes.Structure):
+    _fields_ = (
+        ("kind", ctypes.c_uint32),
+        ("next", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("version", ctypes.c_uint32),
+        ("engine", ctypes.c_char_p),
+        ("engine_version", ctypes.c_uint32),
+        ("api_version", ctypes.c_uint32),
+    )
+
+
+class _Instance(ctypes.Structure):
+    _fields_ = (
+        ("kind", ctypes.c_uint32),
+        ("next", ctypes.c_void_p),
+        ("flags", ctypes.c_uint32),
+        ("application", ctypes.POINTER(_Application)),
+        ("layers", ctypes.c_uint32),
+        ("layer_names", ctypes.c_void_p),
+        ("extensions", ctypes.c_uint32),
+        ("extension_names", ctypes.c_void_p),
+    )
+
+
+def find_trouble(environment: Mapping[str, str]) -> str:
+    """Why the first device cannot run a .vgf file, in an environment; empty if nothing is known against it."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tosaic.engines.vulkan_device"],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"the driver did not answer within {_SECONDS:g} s"
+    if done.returncode < 0:
+        return f"the driver crashed with {signal_name(-done.returncode)} when it was asked for its devices"
+    return json.loads(done.stdout)["trouble"] if done.returncode == 0 else ""
+
+
+def _ask() -> str:
+    """The trouble with the first device of this process's Vulkan."""
+    loader = ctypes.CDLL("libvulkan.so.1")
+    application = _Application(api_version=_VERSION_1_3)
+    instance, count, device = ctypes.c_void_p(), ctypes.c_uint32(1), ctypes.c_void_p()
+    code = loader.vkCreateInstance(
+        ctypes.byref(_Instance(kind=1, application=ctypes.pointer(application))), None, ctypes.byref(instance)
+    )
+    if code < 0:
+        return f"the driver cannot be opened (error {code} of vkCreateInstance)"
+    if loader.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), ctypes.byref(device)) < 0 or not count.value:
+        return "the driver has no device"
+    properties = ctypes.create_string_buffer(_PROPERTIES_SIZE)
+    loader.vkGetPhysicalDeviceProperties(device, properties)
+    name = properties.raw[_NAME_OFFSET : _NAME_OFFSET + _NAME_SIZE].partition(b"\0")[0].decode("utf-8", "replace")
+    version = int.from_bytes(properties.raw[:4], "little")
+    if version < _VERSION_1_3:
+        return f"the device `{name}` has Vulkan {version >> 22}.{version >> 12 & 1023}, and 1.3 is needed"
+    lacking = _list_lacking(loader, device)
+    return f"the device `{name}` has no {', '.join(lacking)}" if lacking else ""
+
+
+def _list_lacking(loader: ctypes.CDLL, device: ctypes.c_void_p) -> list[str]:
+    """The needed features that a device does not have: all structures of features, linked, in one question."""
+    blocks: list[ctypes.Array[ctypes.c_uint32]] = []
+    for kind, (count, _) in reversed([*_FEATURES.items()]):
+        # Number, padding and the pointer to the next one come first.
+        block = (ctypes.c_uint32 * (4 + count))()
+        block[0] = kind
+        following = ctypes.addressof(blocks[-1]) if blocks else 0
+        block[2], block[3] = following & 0xFFFFFFFF, following >> 32
+        blocks.append(block)
+    loader.vkGetPhysicalDeviceFeatures2(device, blocks[-1])
+    pairs = zip(_FEATURES.values(), reversed(blocks), strict=True)
+    return [name for (_, wanted), block in pairs for name, place in wanted.items() if not block[4 + place]]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps({"trouble": _ask()}))

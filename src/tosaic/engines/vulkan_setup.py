@@ -1,0 +1,119 @@
+"""Gets what the engine vulkan needs: Debian's Vulkan loader and software driver, with root or without.
+
+With root the packages are installed. Without, they and what they need beyond the installed packages are unpacked into
+Tosaic's cache folder (`TOSAIC_CACHE`), where `vulkan_env` looks for them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tosaic.core.errors import ToolFailed
+from tosaic.engines import vulkan, vulkan_env
+
+PACKAGES = ("libvulkan1", "mesa-vulkan-drivers")
+_SECONDS = 900.0
+
+Announce = Callable[[str], None]
+
+
+def install(announce: Announce) -> vulkan.Probe:
+    """Install or unpack the packages unless Vulkan is usable already; gives the probe's answer afterwards."""
+    found = vulkan.probe()
+    if found.ok:
+        announce("Vulkan is usable already")
+        return found
+    announce(f"Vulkan is not usable: {found.reason}")
+    if _needs_packages():
+        if shutil.which("apt-get") is None:
+            raise ToolFailed(
+                "there is no apt-get to install a Vulkan driver with",
+                fix="install the Vulkan loader and Mesa's software driver (lavapipe) with your package manager",
+            )
+        if os.geteuid() == 0:
+            install_with_root(announce)
+        else:
+            unpack_without_root(announce)
+    vulkan.probe.cache_clear()
+    return vulkan.probe()
+
+
+def _needs_packages() -> bool:
+    try:
+        return vulkan_env.find().driver is None
+    except vulkan_env.NoVulkan:
+        return vulkan_env.mode() != "off"
+
+
+def install_with_root(announce: Announce) -> None:
+    """apt-get install; with fresh package lists if the first try fails."""
+    announce(f"installing {', '.join(PACKAGES)}")
+    command = ["apt-get", "install", "-y", "--no-install-recommends", *PACKAGES]
+    try:
+        execute(command)
+    except ToolFailed:
+        announce("updating the package lists")
+        execute(["apt-get", "update"])
+        execute(command)
+
+
+def unpack_without_root(announce: Announce) -> Path:
+    """Download the packages that are not installed and unpack them; gives the folder."""
+    target = vulkan_env.unpacked()
+    state = target.parent / "apt"
+    for folder in ("lists/partial", "cache/archives/partial"):
+        (state / folder).mkdir(parents=True, exist_ok=True)
+    # Lists and downloads of our own: those of the system belong to root, and may be empty.
+    places = {"Dir::State::Lists": state / "lists", "Dir::Cache": state / "cache", "Debug::NoLocking": "1"}
+    options = [part for name, value in places.items() for part in ("-o", f"{name}={value}")]
+    announce("reading the package lists")
+    execute(["apt-get", *options, "update"])
+    kinds = [f"--no-{kind}" for kind in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")]
+    needed = execute(["apt-cache", *options, "depends", "--recurse", *kinds, *PACKAGES])
+    present = execute(["dpkg-query", "-W", "-f", "${db:Status-Status} ${Package}\\n"])
+    names = list_missing(needed, present)
+    announce(f"downloading {len(names)} packages into {target}")
+    with tempfile.TemporaryDirectory(prefix="tosaic-") as downloads:
+        execute(["apt-get", *options, "download", *names], Path(downloads))
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        for package in sorted(Path(downloads).glob("*.deb")):
+            execute(["dpkg-deb", "-x", str(package), str(target)])
+    shutil.rmtree(state, ignore_errors=True)
+    return target
+
+
+def list_missing(needed: str, present: str) -> list[str]:
+    """The packages that `apt-cache depends` heads its paragraphs with, without those that dpkg has installed."""
+    installed = set(re.findall(r"^installed (\S+)$", present, re.MULTILINE))
+    # A paragraph of a virtual package begins with `<`, one of another architecture has a colon.
+    names = dict.fromkeys(re.findall(r"^([a-z0-9][a-z0-9+.-]+)$", needed, re.MULTILINE))
+    return [name for name in names if name not in installed]
+
+
+def execute(command: Sequence[str], folder: Path | None = None) -> str:
+    """What a command prints; ToolFailed with its error if it fails."""
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ToolFailed(f"`{' '.join(command)}` did not end", why=str(error)) from None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()
+        raise ToolFailed(f"`{' '.join(command)}` failed", log=done.stdout + done.stderr, why=lines[0] if lines else "")
+    return done.stdout

@@ -1,0 +1,161 @@
+"""The delegate blob of an Ethos-U .pte: Vela's output as the blocks that ExecuTorch's runtime reads."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tosaic.core.errors import Invalid
+from tosaic.tools.vela import IO, Compiled
+
+_FIRST, _LAST = "vela_bin_stream", "vela_end_stream"
+_CONTENT = ("cmd_data", "weight_data", "scratch_size", "inputs", "outputs")
+#: Blocks whose payload may lie outside the blob, under a key in the program's named data.
+_MAY_BE_EXTERNAL = ("cmd_data", "weight_data")
+_HEADER = struct.Struct("<16sIB11x")
+_IO = struct.Struct("<9i")
+_ALIGNMENT = 16
+_SCRATCH_REGION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """What a blob holds."""
+
+    cmd_data: bytes
+    weight_data: bytes
+    scratch_size: int
+    inputs: tuple[IO, ...]
+    outputs: tuple[IO, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    name: str
+    offset: int
+    external: bool
+    data: bytes
+
+    def fail(self, why: str, at: int = 0) -> Invalid:
+        place = f"block `{self.name}` at offset {self.offset + _HEADER.size + at}"
+        return Invalid("the Ethos-U blob is damaged", where=place, why=why)
+
+
+def pack(compiled: Compiled) -> bytes:
+    """The blob of a compiled network."""
+    try:
+        blocks = {
+            _FIRST: b"",
+            "cmd_data": compiled.cmd_data,
+            "weight_data": compiled.weight_data,
+            "scratch_size": struct.pack("<I", compiled.scratch_size),
+            "inputs": _pack_ios(compiled.inputs),
+            "outputs": _pack_ios(compiled.outputs),
+            _LAST: b"",
+        }
+        # Piece by piece: the weights may be large, and are copied once.
+        return b"".join(
+            piece
+            for name, data in blocks.items()
+            for piece in (_HEADER.pack(name.encode(), len(data), 0), data, bytes(-len(data) % _ALIGNMENT))
+        )
+    except struct.error as error:
+        raise Invalid(
+            "the compiled network does not fit into an Ethos-U blob",
+            why=f"its sizes and offsets are 32-bit numbers ({error})",
+            fix="delegate less at once, or use smaller inputs",
+        ) from None
+
+
+def _pack_ios(ios: tuple[IO, ...]) -> bytes:
+    rows = (_IO.pack(*io.shape, io.elem_size, io.offset, io.region) for io in ios)
+    return struct.pack("<i", len(ios)) + b"".join(rows)
+
+
+def unpack(data: bytes, *, named: Mapping[str, bytes] | None = None) -> Blob:
+    """Read an untrusted blob. `named` is the program's named data, for payloads that lie outside the blob."""
+    blocks = _read_blocks(data)
+    command, weights = (_resolve(blocks[name], named or {}) for name in _MAY_BE_EXTERNAL)
+    if command[:4] not in (b"COP1", b"COP2"):
+        raise blocks["cmd_data"].fail(f"it begins with {command[:4]!r}; `COP1` or `COP2` is needed")
+    size = blocks["scratch_size"]
+    if len(size.data) != 4:
+        raise size.fail(f"it has {len(size.data)} bytes; 4 are needed")
+    scratch_size = int.from_bytes(size.data, "little")
+    inputs, outputs = (_read_ios(blocks[name], scratch_size) for name in ("inputs", "outputs"))
+    return Blob(command, weights, scratch_size, inputs, outputs)
+
+
+def _read_blocks(data: bytes) -> dict[str, _Block]:
+    """The content blocks by name; each must be there once, between the first and the last marker."""
+    blocks: dict[str, _Block] = {}
+    at = 0
+    while _LAST not in blocks:
+        block = _read_block(data, at)
+        if (block.name == _FIRST) != (at == 0):
+            raise block.fail(f"the first block, and no other, must be `{_FIRST}`")
+        if block.name in blocks:
+            raise block.fail("there is an earlier block of this name")
+        if block.name in (_FIRST, _LAST) and block.data:
+            raise block.fail(f"it has {len(block.data)} bytes; it must be empty")
+        blocks[block.name] = block
+        at += _HEADER.size + len(block.data) + -len(block.data) % _ALIGNMENT
+    if at != len(data):
+        raise blocks[_LAST].fail(f"the blob has {len(data)} bytes, but this last block ends at {at}")
+    for name in _CONTENT:
+        if name not in blocks:
+            raise Invalid("the Ethos-U blob is damaged", where=f"block `{name}`", why="it is missing")
+    return blocks
+
+
+def _read_block(data: bytes, at: int) -> _Block:
+    if at + _HEADER.size > len(data):
+        where = f"block header at offset {at}"
+        raise Invalid("the Ethos-U blob is damaged", where=where, why=f"the blob ends at {len(data)}")
+    raw_name, size, external = _HEADER.unpack_from(data, at)
+    name = raw_name.partition(b"\0")[0].decode("ascii", "backslashreplace")
+    start = at + _HEADER.size
+    block = _Block(name, at, external == 1, data[start : start + size])
+    if name not in (_FIRST, *_CONTENT, _LAST):
+        raise block.fail("no block has this name")
+    if external > 1 or (external and name not in _MAY_BE_EXTERNAL):
+        raise block.fail(f"its `external` flag is {external}")
+    if len(block.data) != size or start + size + -size % _ALIGNMENT > len(data):
+        raise block.fail(f"its size is {size}, but the blob ends at {len(data)}")
+    return block
+
+
+def _resolve(block: _Block, named: Mapping[str, bytes]) -> bytes:
+    if not block.external:
+        return block.data
+    key = block.data.decode("ascii", "backslashreplace")
+    if key not in named:
+        raise block.fail(f"its data has the key `{key}`, which the program's named data does not have")
+    return named[key]
+
+
+def _read_ios(block: _Block, scratch_size: int) -> tuple[IO, ...]:
+    if len(block.data) < 4:
+        raise block.fail(f"it has {len(block.data)} bytes; the count alone takes 4")
+    (count,) = struct.unpack_from("<i", block.data)
+    if len(block.data) != 4 + count * _IO.size:
+        raise block.fail(
+            f"its count is {count}, which takes {4 + count * _IO.size} bytes, but it has {len(block.data)}"
+        )
+    ios: list[IO] = []
+    for index in range(count):
+        at = 4 + index * _IO.size
+        *shape, elem_size, offset, region = _IO.unpack_from(block.data, at)
+        ios.append(IO(tuple(shape), elem_size, offset, region))
+        _check_io(block, at, ios[-1], scratch_size)
+    return tuple(ios)
+
+
+def _check_io(block: _Block, at: int, io: IO, scratch_size: int) -> None:
+    if min(io.shape) < 1 or io.elem_size < 1 or io.offset < 0 or io.region < 0:
+        raise block.fail(f"{io} has a field that is out of range", at)
+    size = math.prod(io.shape) * io.elem_size
+    if io.region == _SCRATCH_REGION and io.offset + size > scratch_size:
+        raise block.fail(f"{io} takes {size} bytes and ends outside the scratch area of {scratch_size} bytes", at)

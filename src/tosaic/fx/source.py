@@ -1,0 +1,250 @@
+"""One view on the fx graphs that arrive: ATen or edge dialect, exported program or converted module."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeAlias
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import GraphModule, Node
+
+from tosaic.core.location import find_innermost
+from tosaic.ir.graph import DType
+
+DTYPES: Mapping[torch.dtype, DType] = {
+    torch.bool: DType.BOOL,
+    torch.int8: DType.I8,
+    torch.int16: DType.I16,
+    torch.int32: DType.I32,
+    torch.float16: DType.F16,
+    torch.bfloat16: DType.BF16,
+    torch.float32: DType.F32,
+}
+
+QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
+DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
+QDQ = frozenset(
+    f"quantized_decomposed.{verb}_per_{grain}.default"
+    for verb in ("quantize", "dequantize")
+    for grain in ("tensor", "channel")
+)
+
+#: ops that fill a tensor with one number: of their input only shape and type count
+FILLS = frozenset(
+    (
+        *("aten.full_like.default", "aten.zeros_like.default", "aten.ones_like.default"),
+        *("aten.new_full.default", "aten.new_zeros.default", "aten.new_ones.default"),
+    )
+)
+
+#: the tensors of a program by their names
+Constants: TypeAlias = Mapping[str, torch.Tensor]
+
+#: how values lie in memory: their dimensions from outer to inner
+Orders: TypeAlias = dict[Node, tuple[int, ...]]
+
+_WRITE = OutputKind.BUFFER_MUTATION
+
+#: they hold by construction once shapes and dtypes are fixed
+ASSERTIONS = frozenset({"aten._assert_tensor_metadata.default"})
+
+
+def torch_op(node: Node) -> Any:
+    """The torch overload behind a call of any dialect (an edge overload wraps it)."""
+    target: Any = node.target
+    return target if isinstance(target, OpOverload) else getattr(target, "_op", target)
+
+
+def overload(node: Node) -> str:
+    """The canonical name of a call, the same in every dialect."""
+    return "getitem" if node.target is operator.getitem else str(torch_op(node))
+
+
+@cache
+def _schema(target: Any) -> tuple[tuple[str, bool, Any, bool], ...]:
+    return tuple(
+        (a.name, a.kwarg_only, a.default_value if a.has_default_value() else None, a.has_default_value())
+        for a in target._schema.arguments
+    )
+
+
+def bind(node: Node) -> dict[str, Any]:
+    """The arguments of a call under the names of its schema, defaults filled in."""
+    bound: dict[str, Any] = {}
+    positional = list(node.args)
+    for name, kwarg_only, default, has_default in _schema(torch_op(node)):
+        if name in node.kwargs:
+            bound[name] = node.kwargs[name]
+        elif positional and not kwarg_only:
+            bound[name] = positional.pop(0)
+        elif has_default:
+            bound[name] = default
+    return bound
+
+
+def fill(node: Node, like: torch.Tensor) -> torch.Tensor:
+    """What a call of FILLS gives, in plain memory order."""
+    arguments = {k: v for k, v in bind(node).items() if k not in ("self", "memory_format")}
+    return torch_op(node)(torch.empty(tuple(like.shape), dtype=like.dtype), **arguments)
+
+
+@dataclass(eq=False)
+class Source:
+    """A graph with its constants. A constant without data (a fake program) is given plausible numbers.
+
+    states    the buffers that the program writes to: what they start with, and the node whose result is written
+    returned  what the model gives back, without what is written to its buffers
+    modules   the graphs that a `torch.cond` and its like choose from
+    orders    how values lie in memory at the borders of a delegate, where not in the order of their dimensions
+    """
+
+    graph: torch.fx.Graph
+    constants: dict[Node, torch.Tensor]
+    inputs: list[Node]
+    states: dict[Node, tuple[torch.Tensor, Node]] = field(default_factory=dict)
+    returned: Any = None
+    modules: dict[Node, torch.nn.Module] = field(default_factory=dict)
+    orders: Orders = field(default_factory=dict)
+    invented: bool = False
+    _types: dict[Node, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of_program(program: ExportedProgram, real: Constants | None = None) -> Source:
+        """`real` supplies the data where `program` holds fake tensors."""
+        signature = program.graph_signature
+        placeholders = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
+        source = Source(program.graph, {}, [])
+        results: Any = source.output().args[0]
+        named = list(zip(signature.output_specs, results, strict=True))
+        writes = {result.target: node for result, node in named if result.kind is _WRITE}
+        source.returned = tuple(node for result, node in named if result.kind is not _WRITE)
+        for node in program.graph.find_nodes(op="get_attr"):
+            source.modules[node] = program.graph_module.get_submodule(str(node.target))
+        for spec in signature.input_specs:
+            node = placeholders[spec.arg.name]
+            if spec.kind is InputKind.USER_INPUT or spec.kind is InputKind.TOKEN:
+                source.inputs.append(node)
+                continue
+            if spec.target in writes:
+                start = _lookup(program, spec.target)
+                source.states[node] = (_invent(node.meta["val"]) if start is None else start, writes[spec.target])
+                continue
+            tensor = _lookup(program, spec.target)
+            if tensor is None or _is_fake(tensor):
+                tensor = (real or {}).get(spec.target or "")
+            if tensor is None or _is_fake(tensor):
+                tensor, source.invented = _invent(node.meta["val"]), True
+            source.constants[node] = tensor
+        return source
+
+    @staticmethod
+    def of_module(module: GraphModule) -> Source:
+        """The graph of `export().module()` and of `convert_pt2e`: parameters are get_attr nodes."""
+        source = Source(module.graph, {}, [])
+        source.returned = source.output().args[0]
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                source.inputs.append(node)
+            elif node.op == "get_attr":
+                value: Any = module
+                for part in str(node.target).split("."):
+                    value = getattr(value, part)
+                if isinstance(value, torch.Tensor):
+                    source.constants[node] = value
+                elif isinstance(value, torch.nn.Module):
+                    source.modules[node] = value
+        return source
+
+    def calls(self) -> Iterator[Node]:
+        return (n for n in self.graph.nodes if n.op == "call_function")
+
+    def output(self) -> Node:
+        return next(n for n in reversed(self.graph.nodes) if n.op == "output")
+
+    def fake(self, node: Node) -> Any:
+        """A tensor (or tuple of them) that has the dtype and shape of the node's result."""
+        if node not in self._types:
+            self._types[node] = self._type(node)
+        return self._types[node]
+
+    def _type(self, node: Node) -> Any:
+        if node in self.constants:
+            return self.constants[node]
+        val = node.meta.get("val")
+        if val is not None:
+            return val
+        name = overload(node)
+        if name in QDQ:
+            # PT2E leaves its own nodes without a type: the shape is the input's, the dtype stands in the arguments.
+            arg: Any = node.args[0]
+            dtype = torch.float32 if ".dequantize" in name else bind(node)["dtype"]
+            return torch.empty(tuple(self.fake(arg).shape), dtype=dtype, device="meta")
+        if name == "getitem":
+            arg = node.args[0]
+            return self.fake(arg)[node.args[1]]
+        return None
+
+
+def _lookup(program: ExportedProgram, name: str | None) -> torch.Tensor | None:
+    found = program.state_dict.get(name or "", program.constants.get(name or ""))
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _is_fake(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, FakeTensor) or tensor.device.type == "meta"
+
+
+def _invent(fake: torch.Tensor) -> torch.Tensor:
+    """Numbers for a constant that only exists as a type: every value is a legal scale, weight or zero point."""
+    shape = tuple(int(d) for d in fake.shape)
+    if fake.dtype.is_floating_point:
+        return torch.full(shape, 0.0078125, dtype=fake.dtype)
+    return (
+        torch.zeros(shape, dtype=fake.dtype)
+        if fake.dtype in (torch.int32, torch.int64)
+        else torch.ones(shape, dtype=fake.dtype)
+    )
+
+
+def origin(node: Node) -> Node:
+    """The call that a quantise or dequantise belongs to: PT2E gives its own nodes no place of their own."""
+    waiting, seen = [node], {node}
+    for one in waiting:
+        if one.op == "call_function" and overload(one) not in QDQ:
+            return one
+        if one is node or one.op == "call_function":
+            around = [n for n in (*one.all_input_nodes, *one.users) if n not in seen]
+            seen.update(around)
+            waiting += around
+    return node
+
+
+def source_line(node: Node) -> str:
+    """file:line of the code that made a node. An nn.Sequential on its own has no line but torch's."""
+    frames: list[tuple[str, str]] = []
+    for line in map(str.strip, (origin(node).meta.get("stack_trace") or "").splitlines()):
+        if line.startswith('File "'):
+            path, _, rest = line[6:].partition('", line ')
+            frames.append((path, rest.split(",")[0]))
+    return find_innermost(frames)
+
+
+def module_stack(node: Node) -> list[tuple[str, str]]:
+    """Dotted paths and full class names of the modules around a node, outermost first."""
+    stack = (node.meta.get("nn_module_stack") or {}).values()
+    names = [kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}" for _, kind in stack]
+    paths = [str(path).removeprefix("L['self'].").removeprefix("L__self__.") for path, _ in stack]
+    return list(zip(paths, names, strict=True))
+
+
+def find_module(node: Node) -> tuple[str, str]:
+    """The dotted path and the class of the nn.Module that a node belongs to."""
+    path, kind = (module_stack(origin(node)) or [("", "")])[-1]
+    return path, kind.rpartition(".")[2]

@@ -1,0 +1,46 @@
+"""Exported programs without content."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from executorch.exir import EdgeCompileConfig
+from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
+from torch.export import ExportedProgram
+from torch.export import graph_signature as border
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.fx import Graph, GraphModule
+
+
+def stub(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> ExportedProgram:
+    """A program with the delegate's types and nothing in it: exir only asks it for shapes."""
+    graph, arguments, results = Graph(), [], []
+    for i, fake in enumerate(inputs):
+        node = graph.placeholder(f"x{i}")
+        node.meta["val"] = fake
+        arguments.append(border.InputSpec(border.InputKind.USER_INPUT, border.TensorArgument(f"x{i}"), None))
+    nodes = []
+    for fake in outputs:
+        full = torch.ops.aten.full.default
+        node = graph.call_function(full, (list(fake.shape), 0), {"dtype": fake.dtype})
+        node.meta["val"] = fake
+        nodes.append(node)
+        results.append(border.OutputSpec(border.OutputKind.USER_OUTPUT, border.TensorArgument(node.name), None))
+    graph.output(tuple(nodes))
+    root = GraphModule(torch.nn.Module(), graph)
+    spec = pytree.tree_flatten
+    ins, outs = spec((tuple(range(len(inputs))), {}))[1], spec(tuple(range(len(outputs))))[1]
+    config = EdgeCompileConfig(_check_ir_validity=False)
+    verifier: Any = EXIREdgeDialectVerifier(edge_compile_config=config, class_only=True)
+    return ExportedProgram(
+        root=root,
+        graph=graph,
+        graph_signature=border.ExportGraphSignature(arguments, results),
+        state_dict={},
+        range_constraints={},
+        module_call_graph=[ModuleCallEntry("", ModuleCallSignature([], [], ins, outs))],
+        verifiers=[verifier],
+    )

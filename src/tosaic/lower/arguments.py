@@ -1,0 +1,85 @@
+"""What several record files need: how arguments are read, and the plain forms of unary and binary operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tosaic.core.errors import Unsupported
+from tosaic.ir import ops as tosa
+from tosaic.ir.build import Builder
+from tosaic.ir.encode import decode, encode
+from tosaic.ir.graph import NUMPY, DType, Value
+from tosaic.lower.lowering import Lowering
+from tosaic.lower.tensor import Tensor, of_array, with_value
+
+
+def pair(value: int | Sequence[int]) -> tuple[int, int]:
+    """An int[2] argument: torch also takes one number, alone or in a list."""
+    if isinstance(value, int):
+        return (value, value)
+    return (int(value[0]), int(value[0])) if len(value) == 1 else (int(value[0]), int(value[1]))
+
+
+def dim_list(dims: int | Sequence[int] | None, rank: int) -> list[int]:
+    """Dimensions as non-negative numbers; none given means all of them."""
+    if dims is None or (not isinstance(dims, int) and len(dims) == 0):
+        return list(range(rank))
+    chosen = [dims] if isinstance(dims, int) else list(dims)
+    return sorted({d % rank for d in chosen}) if rank else []
+
+
+def operand(lo: Lowering, value: Any, like: Tensor) -> Tensor:
+    """A tensor operand; a Python number becomes a constant like the other operand."""
+    if isinstance(value, Tensor):
+        return _match_dtype(value, like)
+    if like.q is not None:
+        return of_array(np.full((1,) * like.rank, value, np.float32), DType.F32)
+    if isinstance(value, float) and not like.dtype.is_float:
+        raise Unsupported(f"it mixes {like.dtype.torch_name} with the float number {value}", "use an integer number")
+    return lo.scalar(value, like)
+
+
+def _match_dtype(value: Tensor, like: Tensor) -> Tensor:
+    """A lone constant takes the dtype of the other operand, as torch promotes it."""
+    if value.is_const and value.q is None and like.q is None and value.size == 1 and value.dtype is not like.dtype:
+        assert value.array is not None
+        numbers = decode(value.array, value.dtype)
+        if like.dtype.is_float or np.array_equal(numbers, numbers.astype(NUMPY[like.dtype])):
+            return of_array(encode(numbers, like.dtype), like.dtype)
+    return value
+
+
+def unary(lo: Lowering, op: Callable[[Builder, Value], Value], x: Tensor) -> Tensor:
+    """An elementwise op on a float or plain integer tensor. Quantised tensors come as tables, never here."""
+    if x.q is not None:
+        lo.codes(x)
+        raise Unsupported("its input is quantised in a form that no table can be made for", "quantise to int8")
+    if x.is_const:
+        raise Unsupported("its input is a constant")
+    assert x.value is not None
+    return with_value(x, op(lo.b, x.value))
+
+
+def keep_dims(lo: Lowering, reduced: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+    """Drop the reduced dimensions (of size one) unless they are to be kept."""
+    if keepdim:
+        return reduced
+    return lo.reshape(reduced, [d for i, d in enumerate(reduced.shape) if i not in set(dims)])
+
+
+def integers(lo: Lowering, value: Value, shape: Sequence[int], times: int = 1) -> Value:
+    """int32 numbers in another shape, its first dimension repeated.
+
+    A float profile cannot move integers: there they go through float32, which is exact up to 2**24.
+    """
+    if value.shape == tuple(shape) and times == 1:
+        return value
+    moved = value if "INT" in lo.spec.profiles else tosa.cast(lo.b, value, DType.F32)
+    if moved.shape != tuple(shape):
+        moved = tosa.reshape(lo.b, moved, shape)
+    if times > 1:
+        moved = tosa.tile(lo.b, moved, (times, *(1 for _ in shape[1:])))
+    return moved if moved.dtype is DType.I32 else tosa.cast(lo.b, moved, DType.I32)

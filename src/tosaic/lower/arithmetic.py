@@ -1,0 +1,350 @@
+"""Arithmetic that records share: sums, products, reductions and convolutions in float, plain int32 and int8."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tosaic.core.errors import Unsupported
+from tosaic.ir import ops as tosa
+from tosaic.ir.build import Builder
+from tosaic.ir.encode import encode
+from tosaic.ir.graph import Array, DType, Value
+from tosaic.ir.qparams import QParams, accumulator, quantize
+from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
+
+Binary = Callable[[Builder, Value, Value], Value]
+
+
+def plain(lo: Lowering, op: Binary, x: Tensor, y: Tensor) -> Tensor:
+    """A binary op on float or plain integer tensors."""
+    if x.q is not None or y.q is not None:
+        raise Unsupported("one of its operands is quantised and the other is not", "quantise both operands")
+    if x.dtype is not y.dtype:
+        raise Unsupported(f"it mixes {x.dtype.torch_name} and {y.dtype.torch_name}", "cast both operands to one dtype")
+    (a, b), view = lo.align(x, y)
+    return with_value(view, op(lo.b, a, b))
+
+
+def total(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: bool = False) -> Tensor:
+    """x + alpha * y, or x - alpha * y."""
+    if alpha < 0:
+        alpha, subtract = -alpha, not subtract
+    op: Binary = tosa.sub if subtract else tosa.add
+    if x.q is None and y.q is None:
+        if alpha != 1.0 and y.is_const:
+            y = of_array(encode(y.real() * alpha, y.dtype), y.dtype)
+        elif alpha != 1.0:
+            y = plain(lo, lambda b, u, v: tosa.mul(b, u, v), y, lo.scalar(alpha, y))
+        return plain(lo, op, x, y)
+    x, y = lo.codes(x, "first operand"), lo.codes(y, "second operand")
+    assert x.q is not None and y.q is not None
+    sx, sy = x.q.s, y.q.s * alpha
+    # Ethos-U55 fuses the operands' rescales only if both are 1 or if they differ and the larger is 2**19 (2**14).
+    head = 0 if sx == sy else (19 if DType.I16 not in (x.dtype, y.dtype) else 14)
+    unit = max(sx, sy) / (1 << head)
+    (a, b), view = lo.align(x, y)
+    wide = [lo.rescale(v, DType.I32, [s / unit], t.q.zp) for v, s, t in ((a, sx, x), (b, sy, y)) if t.q is not None]
+    return with_value(view, op(lo.b, wide[0], wide[1]), accumulator((unit,)))
+
+
+def product(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
+    """x * y."""
+    if x.q is None and y.q is None:
+        return plain(lo, lambda b, u, v: tosa.mul(b, u, v), x, y)
+    x, y = lo.codes(x, "first operand"), lo.codes(y, "second operand")
+    assert x.q is not None and y.q is not None
+    (a, b), view = lo.align(x, y)
+    wide = [lo.rescale(v, DType.I32, [1.0], q.zp) for v, q in ((a, x.q), (b, y.q))]
+    return with_value(view, tosa.mul(lo.b, wide[0], wide[1]), accumulator((x.q.s * y.q.s,)))
+
+
+def scaled(t: Tensor, factor: float) -> Tensor:
+    """An accumulator times a positive constant: only its meaning changes."""
+    assert t.q is not None
+    clamp = None if t.clamp is None else (t.clamp[0] * factor, t.clamp[1] * factor)
+    return replace(t, q=replace(t.q, scale=tuple(s * factor for s in t.q.scale)), clamp=clamp)
+
+
+def bias_codes(bias: Tensor | None, scales: Sequence[float], reach: npt.NDArray[np.int64]) -> Array:
+    """An int32 bias on the accumulator's grid, whatever grid (or float) it arrives on.
+
+    `reach` is the largest sum of products of each channel: a channel of tiny weights has a bias of so many steps that
+    the accumulator would overflow, so it stops short of that.
+    """
+    if bias is None:
+        return np.zeros(reach.size, np.int32)
+    if not bias.is_const:
+        raise Unsupported("its bias is not a constant", "use a parameter or buffer as bias")
+    _check_bias(bias, reach.size)
+    steps = np.rint(bias.real().reshape(-1) / np.asarray(scales, np.float64))
+    info = np.iinfo(np.int32)
+    return np.clip(steps, info.min + reach, info.max - reach).astype(np.int32)
+
+
+def _check_bias(bias: Tensor, channels: int) -> None:
+    if bias.size not in (1, channels) or bias.size != (bias.shape or (1,))[-1]:
+        raise Unsupported(
+            f"its bias of shape {list(bias.shape)} is not one number for each of its {channels} channels",
+            "add the bias after the layer",
+        )
+
+
+def _float_bias(lo: Lowering, bias: Tensor | None, channels: int, dtype: DType) -> Value:
+    """The bias of a float convolution; TOSA also takes one that is computed."""
+    if bias is None:
+        return lo.constant(np.zeros(channels), dtype)
+    _check_bias(bias, channels)
+    if bias.is_const:
+        return lo.constant(np.broadcast_to(bias.real().reshape(-1), (channels,)), dtype)
+    if bias.q is not None or bias.dtype is not dtype:
+        raise Unsupported(
+            f"its bias is computed in {bias.dtype.torch_name} and the rest of it is {dtype.torch_name}",
+            "use one dtype for both",
+        )
+    return lo.emit(repeat_bias(lo, lo.reshape(bias, (bias.size,)), channels // bias.size))
+
+
+def repeat_bias(lo: Lowering, bias: Tensor, times: int) -> Tensor:
+    """The bias of channels that are there several times."""
+    if times == 1:
+        return bias
+    if bias.array is None:
+        return of_value(tosa.tile(lo.b, lo.emit(bias), (times,)), bias.q)
+    q = bias.q
+    if q is not None and q.axis is not None:
+        q = replace(q, scale=q.scale * times, zero_point=q.zero_point * times)
+    return of_array(np.tile(bias.array, times), bias.dtype, q)
+
+
+def weight_codes(weight: Tensor, x: Tensor) -> tuple[Array, DType, QParams | None]:
+    """The constant weight as (data, dtype, parameters); float weights have no parameters."""
+    if not weight.is_const:
+        raise Unsupported("its weight is not a constant", "use a parameter or buffer as weight")
+    assert weight.array is not None
+    if weight.q is None and not weight.is_float:
+        raise Unsupported("its weight is an integer tensor without quantisation")
+    if (x.q is None) != (weight.q is None):
+        side = "weight" if weight.q is None else "input"
+        raise Unsupported(f"its {side} is float and the rest of it is quantised", "quantise this part of the model")
+    if weight.q is not None and any(weight.q.zero_point):
+        raise Unsupported("its weight has a zero point", "use a symmetric weight quantisation")
+    return weight.array, weight.dtype, weight.q
+
+
+def conv_operands(
+    lo: Lowering, x: Tensor, weight: Array, weight_q: QParams | None, bias: Tensor | None
+) -> tuple[DType, Value, QParams | None]:
+    """The weight's dtype, the bias, and the meaning of the accumulator of a convolution (None for a float one).
+
+    The weight has a line for each output channel.
+    """
+    if x.q is None:
+        return x.dtype, _float_bias(lo, bias, weight.shape[0], x.dtype), None
+    assert weight_q is not None
+    scales = tuple(x.q.s * s for s in weight_q.scale)
+    q = accumulator(scales, 3 if len(scales) > 1 else None)
+    q = replace(q, dtype=DType.I32 if x.dtype is DType.I8 else DType.I48)
+    reach = np.abs(weight.reshape(weight.shape[0], -1).astype(np.int64)).sum(1)
+    # The 48 bits of the other accumulator hold any sum beside an int32.
+    reach *= max(127 - x.q.zp, x.q.zp + 128) if x.dtype is DType.I8 else 0
+    return DType.I8, lo.constant(bias_codes(bias, scales, reach), q.dtype), q
+
+
+def convolve(
+    lo: Lowering,
+    x: Tensor,
+    weight: Array,
+    weight_q: QParams | None,
+    bias: Tensor | None,
+    *,
+    pad: tuple[int, int, int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+    depthwise: bool,
+) -> Tensor:
+    """CONV2D ([O,KH,KW,I]) or DEPTHWISE_CONV2D ([KH,KW,C,M]) on a logical NCHW tensor; int8 gives an accumulator.
+
+    Sums of 16-bit floats are kept in 32 bits, as torch keeps them.
+    """
+    lines = weight.reshape(-1, weight.shape[2] * weight.shape[3]).T if depthwise else weight
+    dtype, bias_value, q = conv_operands(lo, x, lines, weight_q, bias)
+    image, pad = _exact(
+        lo, x, lo.arrange(x, NHWC), weight.shape[0:2] if depthwise else weight.shape[1:3], pad, stride, dilation
+    )
+    build = tosa.depthwise_conv2d if depthwise else tosa.conv2d
+    value = build(
+        lo.b,
+        image,
+        lo.constant(weight, dtype),
+        bias_value,
+        x_zp=0 if x.q is None else x.q.zp,
+        pad=pad,
+        stride=stride,
+        dilation=dilation,
+        acc_type=DType.F32 if q is None else q.dtype,
+    )
+    n, h, w, c = value.shape
+    return Tensor((n, c, h, w), value.dtype, value, perm=NHWC, q=q)
+
+
+def weigh(
+    lo: Lowering,
+    x: Tensor,
+    weight: Array,
+    divisor: int = 1,
+    *,
+    stride: tuple[int, int] = (1, 1),
+    depthwise: bool = False,
+) -> Tensor:
+    """A convolution of codes with whole int8 numbers, divided and rounded once; the result is on the input's grid."""
+    q = lo.codes(x).q
+    assert q is not None
+    unit = QParams((1.0 / divisor,), (0,), DType.I8, -127, 127)
+    weight = np.ascontiguousarray(weight)
+    out = convolve(lo, x, weight, unit, None, pad=(0, 0, 0, 0), stride=stride, dilation=(1, 1), depthwise=depthwise)
+    return replace(lo.quantize(out, q), q=q)
+
+
+def _exact(
+    lo: Lowering,
+    x: Tensor,
+    image: Value,
+    kernel: Sequence[int],
+    pad: tuple[int, int, int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+) -> tuple[Value, tuple[int, int, int, int]]:
+    """TOSA wants windows that fit exactly: take surplus off the end padding first, then off the image."""
+    pads, sizes = list(pad), list(image.shape)
+    for axis in (0, 1):
+        span = sizes[1 + axis] + pads[2 * axis] + pads[2 * axis + 1] - (kernel[axis] - 1) * dilation[axis] - 1
+        if span < 0:
+            raise Unsupported("its kernel is larger than the padded input")
+        surplus = span % stride[axis]
+        cut = min(surplus, pads[2 * axis + 1])
+        pads[2 * axis + 1] -= cut
+        sizes[1 + axis] -= surplus - cut
+    if tuple(sizes) != image.shape:
+        image = tosa.slice(lo.b, image, (0, 0, 0, 0), tuple(sizes))
+    return image, (pads[0], pads[1], pads[2], pads[3])
+
+
+def fit_window(
+    lo: Lowering,
+    x: Tensor,
+    kernel: tuple[int, int],
+    pad: tuple[int, int, int, int],
+    stride: tuple[int, int],
+) -> tuple[Value, tuple[int, int, int, int]]:
+    """The NHWC image of a pooling input and its padding, cut so that the windows fit exactly."""
+    return _exact(lo, x, lo.arrange(x, NHWC), kernel, pad, stride, (1, 1))
+
+
+def reduce_codes(lo: Lowering, x: Tensor, dims: Sequence[int], op: Callable[[Builder, Value, int], Value]) -> Tensor:
+    """A reduction that keeps its dimensions, one axis at a time, on stored numbers."""
+    x = lo.unfold(x)
+    if x.is_const:
+        x = of_value(lo.emit(x), x.q)
+    assert x.value is not None
+    value = x.value
+    for dim in sorted(dims):
+        value = op(lo.b, value, x.perm[dim])
+    shape = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
+    return Tensor(shape, value.dtype, value, perm=x.perm, q=x.q)
+
+
+#: The longest side of a window of ones.
+_KERNEL = 64
+_PLAIN: dict[str, Any] = {"pad": (0, 0, 0, 0), "stride": (1, 1), "dilation": (1, 1)}
+
+
+def sum_over(lo: Lowering, x: Tensor, dims: Sequence[int], divisor: float) -> Tensor:
+    """The sum over dimensions (kept as size one) divided by a constant, with one rounding in int8."""
+    if x.q is None:
+        out = reduce_codes(lo, x, dims, tosa.reduce_sum)
+        return out if divisor == 1.0 else product(lo, out, lo.scalar(1.0 / divisor, out))
+    x = lo.codes(x)
+    x = lo.unfold(x)
+    assert x.q is not None and x.value is not None
+    axes = sorted(x.perm[d] for d in dims)
+    shape = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
+    q = accumulator((x.q.s / divisor,))
+    # A GPU has no reason to read ones.
+    summed = _sum_by_conv(lo, x, axes) if x.dtype is DType.I8 and lo.target.family != "vgf" else None
+    if summed is not None:
+        return replace(summed, shape=shape, q=q)
+    value = lo.rescale(x.value, DType.I32, [1.0], x.q.zp)
+    for axis in axes:
+        value = tosa.reduce_sum(lo.b, value, axis)
+    return Tensor(shape, value.dtype, value, perm=x.perm, q=q)
+
+
+def _sum_by_conv(lo: Lowering, x: Tensor, axes: list[int]) -> Tensor | None:
+    """Sums as convolutions with ones (no int32 tensor in between), None where the shape does not allow it."""
+    assert x.value is not None and x.q is not None
+    shape, rank = x.value.shape, x.value.rank
+    size = math.prod(shape[a] for a in axes)
+    if axes == [rank - 1]:
+        image = lo.emit(lo.reshape(of_value(x.value), (1, 1, math.prod(shape[:-1]), size)))
+        weight = lo.constant(np.ones((1, 1, 1, size), np.int8), DType.I8)
+        value = tosa.conv2d(lo.b, image, weight, _no_bias(lo, 1, DType.I32), x_zp=x.q.zp, acc_type=DType.I32, **_PLAIN)
+    elif axes and math.prod(shape[: axes[-1] + 1]) == size:
+        high = _divide(size)
+        image = lo.emit(lo.reshape(of_value(x.value), (1, high, size // high, math.prod(shape[axes[-1] + 1 :]))))
+        if _sums_twice(lo, size, high) and _is_view(shape, axes, x.perm):
+            # Sums of a column fit 16 bits.
+            value = _sum_window(lo, image, (high, 1), x.q.zp)
+            value = _sum_window(lo, lo.rescale(value, DType.I16, [1.0]), (1, size // high))
+        elif max(high, size // high) <= _KERNEL:
+            value = _sum_window(lo, image, (high, size // high), x.q.zp)
+        else:
+            return None
+    elif rank == 4 and axes and set(axes) <= {1, 2} and size <= _KERNEL:
+        value = _sum_window(lo, x.value, (shape[1] if 1 in axes else 1, shape[2] if 2 in axes else 1), x.q.zp)
+    else:
+        return None
+    kept = tuple(1 if a in axes else d for a, d in enumerate(shape))
+    if value.shape != kept and not _is_view(shape, axes, x.perm):
+        value = lo.emit(lo.reshape(of_value(value), kept))
+    if value.shape != kept:
+        return Tensor(value.shape, value.dtype, value, perm=tuple(range(value.rank)))
+    return Tensor(value.shape, value.dtype, value, perm=x.perm if value.rank == rank else tuple(range(value.rank)))
+
+
+def _is_view(shape: Sequence[int], axes: Sequence[int], perm: Sequence[int]) -> bool:
+    """Whether sums over some axes only need another shape to be in logical layout: 48 bits cannot be moved."""
+    order = [p for p in perm if p not in axes and shape[p] != 1]
+    return order == sorted(order)
+
+
+def _sums_twice(lo: Lowering, size: int, high: int) -> bool:
+    """Whether to sum columns and then rows: a window as large as the image keeps most of the NPU idle."""
+    return lo.target.is_npu and high < size >= 16
+
+
+def _divide(size: int) -> int:
+    """A divisor near one and a half times the square root: the height at which sums by columns, then rows, are fast."""
+    best = 1.5 * math.sqrt(size)
+    return min((d for d in range(1, _KERNEL + 1) if size % d == 0), key=lambda d: abs(d - best))
+
+
+def _sum_window(lo: Lowering, image: Value, kernel: tuple[int, int], zero_point: int = 0) -> Value:
+    depth, wide = image.shape[3], DType.I32 if image.dtype is DType.I8 else DType.I48
+    ones, none = lo.constant(np.ones((*kernel, depth, 1), np.int8), DType.I8), _no_bias(lo, depth, wide)
+    return tosa.depthwise_conv2d(lo.b, image, ones, none, x_zp=zero_point, acc_type=wide, **_PLAIN)
+
+
+def _no_bias(lo: Lowering, size: int, dtype: DType) -> Value:
+    return lo.constant(np.zeros(size, np.int64), dtype)
+
+
+def real_codes(real: float, q: QParams) -> int:
+    """The code nearest to one real number."""
+    return int(quantize(np.asarray([real], np.float32), q)[0])

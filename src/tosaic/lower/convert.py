@@ -1,0 +1,127 @@
+"""Between codes, 16-bit floats and float32, inside one delegate: quantise, dequantise, widen and narrow in TOSA FP.
+
+Quantise and dequantise give the numbers that torch's quantize_per_tensor and dequantize_per_tensor give, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tosaic.core.errors import Unsupported
+from tosaic.ir import ops as tosa
+from tosaic.ir.encode import encode
+from tosaic.ir.graph import DType, Value
+from tosaic.ir.qparams import QParams, along
+from tosaic.lower.lowering import Lowering
+from tosaic.lower.tensor import Tensor, fill_gaps, of_array, with_value
+
+
+def is_real(t: Tensor) -> bool:
+    """Whether the tensor is stored as what it means, with nothing pending."""
+    return t.q is None and t.lut is None
+
+
+def can_be_real(lo: Lowering, t: Tensor) -> bool:
+    """Whether `to_real` can make a stored float tensor of it."""
+    return lo.has_float and not t.is_const and t.dtype is not DType.I48
+
+
+def to_real(lo: Lowering, t: Tensor) -> Tensor:
+    """The tensor in float32, where it was codes, an accumulator or a pending table."""
+    if is_real(t):
+        return t
+    if t.is_const:
+        return _real_constant(t)
+    assert t.value is not None
+    if t.dtype is DType.I48:
+        raise Unsupported("a 48-bit accumulator cannot become float", "quantise the result of this operator")
+    if t.lut is not None:
+        return with_value(t, _look_up(lo, t))
+    assert t.q is not None
+    value = tosa.cast(lo.b, t.value, DType.F32)
+    if any(t.q.zero_point):
+        value = tosa.sub(lo.b, value, _along(lo, value, tuple(map(float, t.q.zero_point)), t.q))
+    value = tosa.mul(lo.b, value, _along(lo, value, t.q.scale, t.q))
+    if t.clamp is not None:
+        value = tosa.clamp(lo.b, value, *t.clamp)
+    return with_value(t, value)
+
+
+def convert_all(value: Any, convert: Callable[[Tensor], Tensor]) -> Any:
+    """The same arguments or results with every tensor among them converted."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(convert_all(v, convert) for v in value)
+    if isinstance(value, Mapping):
+        return {name: convert_all(v, convert) for name, v in value.items()}
+    return convert(value) if isinstance(value, Tensor) else value
+
+
+def is_small(t: Tensor) -> bool:
+    """Whether it is a float of 16 bits."""
+    return t.dtype in (DType.F16, DType.BF16)
+
+
+def widen(lo: Lowering, t: Tensor) -> Tensor:
+    """A 16-bit float tensor in float32; any other as it is."""
+    if not is_small(t):
+        return t
+    if t.is_const:
+        return of_array(t.real().astype(np.float32), DType.F32)
+    assert t.value is not None
+    return with_value(t, tosa.cast(lo.b, t.value, DType.F32))
+
+
+def narrow(lo: Lowering, t: Tensor, dtype: DType) -> Tensor:
+    """A float tensor in the float type that torch gives it."""
+    if not (t.is_float and dtype.is_float and is_real(t)) or t.dtype is dtype:
+        return t
+    if t.is_const:
+        return of_array(encode(t.real(), dtype), dtype)
+    assert t.value is not None
+    return with_value(t, tosa.cast(lo.b, t.value, dtype))
+
+
+def to_codes(lo: Lowering, t: Tensor, q: QParams) -> Tensor:
+    """The codes of a float tensor: scale, round half to even, add the zero point, clip."""
+    assert t.value is not None
+    if q.axis is not None:
+        raise Unsupported("an activation is quantised per channel", "quantise activations per tensor")
+    value = t.value if t.dtype is DType.F32 else tosa.cast(lo.b, t.value, DType.F32)
+    inverse = float(np.float32(1.0 / q.s))
+    value = tosa.mul(lo.b, value, _along(lo, value, (inverse,), q))
+    # Clipping first keeps the numbers small, and at whole bounds it commutes with the rounding.
+    value = tosa.clamp(lo.b, value, float(q.qmin - q.zp), float(q.qmax - q.zp))
+    if q.zp:
+        # TOSA has no rounding of its own: a cast to an integer rounds half to even.
+        value = tosa.cast(lo.b, tosa.cast(lo.b, value, DType.I32), DType.F32)
+        value = tosa.add(lo.b, value, _along(lo, value, (float(q.zp),), q))
+    return with_value(t, tosa.cast(lo.b, value, q.dtype))
+
+
+def _real_constant(t: Tensor) -> Tensor:
+    assert t.array is not None and t.q is not None
+    zero = along(t.q.zero_point, t.q.axis, t.rank).astype(np.float32)
+    scale = along(t.q.scale, t.q.axis, t.rank).astype(np.float32)
+    return of_array((t.array.astype(np.float32) - zero) * scale, DType.F32)
+
+
+def _along(lo: Lowering, like: Value, numbers: tuple[float, ...], q: QParams) -> Value:
+    """A constant that broadcasts over `like`: one number, or one per channel."""
+    shape = [1] * like.rank
+    if q.axis is not None:
+        shape[q.axis] = len(numbers)
+    return lo.constant(np.asarray(numbers, np.float32).reshape(shape), DType.F32)
+
+
+def _look_up(lo: Lowering, t: Tensor) -> Value:
+    """A function of one int8 tensor as a table of the 256 floats that torch computes."""
+    assert t.value is not None and t.lut is not None
+    count = int(np.prod(t.value.shape, dtype=np.int64))
+    index = tosa.cast(lo.b, t.value, DType.I32)
+    index = tosa.add(lo.b, index, lo.constant(np.full((1,) * index.rank, 128, np.int32), DType.I32))
+    table = lo.constant(fill_gaps(t.lut).astype(np.float32).reshape(1, 256, 1), DType.F32)
+    found = tosa.gather(lo.b, table, tosa.reshape(lo.b, index, (1, count)))
+    return tosa.reshape(lo.b, found, t.value.shape)

@@ -1,0 +1,109 @@
+"""Operators without a record, as the simpler operators that torch itself makes of them: einsum, std, glu, an LSTM."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions
+from torch._guards import detect_fake_mode
+from torch._ops import OpOverload
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
+
+from tosaic.fx.source import overload, torch_op
+from tosaic.ops import registry
+from tosaic.quantization.prepare import KEPT_META, attribute, buffer, is_float, mutates, replace_result
+from tosaic.quantization.recurrent import write_out
+from tosaic.quantization.widen_accumulated import STATE
+
+#: more than this would be no help: an LSTM of hundreds of steps
+_MOST = 4000
+
+
+def decompose(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
+    """Replace what has no record, where all that torch makes of it has one."""
+    for node in list(module.graph.nodes):
+        if not _is_unknown(node) or not wanted(node):
+            continue
+        traced = _trace(node)
+        if traced is not None and _is_known(traced):
+            _inline(module, node, traced)
+
+
+def _is_unknown(node: Node) -> bool:
+    op = torch_op(node) if node.op == "call_function" else None
+    if not isinstance(op, OpOverload) or op.namespace != "aten" or mutates(node) or not is_float(node):
+        return False
+    return bool(node.all_input_nodes) and registry().find(overload(node)) is None and torch.Tag.pointwise not in op.tags
+
+
+def _is_known(traced: GraphModule) -> bool:
+    """Whether all can be lowered. What reads at positions known only at run time is better left whole."""
+    fixed: set[Node] = set()
+    for node in traced.graph.nodes:
+        if node.op == "get_attr" or (node.op == "call_function" and fixed >= set(node.all_input_nodes)):
+            fixed.add(node)
+        elif node.op == "call_function" and overload(node) != "getitem":
+            record = registry().find(overload(node))
+            if record is None and torch.Tag.pointwise not in getattr(torch_op(node), "tags", ()):
+                return False
+            if record is not None and record.family == "index" and not fixed >= set(node.all_input_nodes[1:]):
+                return False
+    return True
+
+
+@functools.cache
+def _table() -> dict[Any, Any]:
+    """Torch's decompositions, without those of operators that have a record."""
+    return {op: how for op, how in core_aten_decompositions().items() if registry().find(str(op)) is None}
+
+
+def _trace(node: Node) -> GraphModule | None:
+    """What torch makes of a call; None if that is nothing simpler."""
+    inputs = node.all_input_nodes
+
+    def call(*values: torch.Tensor) -> Any:
+        given = dict(zip(inputs, values, strict=True))
+        args: Any = map_arg(node.args, lambda n: given[n])
+        kwargs: Any = map_arg(node.kwargs, lambda n: given[n])
+        return torch_op(node)(*args, **kwargs)
+
+    values = [n.meta["val"] for n in inputs]
+    mode = detect_fake_mode(values)
+    assert mode is not None
+    try:
+        traced = write_out(node, mode)
+        if traced is None:
+            with torch.no_grad(), mode:
+                traced = make_fx(call, decomposition_table=_table())(*values)
+                traced = make_fx(torch.func.functionalize(traced))(*values)
+    except Exception:  # whatever torch trips over, the operator stays whole and runs on the CPU
+        return None
+    traced.graph.eliminate_dead_code()
+    made = [overload(n) for n in traced.graph.nodes if n.op == "call_function"]
+    return None if overload(node) in made or len(made) > _MOST else traced
+
+
+def _inline(module: GraphModule, node: Node, traced: GraphModule) -> None:
+    """Put what was traced in the place of a call; whoever took one of several results gets it directly."""
+    given = iter(node.all_input_nodes)
+    made: dict[Node, Any] = {}
+    result: Any = None
+    with module.graph.inserting_before(node):
+        for inner in traced.graph.nodes:
+            if inner.op == "placeholder":
+                made[inner] = next(given)
+            elif inner.op == "get_attr":
+                made[inner] = buffer(module, attribute(traced, inner), node)
+            elif inner.op == "call_function":
+                made[inner] = module.graph.node_copy(inner, lambda n: made[n])
+                kept = {key: node.meta[key] for key in KEPT_META if key in node.meta}
+                own = {key: inner.meta[key] for key in ("val", STATE) if key in inner.meta}
+                made[inner].meta = own | kept
+            else:
+                result = map_arg(inner.args[0], lambda n: made[n])
+    replace_result(module.graph, node, result)

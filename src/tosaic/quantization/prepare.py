@@ -1,0 +1,244 @@
+"""What happens to a graph before it is annotated: guards go, composites expand, numbers become buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch._guards import detect_fake_mode
+from torch._ops import OpOverload
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+
+from tosaic.core.errors import Unsupported
+from tosaic.core.internal import contained
+from tosaic.fx.source import FILLS, bind, fill, overload, torch_op
+from tosaic.ir.graph import Array
+from tosaic.ops import registry
+
+#: Where PT2E keeps what is observed around a node.
+KEY = "quantization_annotation"
+#: Where it is kept whether a node follows from parameters alone.
+CONSTANT = "tosaic_constant"
+KEPT_META = ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack", "from_node", "seq_nr")
+
+
+def strip_guards(module: GraphModule) -> None:
+    """Remove the shape guards that `export().module()` puts in front: they refuse other batch sizes."""
+    for node in list(module.graph.nodes):
+        if node.op == "call_module" and not node.users and str(node.target) == "_guards_fn":
+            module.graph.erase_node(node)
+            module.delete_submodule(str(node.target))
+
+
+def make_functional(module: GraphModule) -> None:
+    """Turn `relu_` into `relu` where nobody else can see the difference."""
+    for node in list(module.graph.nodes):
+        target = node.target
+        if node.op != "call_function" or not isinstance(target, OpOverload) or not mutates(node):
+            continue
+        packet, name, variant = str(target).split(".")
+        twin = getattr(getattr(torch.ops, packet), name.rstrip("_"), None)
+        if name.endswith("_") and twin is not None and is_private(node) and variant in twin.overloads():
+            node.target = getattr(twin, variant)
+
+
+def mutates(node: Node) -> bool:
+    """Whether a call changes one of its arguments; `detach_` changes only what autograd sees of it."""
+    schema = getattr(torch_op(node), "_schema", None)
+    return schema is not None and bool(schema.is_mutable) and overload(node) != "aten.detach_.default"
+
+
+def is_private(node: Node) -> bool:
+    """Whether the tensor that an in-place call changes is seen by nobody else, not even through a view."""
+    changed: Any = node.args[0]
+    while isinstance(changed, Node) and changed.op == "call_function" and len(changed.users) == 1:
+        record = registry().find(overload(changed))
+        if record is not None and not record.moves:
+            return True
+        if not changed.args or not isinstance(changed.args[0], Node):
+            return record is not None
+        changed = changed.args[0]
+    return False
+
+
+class Emitter:
+    """What an `expand` function sees in an fx graph: aten ops by name, inserted before the node they replace."""
+
+    def __init__(self, module: GraphModule, node: Node) -> None:
+        self.module, self.node = module, node
+
+    def __call__(self, name: str, *args: Any, **kwargs: Any) -> Node:
+        packet, _, variant = name.partition(".")
+        target = getattr(getattr(torch.ops.aten, packet), variant)
+        new = self.module.graph.call_function(target, args, kwargs)
+        for key in KEPT_META:
+            if key in self.node.meta:
+                new.meta[key] = self.node.meta[key]
+        new.meta["val"] = self._type(target, args, kwargs)
+        return new
+
+    def _type(self, target: Any, args: Any, kwargs: Any) -> Any:
+        values = [n.meta["val"] for n in self.module.graph.nodes if "val" in n.meta]
+        mode = detect_fake_mode(values)
+        swap = map_arg
+        assert mode is not None
+        with mode, torch.no_grad():
+            return target(*swap(args, lambda n: n.meta["val"]), **swap(kwargs, lambda n: n.meta["val"]))
+
+    def constant(self, array: Array) -> Node:
+        return buffer(self.module, torch.from_numpy(np.asarray(array, order="C")), self.node)
+
+    @staticmethod
+    def shape(node: Node) -> tuple[int, ...]:
+        return tuple(int(d) for d in node.meta["val"].shape)
+
+    def data(self, node: Node) -> Array | None:
+        if node.op != "get_attr":
+            return None
+        return attribute(self.module, node).detach().numpy()
+
+    @staticmethod
+    def is_bool(node: Node) -> bool:
+        return node.meta["val"].dtype is torch.bool
+
+
+def buffer(module: GraphModule, tensor: torch.Tensor, before: Node) -> Node:
+    """A new constant of the module, with the node that reads it."""
+    index = 0
+    while hasattr(module, f"_tosaic_constant_{index}"):
+        index += 1
+    name = f"_tosaic_constant_{index}"
+    module.register_buffer(name, tensor)
+    node = module.graph.get_attr(name)
+    mode = detect_fake_mode([n.meta["val"] for n in module.graph.nodes if "val" in n.meta])
+    node.meta["val"] = mode.from_tensor(tensor, static_shapes=True) if mode is not None else tensor
+    return node
+
+
+def fold_constants(module: GraphModule) -> None:
+    """Make what follows from no input and no parameter a buffer: `torch.eye(4)`, a mask made of it.
+
+    Its numbers are needed before any dialect changes them, and it is not quantised step by step.
+    """
+    known: dict[Node, Any] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and _is_fixed(module, node):
+            known[node] = attribute(module, node)
+        elif is_foldable(node) and overload(node) in FILLS:
+            known[node] = fill(node, node.meta["val"])
+        elif is_foldable(node) and known.keys() >= set(node.all_input_nodes):
+            args, kwargs = (map_arg(a, lambda n: known[n]) for a in (node.args, node.kwargs))
+            with torch.no_grad():
+                known[node] = torch_op(node)(*args, **kwargs)
+    for node in reversed(known):
+        if node.op != "call_function":
+            continue
+        if node.users and isinstance(known[node], torch.Tensor):
+            with module.graph.inserting_before(node):
+                node.replace_all_uses_with(buffer(module, known[node].clone(), node))
+        if not node.users:
+            module.graph.erase_node(node)
+
+
+def is_foldable(node: Node) -> bool:
+    """Whether a call gives the same tensors each time it is made with the same arguments."""
+    value = node.meta.get("val")
+    values: list[Any] = list(value) if isinstance(value, (tuple, list)) else [value]
+    if node.op != "call_function" or not all(isinstance(v, torch.Tensor) for v in values):
+        return False
+    if mutates(node) or _is_written(node):
+        return False
+    seeded = torch.Tag.nondeterministic_seeded in getattr(torch_op(node), "tags", ())
+    return not seeded and not any(isinstance(d, torch.SymInt) for v in values for d in v.shape)
+
+
+def _is_written(node: Node) -> bool:
+    """Whether a later call changes a tensor in place, itself or a view of it: as a buffer it would keep the change."""
+    views = [node]
+    for one in views:
+        for user in (u for u in one.users if u.op == "call_function"):
+            if mutates(user):
+                return True
+            record = registry().find(overload(user))
+            views += [user] if record is not None and record.moves else []
+    return False
+
+
+def attribute(module: GraphModule, node: Node) -> Any:
+    """What a get_attr node reads."""
+    value: Any = module
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _is_fixed(module: GraphModule, node: Node) -> bool:
+    """Whether a get_attr node reads a buffer that nobody writes to; parameters may still be trained."""
+    value = attribute(module, node)
+    written = any(mutates(user) for user in node.users if user.op == "call_function")
+    return isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter) and not written
+
+
+def expand_composites(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
+    """Replace composites (softmax, layer_norm, attention ...) by the ops they are made of, to observe their ranges."""
+    changed = True
+    while changed:
+        changed = False
+        for node in list(module.graph.nodes):
+            record = registry().find(overload(node)) if node.op == "call_function" else None
+            if record is None or record.expand is None or not wanted(node) or not is_float(node):
+                continue
+            with module.graph.inserting_before(node):
+                try:
+                    with contained(f"expanding `{node.name}` ({overload(node)})"):
+                        new = record.expand(Emitter(module, node), **bind(node))
+                except Unsupported:
+                    continue
+            if new is None:
+                continue
+            replace_result(module.graph, node, new)
+            changed = True
+    # A mask that an expansion has seen through would still be observed, with its infinities.
+    module.graph.eliminate_dead_code()
+
+
+def replace_result(graph: Graph, node: Node, result: Any) -> None:
+    """Put a new result in the place of a call; whoever took one of several results gets it directly."""
+    if isinstance(result, Node):
+        node.replace_all_uses_with(result)
+    else:
+        for user in list(node.users):
+            user.replace_all_uses_with(result[user.args[1]])
+            graph.erase_node(user)
+    graph.erase_node(node)
+
+
+def is_float(node: Node) -> bool:
+    value = node.meta.get("val")
+    value = value[0] if isinstance(value, (tuple, list)) and value else value
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def find_other_float(graph: Graph) -> str | None:
+    """The type of a model that computes in float, but nowhere in float32; None for any other model."""
+    values = [n.meta.get("val") for n in graph.nodes]
+    found = {v.dtype for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()}
+    names = sorted(str(dtype).removeprefix("torch.") for dtype in found)
+    return names[0] if names and torch.float32 not in found else None
+
+
+def lift_numbers(module: GraphModule) -> None:
+    """Make the number in `x * 2` a buffer, so that every dialect finds it under the same name."""
+    for node in list(module.graph.nodes):
+        if node.op != "call_function" or not is_float(node) or not hasattr(torch_op(node), "_schema"):
+            continue
+        for index, argument in enumerate(torch_op(node)._schema.arguments):
+            if index >= len(node.args) or str(argument.type) != "Tensor":
+                continue
+            number = node.args[index]
+            if isinstance(number, (int, float)) and not isinstance(number, bool):
+                with module.graph.inserting_before(node):
+                    node.update_arg(index, buffer(module, torch.tensor(float(number)), node))

@@ -1,0 +1,310 @@
+"""The PT2E quantizer: it annotates a graph by the `quant` rule of each operator record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e import quantizer as pt2e
+
+from tosaic.core.errors import Invalid
+from tosaic.fx.modes import inline
+from tosaic.fx.source import bind, module_stack, overload, torch_op
+from tosaic.lower.registry import Record
+from tosaic.ops import registry
+from tosaic.quantization import prepare
+from tosaic.quantization.decompose import decompose
+from tosaic.quantization.prepare import CONSTANT, KEY
+from tosaic.quantization.widen_accumulated import widen_sums
+
+_PER_CHANNEL = (torch.per_channel_symmetric, torch.per_channel_affine)
+
+
+class TosaQuantizer(pt2e.Quantizer):
+    """Quantises what has a configuration: by module name first, then by module type, then globally."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._global: Any = None
+        self._io: Any = None
+        self._by_name: dict[str, Any] = {}
+        self._by_type: dict[str, Any] = {}
+
+    def set_global(self, quantization_config: Any) -> TosaQuantizer:
+        """The configuration of everything that no other setting names; None leaves it in float."""
+        self._global = _checked(quantization_config)
+        return self
+
+    def set_io(self, quantization_config: Any) -> TosaQuantizer:
+        """The configuration of the model's inputs and outputs."""
+        self._io = _checked(quantization_config)
+        return self
+
+    def set_module_name(self, module_name: str, quantization_config: Any) -> TosaQuantizer:
+        """The configuration of a submodule and all inside it; None leaves it in float."""
+        self._by_name[module_name] = _checked(quantization_config)
+        return self
+
+    def set_module_type(self, module_type: Callable[..., torch.nn.Module], quantization_config: Any) -> TosaQuantizer:
+        """The configuration of all submodules of a class; None leaves them in float."""
+        self._by_type[_type_name(module_type)] = _checked(quantization_config)
+        return self
+
+    def transform_for_annotation(self, model: GraphModule) -> GraphModule:
+        """Bring the graph into the form that is annotated; parameters stay parameters."""
+        other = prepare.find_other_float(model.graph)
+        if other is not None:
+            raise Invalid(
+                f"the model is {other}, and only float32 is quantised",
+                fix="call model.float(), export it with float32 inputs, and give float32 inputs at run time",
+            )
+        prepare.strip_guards(model)
+        inline(model)
+        prepare.make_functional(model)
+        decompose(model, lambda n: self._config(n) is not None)
+        prepare.fold_constants(model)
+        prepare.expand_composites(model, lambda n: self._config(n) is not None)
+        prepare.lift_numbers(model)
+        model.graph.lint()
+        model.recompile()
+        return model
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        """Say for every node which of its inputs and outputs are observed."""
+        for node in model.graph.nodes:
+            node.meta[CONSTANT] = _follows_from_constants(node)
+            if node.op == "call_function" and KEY not in node.meta and not _is_constant(node):
+                config = self._config(node)
+                if config is not None:
+                    _annotate(node, config)
+        widen_sums(model.graph)
+        if self._io is not None:
+            _annotate_io(model, self._io)
+        return model
+
+    def validate(self, model: GraphModule) -> None:
+        """All parameters and buffers must be on one device."""
+        devices = {str(t.device) for t in (*model.parameters(), *model.buffers())}
+        if len(devices) > 1:
+            raise Invalid(
+                "the model is spread over several devices",
+                why=", ".join(sorted(devices)),
+                fix="move the model to one device with model.to('cpu') before export",
+            )
+
+    def _config(self, node: Node) -> Any:
+        names, types = _owners(node)
+        for name in reversed(names):
+            if name in self._by_name:
+                return self._by_name[name]
+        for kind in reversed(types):
+            if kind in self._by_type:
+                return self._by_type[kind]
+        return self._global
+
+
+def _checked(config: Any) -> Any:
+    missing = [f for f in ("input_activation", "output_activation", "weight", "bias") if not hasattr(config, f)]
+    if config is not None and missing:
+        raise Invalid(
+            f"`{type(config).__name__}` is not a quantisation configuration",
+            why=f"it has no attribute {', '.join(f'`{m}`' for m in missing)}",
+            fix="use get_symmetric_quantization_config(), or None to leave a part in float",
+        )
+    return config
+
+
+def _type_name(module_type: Any) -> str:
+    return f"{module_type.__module__}.{module_type.__qualname__}"
+
+
+def _owners(node: Node) -> tuple[list[str], list[str]]:
+    """Paths and class names of the modules around a node, outermost first."""
+    stack = module_stack(node)
+    return [path for path, _ in stack], [kind for _, kind in stack]
+
+
+def _annotate(node: Node, config: Any) -> None:
+    record = registry().find(overload(node))
+    kind = _kind(node, record)
+    if kind == "weight":
+        _annotate_weight(node, config)
+    elif kind == "share":
+        _annotate_share(node, config)
+    elif kind in ("observe", "exact"):
+        _annotate_observe(node, config, record)
+
+
+def _kind(node: Node, record: Record | None) -> str:
+    if record is None:
+        # An elementwise op that nobody wrote a record for becomes a table.
+        tags = getattr(torch_op(node), "tags", ())
+        return "observe" if torch.Tag.pointwise in tags else "none"
+    if callable(record.quant):
+        return record.quant({k: v.meta["val"] if isinstance(v, Node) else v for k, v in bind(node).items()})
+    return record.quant
+
+
+def _annotate_weight(node: Node, config: Any) -> None:
+    arguments = bind(node)
+    x = arguments.get("input")
+    weight, bias = arguments.get("weight"), arguments.get("bias")
+    if not isinstance(x, Node) or not isinstance(weight, Node) or not _is_constant(weight):
+        return
+    if not _is_float(x) or not _is_float(weight):
+        return
+    kernel = _weight_spec(config.weight, arguments)
+    inputs: dict[Node, Any] = {x: config.input_activation, weight: kernel}
+    # A bias with a row for each input has no grid of one scale per channel.
+    flat = isinstance(bias, Node) and bias.meta["val"].dim() == 1
+    if isinstance(bias, Node) and flat and kernel is not None and config.input_activation is not None:
+        spec = config.bias if config.bias is not None else _derived_bias(x, weight, node, kernel)
+        if getattr(spec, "dtype", None) is torch.int32:
+            inputs[bias] = spec
+    _set(node, inputs, config)
+
+
+def _weight_spec(spec: pt2e.QuantizationSpec | None, arguments: dict[str, Any]) -> pt2e.QuantizationSpec | None:
+    """A transposed convolution has its output channels in dimension 1, or in both where they are grouped."""
+    if (
+        spec is None
+        or spec.qscheme not in _PER_CHANNEL
+        or not arguments.get("transposed", "output_padding" in arguments)
+    ):
+        return spec
+    groups = arguments["groups"]
+    if groups == 1:
+        return replace(spec, ch_axis=1)
+    depthwise = tuple(arguments["weight"].meta["val"].shape[:2]) == (groups, 1)
+    return spec if depthwise else _per_tensor(spec)
+
+
+def _derived_bias(x: Node, weight: Node, node: Node, spec: pt2e.QuantizationSpec) -> pt2e.DerivedQuantizationSpec:
+    """An int32 bias on the grid of the accumulator: input scale times weight scale."""
+
+    def derive(observers: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        (x_scale, _), (w_scale, _) = (o.calculate_qparams() for o in observers)
+        scale = x_scale.to(torch.float32) * w_scale.to(torch.float32)
+        return scale, torch.zeros_like(scale, dtype=torch.int32)
+
+    per_channel = spec.qscheme in _PER_CHANNEL
+    return pt2e.DerivedQuantizationSpec(
+        derived_from=[(x, node), (weight, node)],
+        derive_qparams_fn=derive,
+        dtype=torch.int32,
+        quant_min=-(2**31),
+        # The next float32 is 2**31, which torch would turn into the most negative int32.
+        quant_max=2**31 - 128,
+        qscheme=torch.per_channel_symmetric if per_channel else torch.per_tensor_symmetric,
+        ch_axis=0 if per_channel else None,
+    )
+
+
+def _annotate_share(node: Node, config: Any) -> None:
+    floats = [n for n in node.all_input_nodes if _is_float(n)]
+    if not floats or config.input_activation is None:
+        return
+    first, *others = floats
+    shared = pt2e.SharedQuantizationSpec((first, node))
+    inputs = {first: config.input_activation, **dict.fromkeys(others, shared)}
+    _set(node, inputs, config, output=shared)
+
+
+def _annotate_observe(node: Node, config: Any, record: Record | None) -> None:
+    floats = [n for n in node.all_input_nodes if _is_float(n) and not _is_number(n)]
+    if not floats:
+        return
+    inputs = dict.fromkeys(floats, config.input_activation)
+    if record is not None and record.family == "linear" and config.weight is not None:
+        inputs |= {n: _matrix_spec(config.weight, node, n) for n in floats if _is_constant(n)}
+    if record is not None and (record.bounds or record.name == "batch_norm"):
+        _fuse(node, inputs, record)
+    if record is not None and record.quant == "exact":
+        inputs = {n: s for n, s in inputs.items() if not _is_constant(n)}
+    _set(node, inputs, config)
+
+
+def _fuse(node: Node, inputs: dict[Node, Any], record: Record) -> None:
+    """conv -> relu: the number between them is never stored, so it is not observed either."""
+    before: Any = node.args[0]
+    annotation = before.meta.get(KEY) if isinstance(before, Node) else None
+    if annotation is None or len(before.users) != 1 or annotation.output_qspec is None:
+        return
+    producer = registry().find(overload(before)) if before.op == "call_function" else None
+    if record.name == "batch_norm" and (producer is None or producer.quant != "weight"):
+        return
+    annotation.output_qspec = None
+    inputs.pop(before, None)
+
+
+def _set(node: Node, inputs: dict[Node, Any], config: Any, output: Any = None) -> None:
+    spec = config.output_activation if output is None else output
+    results = [u for u in node.users if overload_or_empty(u) == "getitem"]
+    if isinstance(node.meta.get("val"), (tuple, list)):
+        for result in results:
+            if _is_float(result):
+                result.meta[KEY] = pt2e.QuantizationAnnotation({}, spec, _annotated=True)
+        spec = None
+    elif not _is_float(node):
+        spec = None
+    kept = {n: s for n, s in inputs.items() if s is not None}
+    node.meta[KEY] = pt2e.QuantizationAnnotation(kept, spec, _annotated=True)
+
+
+def _annotate_io(model: GraphModule, config: Any) -> None:
+    for node in model.graph.nodes:
+        if node.op == "placeholder" and _is_float(node):
+            node.meta[KEY] = pt2e.QuantizationAnnotation(
+                {}, config.output_activation or config.input_activation, _annotated=True
+            )
+        elif node.op == "output":
+            floats = {n: config.input_activation for n in node.all_input_nodes if _is_float(n)}
+            node.meta[KEY] = pt2e.QuantizationAnnotation(floats, None, _annotated=True)
+
+
+def overload_or_empty(node: Node) -> str:
+    return overload(node) if node.op == "call_function" else ""
+
+
+def _matrix_spec(spec: pt2e.QuantizationSpec, node: Node, constant: Node) -> pt2e.QuantizationSpec:
+    """The constant of a product: as the second factor and of two dimensions it is a layer's weight, transposed."""
+    layer = node.args[1] is constant and node.args[0] is not constant and constant.meta["val"].dim() == 2
+    return replace(spec, ch_axis=1) if layer and spec.qscheme in _PER_CHANNEL else _per_tensor(spec)
+
+
+def _per_tensor(spec: pt2e.QuantizationSpec) -> pt2e.QuantizationSpec:
+    """A weight that is not a layer's own has no channel axis to speak of."""
+    if spec.qscheme not in _PER_CHANNEL:
+        return spec
+    from torchao.quantization.pt2e import MinMaxObserver
+
+    return replace(
+        spec, qscheme=torch.per_tensor_symmetric, ch_axis=None, observer_or_fake_quant_ctr=MinMaxObserver.with_args()
+    )
+
+
+def _follows_from_constants(node: Node) -> bool:
+    """Whether a node reads a parameter or buffer, or computes something of these alone: torch folds what is quantised.
+
+    The nodes before it have been asked.
+    """
+    if node.op == "get_attr":
+        return True
+    return bool(node.all_input_nodes) and prepare.is_foldable(node) and all(map(_is_constant, node.all_input_nodes))
+
+
+def _is_constant(node: Node) -> bool:
+    return node.meta.get(CONSTANT, False)
+
+
+def _is_number(node: Node) -> bool:
+    """A constant of no dimensions: it becomes part of a table or of a scale, never a tensor."""
+    return _is_constant(node) and tuple(node.meta["val"].shape) == ()
+
+
+def _is_float(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype is torch.float32

@@ -1,0 +1,122 @@
+"""Ranges that calibration found to be nearly empty: a few extreme numbers leave the others next to no codes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from tosaic.fx.source import overload, source_line
+from tosaic.quantization.prepare import CONSTANT
+
+#: the share of numbers that is looked at, and the part of a range that is too little for them
+_MOST, _LITTLE = 0.99, 0.01
+#: how finely a range is divided to see which parts of it are used
+_PARTS = 1000
+#: fewer different numbers than this say nothing, and are told apart by 8 bits
+_FEWEST = 64
+#: how many numbers of a tensor are kept for each sample, and in all
+_PER_SAMPLE, _IN_ALL = 4096, 16384
+_LEVELS = 256
+
+
+@dataclass
+class _Seen:
+    """What passed through one observer: its range, and some of its numbers."""
+
+    node: Node
+    low: float = 0.0
+    high: float = 0.0
+    kept: list[torch.Tensor] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, x: torch.Tensor) -> None:
+        self.low, self.high = min(self.low, float(x.min())), max(self.high, float(x.max()))
+        if self.count < _IN_ALL:
+            flat = x.detach().reshape(-1)
+            part = flat[:: -(-flat.numel() // _PER_SAMPLE)].clone()
+            self.kept.append(part)
+            self.count += part.numel()
+
+    def measure(self, width: float) -> float:
+        """The part of a range of this width that holds most of the different numbers."""
+        numbers = torch.cat(self.kept).unique()
+        if numbers.numel() < _FEWEST or width <= 0.0:
+            return 1.0
+        counts = ((numbers - self.low) * (_PARTS / width)).floor().unique(return_counts=True)[1]
+        sums = counts.sort(descending=True)[0].cumsum(0)
+        needed = int((sums < _MOST * numbers.numel()).sum()) + 1
+        return needed / _PARTS
+
+
+@contextmanager
+def watch(module: GraphModule, notes: list[str]) -> Generator[None]:
+    """Look at what a prepared module observes while it is calibrated, and note the ranges that are nearly empty."""
+    seen: dict[torch.nn.Module, _Seen] = {}
+    for node in module.graph.find_nodes(op="call_module"):
+        observer, observed = module.get_submodule(str(node.target)), node.args[0]
+        if isinstance(observed, Node) and not observed.meta.get(CONSTANT, False) and _has_codes(observer):
+            seen.setdefault(observer, _Seen(observed))
+    handles = [o.register_forward_pre_hook(_make_hook(s)) for o, s in seen.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+    notes.extend(_describe(seen))
+
+
+def _make_hook(seen: _Seen) -> Any:
+    def hook(_: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        if isinstance(inputs[0], torch.Tensor) and inputs[0].numel():
+            seen.add(inputs[0])
+
+    return hook
+
+
+def _has_codes(observer: Any) -> bool:
+    """Whether it is an observer for 8 bits or fewer: 16 bits have room for such a range."""
+    low, high = getattr(observer, "quant_min", None), getattr(observer, "quant_max", None)
+    return low is not None and high is not None and high - low < _LEVELS and hasattr(observer, "calculate_qparams")
+
+
+def _describe(seen: dict[torch.nn.Module, _Seen]) -> Iterator[str]:
+    empty: set[Node] = set()
+    for observer, one in seen.items():
+        if not one.kept or one.measure(one.high - one.low) >= _LITTLE:
+            continue
+        # An observer may have left out what is extreme.
+        scale, _ = _get_scale(observer)
+        used = one.measure(scale * (_LEVELS - 1))
+        if used >= _LITTLE:
+            continue
+        known = any(n in empty for n in _list_givers(one.node))
+        empty.add(one.node)
+        if not known:
+            yield _say(one, used)
+
+
+def _get_scale(observer: Any) -> tuple[float, int]:
+    scale, zero_point = observer.calculate_qparams()
+    return float(scale.reshape(-1)[0]), int(zero_point.reshape(-1)[0])
+
+
+def _list_givers(node: Node) -> Iterator[Node]:
+    """The nodes that a node reads, through observers."""
+    for giver in node.all_input_nodes:
+        yield from giver.all_input_nodes if giver.op == "call_module" else (giver,)
+
+
+def _say(seen: _Seen, used: float) -> str:
+    name = overload(seen.node) if seen.node.op == "call_function" else "an input"
+    line = source_line(seen.node)
+    return (
+        f"`{seen.node.name}` ({name}){f' at {line}' if line else ''}: calibration saw numbers from {seen.low:g} to "
+        f"{seen.high:g}, and {_MOST:.0%} of them use {max(used, 1 / _PARTS):.1%} of that range, so that 8 bits hardly "
+        "tell them apart; mask with booleans (masked_fill, torch.where) or with a smaller constant such as -20, or "
+        "clamp what is extreme"
+    )

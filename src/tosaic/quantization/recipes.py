@@ -1,0 +1,58 @@
+"""Quantisation recipes as data: which dtype, range and observer activations, weights and biases get."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torchao.quantization import pt2e
+from torchao.quantization.pt2e.quantizer import QuantizationSpec
+
+from tosaic.core.errors import Invalid
+
+
+@dataclass(frozen=True, eq=True)
+class QuantizationConfig:
+    """What a part of the model is quantised to; None in a field leaves that tensor in float."""
+
+    input_activation: QuantizationSpec | None
+    output_activation: QuantizationSpec | None
+    weight: QuantizationSpec | None
+    bias: QuantizationSpec | None = None
+
+
+def _activation(
+    dtype: torch.dtype, qmin: int, qmax: int, scheme: torch.qscheme, is_qat: bool, eps: float
+) -> QuantizationSpec:
+    observer: Any = (
+        pt2e.FusedMovingAvgObsFakeQuantize.with_args(observer=pt2e.MovingAverageMinMaxObserver, eps=eps)
+        if is_qat
+        else pt2e.HistogramObserver.with_args(eps=eps)
+    )
+    return QuantizationSpec(dtype, observer, qmin, qmax, scheme, is_dynamic=False)
+
+
+def _weight(qmin: int, qmax: int, per_channel: bool, is_qat: bool) -> QuantizationSpec:
+    scheme = torch.per_channel_symmetric if per_channel else torch.per_tensor_symmetric
+    if is_qat:
+        inner: Any = pt2e.MovingAveragePerChannelMinMaxObserver if per_channel else pt2e.MovingAverageMinMaxObserver
+        observer: Any = pt2e.FakeQuantize.with_args(observer=inner)
+    else:
+        observer = pt2e.PerChannelMinMaxObserver if per_channel else pt2e.MinMaxObserver
+    return QuantizationSpec(torch.int8, observer, qmin, qmax, scheme, 0 if per_channel else None, False)
+
+
+def get_symmetric_quantization_config(
+    is_per_channel: bool = True, is_qat: bool = False, is_dynamic: bool = False, act_qmin: int = -128,
+    act_qmax: int = 127, weight_qmin: int = -127, weight_qmax: int = 127, eps: float = 2**-16,
+) -> QuantizationConfig:  # fmt: skip
+    """int8 weights around zero, per channel or per tensor, and int8 activations with a zero point."""
+    if is_dynamic:
+        raise Invalid(
+            "there is no dynamic quantisation",
+            why="no target measures ranges while it runs",
+            fix="leave out `is_dynamic=True`, and calibrate with sample inputs",
+        )
+    activation = _activation(torch.int8, act_qmin, act_qmax, torch.per_tensor_affine, is_qat, eps)
+    return QuantizationConfig(activation, activation, _weight(weight_qmin, weight_qmax, is_per_channel, is_qat))

@@ -1,0 +1,115 @@
+"""Sums of two products: what goes into such a sum has 16 bits, so that only the sum itself is rounded to 8.
+
+This is what a recurrent cell is made of. There the rounding errors of one step are the input of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+from torchao.quantization.pt2e import FakeQuantizeBase, MinMaxObserver
+from torchao.quantization.pt2e.quantizer import QuantizationSpec
+
+from tosaic.fx.source import overload
+from tosaic.lower.registry import Record
+from tosaic.ops import registry
+from tosaic.quantization.prepare import CONSTANT, KEY
+
+#: Marks a sum of products that the next step goes on with: what it was multiplied with before comes second.
+STATE = "tosaic_state"
+_SUMS, _PRODUCTS = ("add", "sub"), ("mul", "linear")
+#: who can read a state in 16 bits
+_READERS = ("mul", "hardtanh")
+
+
+def widen_sums(graph: Graph) -> None:
+    """Give the products in an annotated graph 16 bits, where sums of products are all that reads them."""
+    sums = {n: found for n in graph.nodes if _is_one_of(n, _SUMS) and (found := _find_products(n))}
+    while narrow := [n for n, products in sums.items() if not all(_is_read_by(sums, p) for p in products)]:
+        for node in narrow:
+            del sums[node]
+    for product in {p for products in sums.values() for p in products}:
+        _set_wide(product, _list_edges(product))
+    # The last state may be read by its tanh alone, and is not stored then.
+    for state in (n for n in sums if STATE in n.meta and n.meta[KEY].output_qspec is not None):
+        _set_wide(state, [(state, user) for user in state.users if _is_one_of(user, _READERS)])
+        kept = sums[state][0]
+        before: Any = kept.args[1]
+        if STATE not in before.meta:
+            kept.meta[KEY].input_qspec_map[before] = _widen(kept.meta[KEY].input_qspec_map[before])
+
+
+def _set_wide(node: Node, edges: Iterable[tuple[Node, Node]]) -> None:
+    annotation = node.meta[KEY]
+    annotation.output_qspec = _widen(annotation.output_qspec)
+    for read, user in edges:
+        user.meta[KEY].input_qspec_map[read] = annotation.output_qspec
+
+
+def _widen(spec: QuantizationSpec) -> QuantizationSpec:
+    """16 bits around zero. So many need no search for outliers to leave out, and a histogram is too coarse for one."""
+    make: Any = spec.observer_or_fake_quant_ctr
+    kind = make
+    while not isinstance(kind, type):  # with_args wraps it
+        kind = kind.p.func if hasattr(kind, "p") else kind.func
+    if not issubclass(kind, FakeQuantizeBase):
+        make = MinMaxObserver
+    return replace(
+        spec,
+        dtype=torch.int16,
+        observer_or_fake_quant_ctr=make,
+        quant_min=-(2**15),
+        quant_max=2**15 - 1,
+        qscheme=torch.per_tensor_symmetric,
+    )
+
+
+def _find_record(node: Node) -> Record | None:
+    return registry().find(overload(node)) if node.op == "call_function" and KEY in node.meta else None
+
+
+def _is_one_of(node: Node, names: tuple[str, ...]) -> bool:
+    record = _find_record(node)
+    return record is not None and record.name in names
+
+
+def _moves(node: Node) -> bool:
+    """Whether a node passes on numbers of one tensor, as `select` does for one step of many."""
+    record = _find_record(node)
+    plain = len(node.all_input_nodes) == 1 and isinstance(node.meta.get("val"), torch.Tensor)
+    return record is not None and record.moves and record.quant == "share" and plain
+
+
+def _find_products(total: Node) -> list[Node]:
+    """The products behind both operands of a sum; none if one of them is something else."""
+    found = [_find_product(a) if isinstance(a, Node) else None for a in total.args[:2]]
+    return [p for p in found if p is not None] if None not in found else []
+
+
+def _find_product(node: Node) -> Node | None:
+    while _moves(node):
+        node = node.all_input_nodes[0]
+    if not _is_one_of(node, _PRODUCTS):
+        return None
+    annotation = node.meta[KEY]
+    # A square, or a product with one constant number, is a table, which has 8 bits.
+    factors = [n for n in node.all_input_nodes[:2] if n in annotation.input_qspec_map]
+    fixed = [n for n in factors if n.meta[CONSTANT] and n.meta["val"].numel() == 1]
+    eight = getattr(annotation.output_qspec, "dtype", None) is torch.int8
+    return node if len(factors) == 2 and not fixed and eight else None
+
+
+def _list_edges(node: Node) -> Iterator[tuple[Node, Node]]:
+    """What is read and who reads it, from a product on to its sums."""
+    for user in node.users:
+        yield node, user
+        if _moves(user):
+            yield from _list_edges(user)
+
+
+def _is_read_by(sums: dict[Node, list[Node]], product: Node) -> bool:
+    return all(user in sums or _moves(user) for _, user in _list_edges(product))

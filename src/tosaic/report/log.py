@@ -1,0 +1,303 @@
+"""What a run did, as the lines that Arm's runner prints on a device, and as data.
+
+Nothing here is measured on a device. A figure that is an estimate says so, and by whom; one that nobody estimates is
+left open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+
+from tosaic.engines.interpreter import BACKEND, Call
+from tosaic.formats import blob as ethosu_blob
+from tosaic.formats.npy import Array
+from tosaic.formats.pte import Delegate, Pte, Tensor
+from tosaic.formats.sidecar import Sidecar
+from tosaic.npu.perf import Estimate
+from tosaic.npu.stream import parse
+from tosaic.report.cycles import SOURCE, describe_row, estimate_delegate
+from tosaic.report.pmu import PMU_EVENTS, count_events, find_family
+
+VERSION = 1
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+
+#: What C calls each type in an output line.
+_C_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "float32": "float",
+        "float64": "double",
+        "float16": "half",
+        "int8": "char",
+        "uint8": "byte",
+        "int16": "short",
+        "int32": "int",
+        "int64": "long",
+        "bool": "bool",
+    }
+)
+
+
+_UNKNOWN = "(not known)"
+#: How many of a delegate's operations the text lists; the data hold all.
+_ROWS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """A delegate as it is loaded: where its blob begins in the file, what memory it needs to run, and what a run costs.
+
+    `estimate` comes from its commands, `vela` is the compiler's figure for the cycles; None where it is not known.
+    """
+
+    backend: str
+    offset: int
+    size: int
+    scratch: int = 0
+    accelerator: str = ""
+    estimate: Estimate | None = None
+    vela: float | None = None
+
+    @property
+    def cycles(self) -> int | None:
+        return None if self.estimate is None else self.estimate.cycles
+
+    def count(self, event: str) -> int | None:
+        """A counter of the NPU."""
+        return None if self.estimate is None else count_events(self.estimate).get(event)
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """One run."""
+
+    file: str
+    engine: str
+    model_size: int
+    methods: int
+    method: str
+    planned: tuple[int, ...]
+    delegates: tuple[Init, ...]
+    calls: tuple[Call, ...]
+    input_bytes: int
+    outputs: tuple[Array, ...]
+
+    @property
+    def scratch(self) -> int:
+        """The memory that delegates take while they run, one after the other."""
+        return max((delegate.scratch for delegate in self.delegates), default=0)
+
+    @property
+    def target(self) -> str:
+        """The accelerator that the delegates were compiled for; empty if none is for an Ethos-U."""
+        return next((delegate.accelerator for delegate in self.delegates if delegate.accelerator), "")
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        """The counters of that accelerator's family."""
+        return PMU_EVENTS[find_family(self.target)] if self.target else ()
+
+    @property
+    def ran(self) -> list[Init]:
+        """The delegate of every delegate call."""
+        return [self.delegates[call.index] for call in self.calls if call.kind == "delegate"]
+
+    @property
+    def cycles(self) -> float | None:
+        """The estimate for all delegate calls together; open where one of them is."""
+        return _add([delegate.cycles for delegate in self.ran])
+
+    @property
+    def vela(self) -> float | None:
+        """Vela's estimate, in the same way."""
+        return _add([delegate.vela for delegate in self.ran])
+
+    def count(self, event: str) -> float | None:
+        """A counter of the NPU over all delegate calls."""
+        return _add([delegate.count(event) for delegate in self.ran])
+
+    def to_text(self, max_values: int | None = None) -> str:
+        """The log; of each output at most so many values."""
+        return "\n".join([*(f"I [tosaic] {line}" for line in self._lines()), *self._output_lines(max_values)])
+
+    def _lines(self) -> Iterator[str]:
+        yield f"Model `{self.file}`, engine {self.engine}"
+        yield f"Model PTE file loaded. Size: {self.model_size} bytes."
+        yield f"Model buffer loaded, has {self.methods} methods"
+        yield f"Running method {self.method}"
+        yield "Method allocator: no pool of fixed size, this engine takes what it needs"
+        for index, size in enumerate(self.planned):
+            yield f"Setting up planned buffer {index}, size {size}."
+        for delegate in self.delegates:
+            yield f"{delegate.backend}::init at 0x{delegate.offset:x} of the file, {delegate.size} bytes"
+        yield "Method loaded."
+        yield "Preparing inputs..."
+        yield f"Input prepared, {self.input_bytes} bytes"
+        yield "Starting the model execution..."
+        for call in self.calls:
+            if call.kind == "delegate":
+                yield f"{call.name}::execute at 0x{self.delegates[call.index].offset:x} of the file"
+        yield from self._profile_lines()
+        yield from self._memory_lines()
+        yield "Model executed successfully."
+
+    def _profile_lines(self) -> Iterator[str]:
+        ran = [call for call in self.calls if call.kind == "delegate"]
+        yield f"NPU Inferences : {len(ran)}"
+        yield f"NPU delegations: {len(self.delegates)}"
+        yield "Profiler report, cycles per operator:"
+        for call in ran:
+            delegate = self.delegates[call.index]
+            yield f"{call.name} {call.index} : cycle_cnt : {_show_cycles(delegate.cycles, delegate.vela)}"
+            yield from _operation_lines(delegate.estimate)
+        for name, count in Counter(call.name for call in self.calls if call.kind == "kernel").items():
+            yield f"{name} : {count} calls : cycle_cnt : {_UNKNOWN} CPU cycles"
+        yield f"Operator(s) total: {_show_cycles(self.cycles, self.vela)}"
+        yield f"Inference runtime: {_UNKNOWN} CPU cycles total"
+        yield "NOTE: nothing was measured on a device; no CPU is modelled, so its cycles and the ratio are open"
+        yield f"Inference CPU ratio: {_UNKNOWN}"
+        yield f"Inference NPU ratio: {_UNKNOWN}"
+        yield f"cpu_wait_for_npu_cntr : {_UNKNOWN} CPU cycles"
+        if not self.events:
+            return
+        yield f"Ethos-U PMU report ({self.target}):"
+        yield f"ethosu_pmu_cycle_cntr : {_show(self.cycles)}"
+        for index, name in enumerate(self.events):
+            yield f"ethosu_pmu_cntr{index} : {_show(self.count(name))}"
+        yield f"Ethos-U PMU Events:[{', '.join(self.events)}]"
+
+    def _memory_lines(self) -> Iterator[str]:
+        planned = sum(self.planned)
+        yield f"model_pte_loaded_size:     {self.model_size} bytes."
+        yield f"method_allocator_used:     {planned + self.input_bytes} bytes without the runtime's own records"
+        yield f"method_allocator_planned:  {planned} bytes"
+        yield f"method_allocator_loaded:   {_UNKNOWN}, the runtime's own records"
+        yield f"method_allocator_input:    {self.input_bytes} bytes"
+        yield f"method_allocator_executor: {_UNKNOWN}, the runtime's own records"
+        yield f"temp_allocator_used:       {self.scratch} bytes"
+
+    def _output_lines(self, max_values: int | None) -> Iterator[str]:
+        yield f"I [tosaic] {len(self.outputs)} outputs:"
+        for index, array in enumerate(self.outputs):
+            kind = _C_NAMES.get(str(array.dtype), str(array.dtype))
+            flat = array.reshape(-1)
+            for position, value in enumerate(flat[:max_values].tolist()):
+                text = f"{value:f}" if array.dtype.kind == "f" else str(int(value)) if kind == "bool" else str(value)
+                yield f"Output[{index}][{position}]: ({kind}) {text}"
+            if max_values is not None and flat.size > max_values:
+                yield f"Output[{index}]: {flat.size - max_values} values more"
+        yield "I [tosaic] Program complete, exiting."
+
+    def to_dict(self, max_values: int | None = None) -> dict[str, Json]:
+        """The same as data that JSON takes; what is not known is null."""
+        calls: list[Json] = [{"kind": call.kind, "name": call.name, "index": call.index} for call in self.calls]
+        delegates: list[Json] = [
+            {
+                "backend": delegate.backend,
+                "offset": delegate.offset,
+                "size": delegate.size,
+                "scratch": delegate.scratch,
+                "vela_cycles": delegate.vela,
+                "estimate": None if delegate.estimate is None else asdict(delegate.estimate),
+            }
+            for delegate in self.delegates
+        ]
+        return {
+            "version": VERSION,
+            "file": self.file,
+            "engine": self.engine,
+            "model_size": self.model_size,
+            "methods": self.methods,
+            "method": self.method,
+            "target": self.target,
+            "delegates": delegates,
+            "calls": calls,
+            "estimate": {"source": SOURCE, "npu_cycles": self.cycles, "vela_cycles": self.vela},
+            "pmu_events": {name: self.count(name) for name in self.events},
+            "memory": {
+                "planned": list(self.planned),
+                "input": self.input_bytes,
+                "scratch": self.scratch,
+            },
+            "outputs": [_array_to_dict(array, max_values) for array in self.outputs],
+        }
+
+
+def make_log(
+    pte: Pte,
+    method: str,
+    *,
+    file: str,
+    engine: str,
+    calls: Sequence[Call],
+    outputs: Sequence[Array],
+    beside: Sidecar | None = None,
+) -> RunLog:
+    """The log of a run. Vela's figures come from the .tosaic file beside the program."""
+    plan = pte.find(method)
+    summaries = [files.summary for files in beside.delegates] if beside is not None else []
+    vela = [summary.get("cycles_total") for summary in summaries]
+    if len(vela) != len(plan.delegates):
+        vela = [None] * len(plan.delegates)
+    return RunLog(
+        file=file,
+        engine=engine,
+        model_size=pte.size,
+        methods=len(pte.plans),
+        method=method,
+        planned=plan.planned_sizes,
+        delegates=tuple(_load(d, pte.named_data, v) for d, v in zip(plan.delegates, vela, strict=True)),
+        calls=tuple(calls),
+        input_bytes=sum(v.nbytes for i in plan.inputs if isinstance(v := plan.values[i], Tensor)),
+        outputs=tuple(outputs),
+    )
+
+
+def _load(delegate: Delegate, named: Mapping[str, bytes], vela: float | None) -> Init:
+    if delegate.id != BACKEND:
+        return Init(delegate.id, delegate.offset, len(delegate.blob), vela=vela)
+    parts = ethosu_blob.unpack(delegate.blob, named=named)
+    found = estimate_delegate(parts.cmd_data, delegate.compile_specs)
+    accelerator = parse(parts.cmd_data).accelerator
+    return Init(delegate.id, delegate.offset, len(delegate.blob), parts.scratch_size, accelerator, found, vela)
+
+
+def _add(numbers: Sequence[float | None]) -> float | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known and len(known) == len(numbers) else None
+
+
+def _show(value: float | None) -> str:
+    return _UNKNOWN if value is None else f"{value:.0f} ({SOURCE})"
+
+
+def _show_cycles(cycles: float | None, vela: float | None) -> str:
+    ours = f"{_UNKNOWN} NPU cycles" if cycles is None else f"{cycles:.0f} NPU cycles ({SOURCE})"
+    return ours if vela is None else f"{ours}, {vela:.0f} (Vela's estimate)"
+
+
+def _operation_lines(found: Estimate | None) -> Iterator[str]:
+    """The operations that take longest, in the order of the stream, with what limits them."""
+    if found is None:
+        return
+    chosen = sorted(sorted(found.rows, key=lambda row: -row.cycles)[:_ROWS], key=lambda row: row.offset)
+    for row in chosen:
+        yield f"  {describe_row(row)}"
+    if len(found.rows) > len(chosen):
+        yield f"  {len(found.rows) - len(chosen)} operations more take less each; `tosaic inspect` lists all"
+
+
+def _array_to_dict(array: Array, max_values: int | None) -> Json:
+    flat = array.reshape(-1)
+    values: list[Json] = flat[:max_values].tolist()
+    if array.dtype.kind == "f" and not np.isfinite(flat[:max_values].astype(np.float64)).all():
+        # JSON has no infinity and no NaN.
+        values = [value if isinstance(value, float) and math.isfinite(value) else str(value) for value in values]
+    return {"dtype": str(array.dtype), "shape": list(array.shape), "values": values}
