@@ -6,6 +6,7 @@ from typing import Any
 from clock import Clock, Memory
 from side import Job, Side, measure_door
 
+from tosaic.driver import exir
 from tosaic.ethosu import EthosUBackend, EthosUCompileSpec, EthosUPartitioner
 from tosaic.quantizer import EthosUQuantizer, get_symmetric_quantization_config
 from tosaic.tools import vela
