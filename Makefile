@@ -65,6 +65,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
+	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_imports.py
 
 format: setup

@@ -1,80 +1,133 @@
-"""Who may import whom, and what stays cheap to import."""
+"""The layers that packages keep, also where a module is named by a string, and what stays cheap to import.
+
+import-linter holds import statements to the contract in pyproject.toml; this file holds strings to the same contract.
+"""
 
 import ast
-import importlib.util
 import json
+import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-SRC = Path(__file__).parents[1] / "src"
+ROOT = Path(__file__).parents[1]
+SRC = ROOT / "src"
 MODULES = sorted((SRC / "tosaic").rglob("*.py"))
-
-# A package on the left imports nothing that starts with a name on the right. Records stay free of backends, so that
-# the quantizer, the documentation and every target can read them.
-RULES = {
-    "tosaic": ["executorch.backends.arm"],
-    "tosaic.ops": ["tosaic.ethosu", "tosaic.vgf", "tosaic.tools", "tosaic.api.build", "tosaic.cli", "tosaic.engines"],
+#: The only places that name a module by a string: the lazy top level, and whoever starts or finds a module of its own.
+BY_STRING = {
+    "tosaic",
+    "tosaic.engines.executorch",
+    "tosaic.engines.shim",
+    "tosaic.engines.vulkan",
+    "tosaic.engines.vulkan_child",
+    "tosaic.engines.vulkan_device",
+    "tosaic.npu.weights",
+    "tosaic.tools.vela",
 }
 
 
-def _module_name(path: Path) -> str:
-    parts = path.relative_to(SRC).with_suffix("").parts
+def _read_contract() -> list[set[str]]:
+    """The layers of the contract, the highest first."""
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    return [set(layer.split(" : ")) for layer in contract["layers"]]
+
+
+def _module_name(path: Path, root: Path = SRC) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _read_imports(path: Path) -> list[tuple[int, str]]:
-    """Every (line, dotted name) that a file imports, at the top or inside a function, by statement or by string."""
-    name = _module_name(path)
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    found: list[tuple[int, str]] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
-        match node:
-            case ast.Import(names=names):
-                found += [(node.lineno, alias.name) for alias in names]
-            case ast.ImportFrom(module=module, names=names, level=level):
-                base = importlib.util.resolve_name("." * level + (module or ""), package) if level else module or ""
-                found += [(node.lineno, f"{base}.{alias.name}") for alias in names]
-            case ast.Call(
-                func=ast.Name(id="__import__" | "import_module") | ast.Attribute(attr="import_module"),
-                args=[ast.Constant(value=str(target)), *_],
-            ):
-                found.append((node.lineno, target))
-            case _:
-                pass
-    return found
+NAMES = {_module_name(path) for path in MODULES}
+RANK = {package: rank for rank, layer in enumerate(_read_contract()) for package in layer}
 
 
-def _is_inside(name: str, package: str) -> bool:
-    return name == package or name.startswith(package + ".")
+def _read_strings(text: str) -> Iterator[tuple[int, str]]:
+    """Every (line, module) that is named by a string."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            name = node.value.partition(":")[0]
+            if name in NAMES and name != "tosaic":
+                yield node.lineno, name
 
 
-@pytest.mark.parametrize("package", RULES)
-def test_forbidden_imports(package: str) -> None:
-    broken = [
-        f"{path.relative_to(SRC)}:{line} imports {name}"
-        for path in MODULES
-        if _is_inside(_module_name(path), package)
-        for line, name in _read_imports(path)
-        if any(_is_inside(name, banned) for banned in RULES[package])
-    ]
+def _find_broken(module: str, text: str) -> list[str]:
+    """What is wrong with the modules that a file names by strings."""
+    broken = []
+    for line, name in _read_strings(text):
+        if module not in BY_STRING:
+            broken.append(f"{module}:{line} names `{name}` by a string; import it")
+        elif module != "tosaic" and RANK[name.split(".")[1]] < RANK[module.split(".")[1]]:
+            broken.append(f"{module}:{line} names `{name}`, which is in a layer above")
+    return broken
+
+
+def test_strings_keep_the_layers() -> None:
+    broken = [line for path in MODULES for line in _find_broken(_module_name(path), path.read_text(encoding="utf-8"))]
     assert not broken, "\n".join(broken)
 
 
-def test_import_reader_sees_every_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "tosaic" / "ops" / "conv.py"
-    path.parent.mkdir(parents=True)
-    path.write_text(
-        "import tosaic.api.build\n"
-        "def f():\n    from tosaic import cli\n"
-        "from ..runtime import pte\n"
-        "import importlib\nimportlib.import_module('tosaic.vgf')\n"
+def test_a_string_into_a_higher_layer_is_found() -> None:
+    text = "import importlib\nimportlib.import_module('tosaic.api.build')\n"
+    assert _find_broken("tosaic.tools.vela", text) == [
+        "tosaic.tools.vela:2 names `tosaic.api.build`, which is in a layer above"
+    ]
+    assert _find_broken("tosaic.ops.conv", text) == [
+        "tosaic.ops.conv:2 names `tosaic.api.build` by a string; import it"
+    ]
+    assert _find_broken("tosaic.api.program", "Worker('tosaic.tools.vela_child')\n") != []
+
+
+def _lint(root: Path) -> subprocess.CompletedProcess[str]:
+
+    code = "import sys; from importlinter.cli import lint_imports_command; lint_imports_command()"
+    return subprocess.run(
+        [sys.executable, "-c", code, "--config", str(ROOT / "pyproject.toml"), "--no-cache"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=root,
+        env={"PYTHONPATH": str(root), "PATH": ""},
     )
-    monkeypatch.setattr(sys.modules[__name__], "SRC", tmp_path)
-    names = {name for _, name in _read_imports(path)}
-    assert names == {"tosaic.api.build", "tosaic.cli", "tosaic.formats.pte", "importlib", "tosaic.vgf"}
+
+
+def test_import_statements_keep_the_layers() -> None:
+    done = _lint(SRC)
+    assert done.returncode == 0, done.stdout
+
+
+def test_an_import_from_a_higher_layer_fails(tmp_path: Path) -> None:
+    for path in MODULES:
+        copy = tmp_path / path.relative_to(SRC)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    wrong = tmp_path / "tosaic" / "core" / "errors.py"
+    wrong.write_text(wrong.read_text() + "\n\ndef late() -> None:\n    from tosaic.driver import partition\n")
+    done = _lint(tmp_path)
+    assert done.returncode == 1
+    assert "tosaic.core.errors -> tosaic.driver.partition" in done.stdout
+
+
+def test_the_peer_is_never_imported() -> None:
+    peer = re.compile(r"^\s*(from|import) +executorch\.backends\.arm\b|[\"']executorch\.backends\.arm", re.MULTILINE)
+    assert [path for path in MODULES if peer.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_no_module_hides_a_public_function() -> None:
+    import tosaic
+
+    assert {name.split(".")[1] for name in NAMES if "." in name} & set(tosaic.__all__) == set()
+
+
+def test_the_diagram_shows_the_contract() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.partition("## The layers")[2].partition("\n## ")[0]
+    shown = [set(re.findall(r"`(\w+)`", row.split("|")[1])) for row in table.splitlines() if row.startswith("| `")]
+    assert shown == _read_contract()
 
 
 _PROBE = """

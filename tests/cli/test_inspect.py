@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tosaic import vgf as vgf_package
+from tosaic import engines
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
 from tosaic.formats import blob as blobs
@@ -197,7 +197,7 @@ def test_commands_where_there_are_none(tosaic: Any, codes: tuple[Path, Any]) -> 
 @pytest.mark.parametrize("kind", ["tosa", "vgf", "blob", "commands"])
 def test_the_limit_holds_for_every_reader(tosaic: Any, codes: tuple[Path, Any], tmp_path: Path, kind: str) -> None:
     """A limit that the bytes of a file keep, but not what is made of them."""
-    probe = Path(vgf_package.__file__).with_name("probe.pte").read_bytes()
+    probe = Path(engines.__file__).with_name("probe.pte").read_bytes()
     data = {
         "tosa": sidecar.read(codes[0].with_suffix(".tosaic").read_bytes()).delegates[0].tosa,
         "vgf": pte.read(probe).find().delegates[0].blob,

@@ -11,6 +11,7 @@ from executorch.exir import to_edge
 
 import tosaic
 from tosaic.api.build import export, make_spec
+from tosaic.driver.exported import _find_public
 from tosaic.engines import engine
 from tosaic.tosa import TOSAPartitioner
 
@@ -22,6 +23,12 @@ def test_an_operator_without_an_out_variant_is_decomposed(both: Any) -> None:
     inputs = (X.reshape(1, 8, 2, 1),)
     program = tosaic.compile(model, inputs, "TOSA-1.0+FP")
     np.testing.assert_array_equal(program.run(*inputs)[0], model(*inputs).numpy())
+
+
+def test_a_native_operator_with_other_arguments_keeps_its_own_meaning() -> None:
+    aten = torch.ops.aten
+    assert _find_public(aten.native_channel_shuffle.default) is aten.channel_shuffle.default
+    assert _find_public(aten.native_dropout.default) is aten.native_dropout.default
 
 
 def test_checks_of_numbers_in_a_graph_of_to_edge_and_to_backend(both: Any) -> None:

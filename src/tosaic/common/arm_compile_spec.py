@@ -2,4 +2,7 @@
 
 from tosaic.core.compile_spec import ArmCompileSpec
 
+# Signatures and pickles show the path that users know.
+ArmCompileSpec.__module__ = ArmCompileSpec.DebugMode.__module__ = __name__
+
 __all__ = ["ArmCompileSpec"]

@@ -125,10 +125,6 @@ class ArmCompileSpec:
         return f"{type(self).__name__}({entries})"
 
 
-# The path that users import it from: signatures and reprs show it.
-ArmCompileSpec.__module__ = ArmCompileSpec.DebugMode.__module__ = "tosaic.common.arm_compile_spec"
-
-
 def coerce(spec: "ArmCompileSpec | list[CompileSpec]", kind: type[ArmCompileSpec]) -> ArmCompileSpec:
     """Accept a specification or, as older scripts pass, the list that it is written as."""
     if isinstance(spec, ArmCompileSpec):

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _PYTHON = sysconfig.get_paths()["stdlib"] + os.sep
-_TOSAIC = str(Path(__file__).parent) + os.sep
+_TOSAIC = str(Path(__file__).parents[1]) + os.sep
 #: code that Python, torch.fx and Tosaic run on the way: nobody's place
 _NOBODY = ("<frozen", "<string>", "<eval_with_key>", _PYTHON, _TOSAIC)
 _USER, _PACKAGE, _TORCH = 3, 2, 1

@@ -43,14 +43,21 @@ def quiet() -> Generator[None]:
                 logging.getLogger(name).setLevel(level)
 
 
-def import_quietly(name: str) -> ModuleType:
-    """Import a module; torch sets the level of its logger meanwhile, so all below an error is off."""
+@contextmanager
+def quiet_imports() -> Generator[None]:
+    """Import modules without notes; torch sets the level of its logger meanwhile, so all below an error is off."""
     with EXCLUSIVE:
         before = logging.root.manager.disable
         logging.disable(logging.WARNING)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return importlib.import_module(name)
+                yield
         finally:
             logging.disable(before)
+
+
+def import_quietly(name: str) -> ModuleType:
+    """Import a module by its name, without notes."""
+    with quiet_imports():
+        return importlib.import_module(name)

@@ -151,7 +151,11 @@ def _find_public(target: Any) -> Any:
     """The operator that a `native_` one is the kernel of: torch has decompositions of what users call."""
     name = target.overloadpacket.__name__.removeprefix("native_")
     public: Any = getattr(getattr(torch.ops.aten, name, None), target._overloadname, target)
-    return public if str(public._schema.arguments) == str(target._schema.arguments) else target
+    return public if _list_arguments(public) == _list_arguments(target) else target
+
+
+def _list_arguments(target: Any) -> list[tuple[str, str]]:
+    return [(a.name, str(a.type)) for a in target._schema.arguments]
 
 
 def _has_out_variant(target: OpOverload) -> bool:

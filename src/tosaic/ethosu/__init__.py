@@ -1,23 +1,10 @@
-"""The Ethos-U target: compile spec, partitioner and backend."""
+"""The Ethos-U backend of the ExecuTorch API: compile spec, partitioner and backend."""
 
-from __future__ import annotations
+from tosaic.core.quiet import quiet_imports
 
-from typing import TYPE_CHECKING
-
-from tosaic.core.lazy import exports
-
-if TYPE_CHECKING:
-    from tosaic.backends.ethosu import EthosUCompileSpec
+with quiet_imports():
     from tosaic.ethosu.backend import EthosUBackend
+    from tosaic.ethosu.compile_spec import EthosUCompileSpec
     from tosaic.ethosu.partitioner import EthosUPartitioner
 
 __all__ = ["EthosUBackend", "EthosUCompileSpec", "EthosUPartitioner"]
-
-__getattr__ = exports(
-    __name__,
-    {
-        "EthosUBackend": "tosaic.ethosu.backend",
-        "EthosUCompileSpec": "tosaic.backends.ethosu",
-        "EthosUPartitioner": "tosaic.ethosu.partitioner",
-    },
-)

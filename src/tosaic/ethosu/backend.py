@@ -6,8 +6,8 @@ from executorch.exir.backend.backend_details import BackendDetails, PreprocessRe
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.export import ExportedProgram
 
-from tosaic.backends.ethosu import EthosUCompileSpec
 from tosaic.driver import exir
+from tosaic.ethosu.compile_spec import EthosUCompileSpec
 
 
 class EthosUBackend(BackendDetails):

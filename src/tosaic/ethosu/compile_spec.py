@@ -1,5 +1,6 @@
-"""The Ethos-U compile spec under the path that ExecuTorch scripts import it from."""
+"""The Ethos-U compile spec and its base class under the path that ExecuTorch scripts import them from."""
 
 from tosaic.backends.ethosu import EthosUCompileSpec
+from tosaic.common.arm_compile_spec import ArmCompileSpec
 
-__all__ = ["EthosUCompileSpec"]
+__all__ = ["ArmCompileSpec", "EthosUCompileSpec"]

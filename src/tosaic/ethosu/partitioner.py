@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from tosaic.backends.ethosu import EthosUCompileSpec
 from tosaic.core.compile_spec import coerce
 from tosaic.driver.exir import TosaicPartitioner
 from tosaic.ethosu.backend import EthosUBackend
+from tosaic.ethosu.compile_spec import EthosUCompileSpec
 
 
 class EthosUPartitioner(TosaicPartitioner):

@@ -1,12 +1,8 @@
-"""Quantizers and the configurations they take."""
+"""Quantizers of the ExecuTorch API and the configurations they take."""
 
-from __future__ import annotations
+from tosaic.core.quiet import quiet_imports
 
-from typing import TYPE_CHECKING
-
-from tosaic.core.lazy import exports
-
-if TYPE_CHECKING:
+with quiet_imports():
     from tosaic.quantization.recipes import QuantizationConfig, get_symmetric_quantization_config
     from tosaic.quantizer.quantizer import EthosUQuantizer, TOSAQuantizer, VgfQuantizer
 
@@ -17,14 +13,3 @@ __all__ = [
     "VgfQuantizer",
     "get_symmetric_quantization_config",
 ]
-
-__getattr__ = exports(
-    __name__,
-    {
-        "EthosUQuantizer": "tosaic.quantizer.quantizer",
-        "QuantizationConfig": "tosaic.quantization.recipes",
-        "TOSAQuantizer": "tosaic.quantizer.quantizer",
-        "VgfQuantizer": "tosaic.quantizer.quantizer",
-        "get_symmetric_quantization_config": "tosaic.quantization.recipes",
-    },
-)

@@ -1,25 +1,11 @@
-"""TOSA: the typed graph, and the door that ends at a .tosa file."""
+"""The TOSA backend of the ExecuTorch API, which ends at a .tosa file."""
 
-from __future__ import annotations
+from tosaic.core.quiet import quiet_imports
 
-from typing import TYPE_CHECKING
-
-from tosaic.core.lazy import exports
-
-if TYPE_CHECKING:
-    from tosaic.backends.tosa import TosaCompileSpec
+with quiet_imports():
     from tosaic.core.specification import TosaSpecification
     from tosaic.tosa.backend import TOSABackend
+    from tosaic.tosa.compile_spec import TosaCompileSpec
     from tosaic.tosa.partitioner import TOSAPartitioner
 
 __all__ = ["TOSABackend", "TOSAPartitioner", "TosaCompileSpec", "TosaSpecification"]
-
-__getattr__ = exports(
-    __name__,
-    {
-        "TOSABackend": "tosaic.tosa.backend",
-        "TOSAPartitioner": "tosaic.tosa.partitioner",
-        "TosaCompileSpec": "tosaic.backends.tosa",
-        "TosaSpecification": "tosaic.core.specification",
-    },
-)

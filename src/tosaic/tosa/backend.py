@@ -6,8 +6,8 @@ from executorch.exir.backend.backend_details import BackendDetails, PreprocessRe
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.export import ExportedProgram
 
-from tosaic.backends.tosa import TosaCompileSpec
 from tosaic.driver import exir
+from tosaic.tosa.compile_spec import TosaCompileSpec
 
 
 class TOSABackend(BackendDetails):

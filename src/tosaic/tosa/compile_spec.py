@@ -1,5 +1,6 @@
-"""The TOSA compile spec under the path that ExecuTorch scripts import it from."""
+"""The TOSA compile spec and its base class under the path that ExecuTorch scripts import them from."""
 
 from tosaic.backends.tosa import TosaCompileSpec
+from tosaic.common.arm_compile_spec import ArmCompileSpec
 
-__all__ = ["TosaCompileSpec"]
+__all__ = ["ArmCompileSpec", "TosaCompileSpec"]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from tosaic.backends.tosa import TosaCompileSpec
 from tosaic.core.compile_spec import coerce
 from tosaic.driver.exir import TosaicPartitioner
 from tosaic.tosa.backend import TOSABackend
+from tosaic.tosa.compile_spec import TosaCompileSpec
 
 
 class TOSAPartitioner(TosaicPartitioner):

@@ -1,5 +1,6 @@
-"""The VGF compile spec under the path that ExecuTorch scripts import it from."""
+"""The VGF compile spec and its base class under the path that ExecuTorch scripts import them from."""
 
 from tosaic.backends.vgf import VgfCompileSpec
+from tosaic.common.arm_compile_spec import ArmCompileSpec
 
-__all__ = ["VgfCompileSpec"]
+__all__ = ["ArmCompileSpec", "VgfCompileSpec"]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from tosaic.backends.vgf import VgfCompileSpec
 from tosaic.core.compile_spec import coerce
 from tosaic.driver.exir import TosaicPartitioner
 from tosaic.vgf.backend import VgfBackend
+from tosaic.vgf.compile_spec import VgfCompileSpec
 
 
 class VgfPartitioner(TosaicPartitioner):

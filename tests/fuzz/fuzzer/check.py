@@ -99,11 +99,14 @@ def parts_for(kind: str) -> frozenset[str]:
 def check(graph: Graph, target: str, quantized: bool, parts: frozenset[str] = MOST) -> Outcome:
     """Run the checks on one graph."""
     outcome = Outcome()
+    before = logging.root.manager.disable
     logging.disable(logging.WARNING)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with suppress(_Stop):
+    try:
+        with torch.no_grad(), warnings.catch_warnings(), suppress(_Stop):
+            warnings.simplefilter("ignore")
             _Check(graph, target, quantized, parts, outcome).run()
+    finally:
+        logging.disable(before)
     return outcome
 
 
