@@ -193,7 +193,7 @@ def judge(name: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             row["file"]["checked_wrong"],
             not row["file"]["checked_wrong"],
         )
-        if name == "efficientnet_labelled":
+        if name == "efficientnet_labeled":
             add(f"same class on at least {SAME_PHOTOS} of 20", figures["same"], figures["same"] >= SAME_PHOTOS)
         if name == "resnet8_cifar10":
             points = 100 * (figures["right"] - figures["right_float"]) / figures["decisions"]

@@ -128,7 +128,7 @@ def read_photo(name: str, path: str) -> Image.Image:
     return Image.open(io.BytesIO(read_member(name, path))).convert("RGB")
 
 
-def labelled_photos() -> list[tuple[Image.Image, int]]:
+def labeled_photos() -> list[tuple[Image.Image, int]]:
     """The 20 ImageNet photographs in foolbox with their labels, 224x224."""
     with zipfile.ZipFile(fetch("foolbox")) as wheel:
         paths = sorted(n for n in wheel.namelist() if n.startswith("foolbox/data/imagenet_") and n.endswith(".jpg"))
@@ -136,7 +136,7 @@ def labelled_photos() -> list[tuple[Image.Image, int]]:
 
 
 def faces() -> np.ndarray[Any, Any]:
-    """200 images of 25x25 from Labeled Faces in the Wild, grey, 0 to 1: the first 100 are faces, the others none."""
+    """200 images of 25x25 from Labeled Faces in the Wild, gray, 0 to 1: the first 100 are faces, the others none."""
     return np.load(io.BytesIO(read_member("scikit-image", "skimage/data/lfw_subset.npy")), allow_pickle=False)
 
 

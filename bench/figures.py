@@ -30,20 +30,20 @@ class Figure:
 
 FIGURES = (
     Figure("export", "torch.export", "seconds"),
-    Figure("quantise", "quantise: prepare, calibrate, convert", "seconds"),
-    Figure("re_export", "export of the quantised module", "seconds"),
+    Figure("quantize", "quantize: prepare, calibrate, convert", "seconds"),
+    Figure("re_export", "export of the quantized module", "seconds"),
     Figure("lower", "to_edge_transform_and_lower", "seconds"),
     Figure("own", "of that the backend's own part", "seconds"),
     Figure("vela", "of that Vela", "seconds"),
     Figure("exir", "of that exir's core", "seconds"),
     Figure("to_executorch", "to_executorch", "seconds"),
-    Figure("quantised_to_pte", "quantised program to .pte", "seconds"),
+    Figure("quantized_to_pte", "quantized program to .pte", "seconds"),
     Figure("module_to_pte", "nn.Module to .pte", "seconds"),
     Figure("peak_memory", "peak memory, Vela's process included", "bytes"),
     Figure("pte_bytes", ".pte", "bytes"),
     Figure("delegates", "delegates", "count", ratio=False),
     Figure("cpu_compute", "CPU operators inside, border left out", "count", ratio=False),
-    Figure("cpu_border", "CPU quantise and dequantise", "count", ratio=False),
+    Figure("cpu_border", "CPU quantize and dequantize", "count", ratio=False),
     Figure("planned_bytes", "planned buffers outside the NPU", "bytes"),
     Figure("cycles", "NPU cycles, by Vela", "count"),
     Figure("cycles_commands", "NPU cycles, from the commands", "count"),
@@ -54,7 +54,7 @@ FIGURES = (
     Figure("command_bytes", "command stream", "bytes"),
     Figure("weight_bytes", "encoded weights", "bytes"),
     Figure("sqnr", "SQNR against float, mean", "decibels"),
-    Figure("sqnr_torch", "SQNR of torch's quantised graph", "decibels"),
+    Figure("sqnr_torch", "SQNR of torch's quantized graph", "decibels"),
 )
 APART = (
     Figure("interpreter", "interpreter start", "seconds"),
@@ -101,11 +101,11 @@ class Goal:
 GOALS = (
     Goal("lower", "door", "ratio", 0.45, "mobilenet_v2"),
     Goal("own", "door", "value", 1.5, "mobilenet_v2"),
-    Goal("quantised_to_pte", "front", "ratio", 0.12, "mobilenet_v2"),
+    Goal("quantized_to_pte", "front", "ratio", 0.12, "mobilenet_v2"),
     Goal("module_to_pte", "front", "ratio", 0.50, "mobilenet_v2"),
     Goal("module_to_pte", "door", "ratio", 0.50, "mobilenet_v2"),
-    Goal("quantised_to_pte", "front", "ratio", 0.20),
-    Goal("quantised_to_pte", "door", "ratio", 0.50),
+    Goal("quantized_to_pte", "front", "ratio", 0.20),
+    Goal("quantized_to_pte", "door", "ratio", 0.50),
     Goal("delegates", "front", "value", 1),
     Goal("cpu_compute", "front", "value", 0),
     Goal("cycles", "front", "ratio", 1.01),
@@ -157,12 +157,12 @@ def _sum_seconds(seconds: Mapping[str, float], column: Column) -> Values:
     stages = ("front",) if front else ("lower", "to_executorch")
     finish = sum(seconds[name] for name in stages)
     # In one call ours also runs samples through the float model, for the file beside the .pte: that counts too.
-    whole = sum(seconds.get(name, 0.0) for name in ("export", "quantise", "re_export")) + finish
+    whole = sum(seconds.get(name, 0.0) for name in ("export", "quantize", "re_export")) + finish
     whole = max(whole, seconds.get("one_call", 0.0))
     rest = seconds["pack"] if front else seconds["lower"] - seconds["own"] - seconds["vela"]
-    shown: Values = {name: seconds.get(name) for name in ("export", "quantise", "re_export", "lower", "to_executorch")}
+    shown: Values = {name: seconds.get(name) for name in ("export", "quantize", "re_export", "lower", "to_executorch")}
     shown |= {"own": seconds["own"], "vela": seconds["vela"], "exir": rest}
-    return shown | {"quantised_to_pte": finish, "module_to_pte": whole}
+    return shown | {"quantized_to_pte": finish, "module_to_pte": whole}
 
 
 def _read_result(repeats: Sequence[Mapping[str, Any]]) -> Values:
@@ -239,7 +239,7 @@ def check_goals(rows: Iterable[Mapping[str, Any]], goals: Sequence[Goal] = GOALS
     return checked
 
 
-MEANS = ("lower", "quantised_to_pte", "module_to_pte", "peak_memory", "pte_bytes", "cycles", "cycles_commands")
+MEANS = ("lower", "quantized_to_pte", "module_to_pte", "peak_memory", "pte_bytes", "cycles", "cycles_commands")
 
 
 def compute_means(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

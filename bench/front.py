@@ -29,26 +29,26 @@ api.pack = keep(api.pack)
 
 
 def compile_in_stages(side: Side, job: Job, model: torch.nn.Module, inputs: Any, samples: Any) -> Lowered:
-    """What tosaic.compile does for an nn.Module, with a clock between quantising and compiling."""
+    """What tosaic.compile does for an nn.Module, with a clock between quantizing and compiling."""
     with side.clock.stage("export"):
         program = api.export(model, inputs)
-    quantised = None
+    quantized = None
     if is_float(inputs):
-        with side.clock.stage("quantise"):
-            quantised = api.quantize(program, samples)
+        with side.clock.stage("quantize"):
+            quantized = api.quantize(program, samples)
     begun: dict[str, float] = {}
     before = vela.worker().cpu_seconds
     with side.clock.stage("front"):
         started = side.clock.now()
         mark = lambda name: begun.setdefault(name, side.clock.now())  # noqa: E731
-        made = tosaic.compile(program if quantised is None else quantised, inputs, job.target.name, progress=mark)
+        made = tosaic.compile(program if quantized is None else quantized, inputs, job.target.name, progress=mark)
         ended = side.clock.now()
     side.clock.seconds["vela"] = vela.worker().cpu_seconds - before
     # All of "pack" counts as exir's: our share of it is to build a graph of a few nodes.
     side.clock.seconds["pack"] = ended - begun["pack"]
     side.clock.seconds["own"] = begun["pack"] - started - side.clock.seconds["vela"]
     side.tosa.update({d.blob: d.tosa for d in made.delegates})
-    return Lowered(made.pte, PACKED[-1].exported_program(), quantised)
+    return Lowered(made.pte, PACKED[-1].exported_program(), quantized)
 
 
 def measure(side: Side, job: Job) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def hash_sample(op: str, index: int) -> Iterator[tuple[str, dict[str, Any]]]:
     import build
 
     model, inputs, _ = build.exported(op, index)
-    module, _ = build.quantised(op, index)
+    module, _ = build.quantized(op, index)
     for target in QUANTIZED:
         yield f"op {op}-{index} {target}", hash_program(lambda t=target: tosaic.compile(module, inputs, t))
     yield f"op {op}-{index} {FLOAT}", hash_program(lambda: tosaic.compile(model, inputs, FLOAT))

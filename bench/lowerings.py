@@ -71,7 +71,7 @@ CASES = (
     ),
     Case(
         "first convolution, stride 2",
-        "neighbouring columns of an image with few channels are channels",
+        "neighboring columns of an image with few channels are channels",
         lambda: nn.Conv2d(3, 64, 7, 2, 3),
         (1, 3, 224, 224),
         lambda: mock.patch.object(conv, "_fold_count", lambda *_, **__: 0),

@@ -9,7 +9,7 @@ from typing import Any
 from figures import ONE_OPERATOR, divide, group
 
 BAR, GAP, LEFT, WIDTH, TOP = 13, 8, 170, 460, 46
-COLOURS = ("#2f6f9f", "#e0893b")
+COLORS = ("#2f6f9f", "#e0893b")
 
 
 def draw(report: Mapping[str, Any], figure: str, column: str, title: str) -> str:
@@ -32,7 +32,7 @@ def draw(report: Mapping[str, Any], figure: str, column: str, title: str) -> str
     ]
     for index, target in enumerate(targets):
         x = LEFT + 150 * index
-        parts.append(f'<rect x="{x}" y="27" width="10" height="10" fill="{COLOURS[index % 2]}"/>')
+        parts.append(f'<rect x="{x}" y="27" width="10" height="10" fill="{COLORS[index % 2]}"/>')
         parts.append(f'<text x="{x + 15}" y="36">{html.escape(target)}</text>')
     for place, (model, bars) in enumerate(found.items()):
         y = TOP + place * step
@@ -41,7 +41,7 @@ def draw(report: Mapping[str, Any], figure: str, column: str, title: str) -> str
             if target in bars:
                 wide, at = bars[target] * scale, y + index * BAR
                 parts.append(
-                    f'<rect x="{LEFT}" y="{at}" width="{wide:.1f}" height="{BAR - 2}" fill="{COLOURS[index % 2]}"/>'
+                    f'<rect x="{LEFT}" y="{at}" width="{wide:.1f}" height="{BAR - 2}" fill="{COLORS[index % 2]}"/>'
                 )
                 parts.append(f'<text x="{LEFT + wide + 4:.1f}" y="{at + 10}" font-size="10">{bars[target]:.2f}</text>')
     line = LEFT + scale

@@ -52,7 +52,7 @@ CHILDREN: dict[Column, tuple[str, str]] = {
 #: file -> figure, column, title
 PLOTS: dict[str, tuple[str, Column, str]] = {
     "cycles": ("cycles", "front", "NPU cycles, ours / peer's"),
-    "compile": ("quantised_to_pte", "front", "CPU seconds from quantised program to .pte, ours / peer's"),
+    "compile": ("quantized_to_pte", "front", "CPU seconds from quantized program to .pte, ours / peer's"),
 }
 TOOLS = ("tosaic", "torch", "torchao", "executorch", "ethos-u-vela", "tosa-tools", "numpy")
 CHILD_TIMEOUT = 3600.0

@@ -70,11 +70,11 @@ class Side:
 
 @dataclass(frozen=True)
 class Lowered:
-    """What a door gives: the file, exir's finished program, and the quantised module before that."""
+    """What a door gives: the file, exir's finished program, and the quantized module before that."""
 
     pte: bytes
     program: ExportedProgram
-    quantised: torch.nn.Module | None
+    quantized: torch.nn.Module | None
 
 
 class Tiny(torch.nn.Module):
@@ -103,14 +103,14 @@ def go_through_door(
     inputs: tuple[torch.Tensor, ...],
     samples: list[tuple[torch.Tensor, ...]],
 ) -> Lowered:
-    """nn.Module to .pte by export, PT2E and to_edge_transform_and_lower. An integer model is not quantised."""
+    """nn.Module to .pte by export, PT2E and to_edge_transform_and_lower. An integer model is not quantized."""
     clock = side.clock
     spec = side.make_spec(job)
-    quantised = None
+    quantized = None
     with clock.stage("export"):
         program = torch.export.export(model, inputs)
     if is_float(inputs):
-        with clock.stage("quantise"), torch.no_grad():
+        with clock.stage("quantize"), torch.no_grad():
             with clock.stage("prepare"):
                 quantizer = side.make_quantizer(spec)
                 prepared = prepare_pt2e(program.module(**side.module_options), quantizer)
@@ -118,9 +118,9 @@ def go_through_door(
                 for sample in samples:
                     prepared(*sample)
             with clock.stage("convert"):
-                quantised = convert_pt2e(prepared)
+                quantized = convert_pt2e(prepared)
         with clock.stage("re_export"):
-            program = torch.export.export(quantised, inputs)
+            program = torch.export.export(quantized, inputs)
     partitioner = side.make_partitioner(spec)
     for name in ("ops_to_not_decompose", "partition"):
         setattr(partitioner, name, clock.wrap(getattr(partitioner, name), "own"))
@@ -133,7 +133,7 @@ def go_through_door(
     with clock.stage("to_executorch"):
         manager = edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=False))
         data = bytes(manager.buffer)
-    return Lowered(data, manager.exported_program(), quantised)
+    return Lowered(data, manager.exported_program(), quantized)
 
 
 def measure_door(side: Side, job: Job) -> dict[str, Any]:
@@ -163,9 +163,9 @@ def judge(side: Side, job: Job, lowered: Lowered) -> dict[str, Any]:
     result = evaluate.describe_file(lowered.pte)
     result["npu"] = evaluate.describe_npu(evaluate.list_delegates(lowered.program, side.tosa), job.target)
     result["sqnr"] = evaluate.measure_sqnr(exact, run.call, inputs)
-    quantised = lowered.quantised
-    if quantised is not None:
-        result["sqnr_torch"] = evaluate.measure_sqnr(exact, lambda one: quantised(*one), inputs)
+    quantized = lowered.quantized
+    if quantized is not None:
+        result["sqnr_torch"] = evaluate.measure_sqnr(exact, lambda one: quantized(*one), inputs)
     return result
 
 

@@ -62,13 +62,13 @@ CROPS = 400
 
 
 @functools.cache
-def labelled_inputs() -> list[Inputs]:
-    return [(models.prepare_photo(models.crop_middle(photo)),) for photo, _ in data.labelled_photos()]
+def labeled_inputs() -> list[Inputs]:
+    return [(models.prepare_photo(models.crop_middle(photo)),) for photo, _ in data.labeled_photos()]
 
 
 @functools.cache
 def crop_inputs() -> list[Inputs]:
-    photos = [data.read_photo(*path) for path in data.EVALUATION_PHOTOS] + [p for p, _ in data.labelled_photos()]
+    photos = [data.read_photo(*path) for path in data.EVALUATION_PHOTOS] + [p for p, _ in data.labeled_photos()]
     return [(models.prepare_photo(crop),) for crop in models.crop_photos(photos, CROPS, seed=1000)]
 
 
@@ -181,15 +181,15 @@ STUDIES: Mapping[str, Study] = {
     study.name: study
     for study in (
         Study(
-            "efficientnet_labelled",
+            "efficientnet_labeled",
             "EfficientNet-Lite0, ImageNet weights",
-            "the 20 labelled ImageNet photographs in foolbox, middle at 224x224",
+            "the 20 labeled ImageNet photographs in foolbox, middle at 224x224",
             _PHOTOS,
             models.load_efficientnet,
             efficientnet_calibration,
-            run_each(labelled_inputs),
+            run_each(labeled_inputs),
             find_class,
-            lambda: np.array([label for _, label in data.labelled_photos()]),
+            lambda: np.array([label for _, label in data.labeled_photos()]),
         ),
         Study(
             "efficientnet_crops",

@@ -144,8 +144,8 @@ def _describe(conditions: Mapping[str, Any]) -> list[str]:
         "delegates: cycles are added, of SRAM the largest counts.",
         "The backend's own part is what its `ops_to_not_decompose`, `partition` and `preprocess` take, Vela left out; "
         "through the front door all but Vela and the last step, which hands exir a small graph (shown as exir's).",
-        "Quantised program to .pte is to_edge_transform_and_lower and to_executorch through the ExecuTorch door, for "
-        "which the quantised module must be exported again before; the front door takes it as it is. nn.Module to "
+        "Quantized program to .pte is to_edge_transform_and_lower and to_executorch through the ExecuTorch door, for "
+        "which the quantized module must be exported again before; the front door takes it as it is. nn.Module to "
         ".pte is the sum of all stages; for the front door the one call `tosaic.compile(model)` where that is more.",
         "Peak memory is the largest resident set while compiling, that of the process and of the Vela process added "
         "up, libraries that both have mapped once: the largest sum of three, before Vela runs, while it runs and after "

@@ -33,16 +33,16 @@ The list says what Tosaic can lower. Whether a call of an operator runs on the N
 the target; the partitioner tries each one and gives a reason if it does not ([partitioner.md](partitioner.md)). An
 elementwise operator that is not in the list still becomes a table if it has one int8 input
 ([quantization.md](quantization.md)). Recurrent layers and cells (`nn.LSTM`, `nn.GRU`, `nn.RNN`) are written out step by
-step when they are quantised, and of anything else torch's own decomposition is taken, if all of it is in the list.
+step when they are quantized, and of anything else torch's own decomposition is taken, if all of it is in the list.
 
-The column *quantised* says what the quantizer does:
+The column *quantized* says what the quantizer does:
 
 | word | meaning |
 |---|---|
 | observe | inputs and output get a range of their own |
 | exact | as observe, but its parameters are used as they are |
 | share | inputs and output have one range: numbers are moved, not changed |
-| weight | as observe, and the weights and bias are quantised too |
+| weight | as observe, and the weights and bias are quantized too |
 | expand | replaced by simpler operators before ranges are measured |
 | none | left as it is |
 | depends | one of these, as the arguments say |
@@ -70,7 +70,7 @@ def write_operators() -> str:
     sections = [_INTRODUCTION]
     for family in FAMILIES:
         rows = "\n".join(_write_row(record) for record in records if record.family == family)
-        head = "| operator | quantised | | spellings |\n|---|---|---|---|"
+        head = "| operator | quantized | | spellings |\n|---|---|---|---|"
         sections.append(f"## {family}\n\n{_describe_family(family)}\n\n{head}\n{rows}\n")
     limits = "\n".join(_write_limits(records))
     if limits:
@@ -114,7 +114,7 @@ def _measure() -> Iterator[str]:
     from tosaic.ethosu import EthosUCompileSpec
 
     model, inputs = zoo.load("mobilenet_v2")
-    quantised = tosaic.quantize(export(model, inputs), zoo.inputs("mobilenet_v2", 2, seed=1))
+    quantized = tosaic.quantize(export(model, inputs), zoo.inputs("mobilenet_v2", 2, seed=1))
     for target, mode, flag in _MEASURED:
         name = f"| {find(target).name} | `{mode}`{f' with `{flag}`' if flag else ''}"
         try:
@@ -122,7 +122,7 @@ def _measure() -> Iterator[str]:
         except Invalid:
             yield f"{name} | not available | | | | | |"
             continue
-        program = tosaic.compile(quantised, inputs, spec)
+        program = tosaic.compile(quantized, inputs, spec)
         yield f"{name} | {_describe(program)} |"
 
 

@@ -1,4 +1,4 @@
-"""What several tests share: quantised zoo models and the two Python doors."""
+"""What several tests share: quantized zoo models and the two Python doors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def one_thread() -> None:
 
 
 @functools.cache
-def quantised_model(name: str) -> tuple[Any, tuple[torch.Tensor, ...], Any]:
+def quantized_model(name: str) -> tuple[Any, tuple[torch.Tensor, ...], Any]:
     """(converted module, example inputs, re-exported program) of a zoo model."""
     from tosaic.api.build import export, quantize
 
@@ -37,5 +37,5 @@ def quantised_model(name: str) -> tuple[Any, tuple[torch.Tensor, ...], Any]:
 
 
 @pytest.fixture(scope="session")
-def quantised_zoo() -> Any:
-    return quantised_model
+def quantized_zoo() -> Any:
+    return quantized_model

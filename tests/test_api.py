@@ -105,10 +105,10 @@ def test_report_and_sidecar(plain: tosaic.Program, tmp_path: Path) -> None:
     assert np.array_equal(beside.samples[1].outputs[0], image.numpy())
     assert np.array_equal(beside.samples[1].outputs[1], vector.numpy())
     report = json.loads(json.dumps(plain.report().to_json()))
-    assert report["schema"] == "tosaic-report/1"
+    assert report["schema"] == "tosaic-report/2"
     assert report["memory"]["network_in"] == "OffChipFlash"
     assert report["memory"]["scratch"] > 0
-    assert set(report["seconds"]) == {"export", "quantise", "compile", "pack"}
+    assert set(report["seconds"]) == {"export", "quantize", "compile", "pack"}
     assert "ethos-u55-128" in str(plain)
     assert plain._repr_html_().startswith("<table>")
     bare = plain.save(tmp_path / "bare.pte", with_sidecar=False)
@@ -351,8 +351,8 @@ def test_seven_models_both_targets() -> None:
             assert [r for r in program.reasons if not r.border] == [], name
 
 
-def test_indices_go_in_and_floats_are_quantised() -> None:
-    """An embedding takes integers, so only what it makes of them shows that there is something to quantise."""
+def test_indices_go_in_and_floats_are_quantized() -> None:
+    """An embedding takes integers, so only what it makes of them shows that there is something to quantize."""
     model = torch.nn.Sequential(torch.nn.Embedding(50, 16), torch.nn.Linear(16, 8)).eval()
     tokens = torch.arange(10)[None]
     program = tosaic.compile(model, (tokens,), "ethos-u85-256")

@@ -76,12 +76,12 @@ def test_python_files(tmp_path: Path, text: str) -> None:
     assert module(*inputs).tolist() == [2.0, 2.0]
 
 
-def test_a_python_file_may_import_its_neighbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_file_may_import_its_neighbor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "tosaic_test_neighbour.py").write_text(NET)
+    (tmp_path / "tosaic_test_neighbor.py").write_text(NET)
     path = tmp_path / "net.py"
     path.write_text(
-        "import torch\nfrom tosaic_test_neighbour import Net\nmodel, inputs = Net().eval(), (torch.ones(2),)\n"
+        "import torch\nfrom tosaic_test_neighbor import Net\nmodel, inputs = Net().eval(), (torch.ones(2),)\n"
     )
     assert type(model_file.load(str(path))[0]).__name__ == "Net"
 

@@ -124,8 +124,8 @@ def test_every_zoo_model_passes(name: str, tmp_path: Path) -> None:
     assert all(torch.equal(tensor, theirs.state_dict[name]) for name, tensor in ours.state_dict.items())
 
 
-def test_a_quantized_program_passes(quantised_zoo: Any, tmp_path: Path) -> None:
-    theirs = quantised_zoo("softmax")[2]
+def test_a_quantized_program_passes(quantized_zoo: Any, tmp_path: Path) -> None:
+    theirs = quantized_zoo("softmax")[2]
     assert "quantized_decomposed" in str(theirs.graph)
     torch.export.save(theirs, tmp_path / "x.pt2")
     ours, _ = model_file.load(str(tmp_path / "x.pt2"))

@@ -34,7 +34,7 @@ def bench() -> Any:
 
 def _measured(factor: float, *, front: bool = False, cpu: int = 0, sqnr: float | None = 20.0) -> dict[str, Any]:
     """What a child writes, with every number `factor` times a plain one."""
-    stages = {"export": 1.0, "quantise": 2.0, "own": 3.0, "vela": 0.5}
+    stages = {"export": 1.0, "quantize": 2.0, "own": 3.0, "vela": 0.5}
     stages |= {"front": 4.5, "pack": 1.0} if front else {"re_export": 1.0, "lower": 10.0, "to_executorch": 1.0}
     npu = {
         "cycles": 1000 * factor,
@@ -82,22 +82,22 @@ def test_every_stage_counts_with_its_least_seconds(bench: Any) -> None:
 
 def test_sums_of_both_doors(bench: Any) -> None:
     door, front, peer = (row["figures"] for row in _rows(bench))
-    assert peer["quantised_to_pte"] == 11.0
+    assert peer["quantized_to_pte"] == 11.0
     assert peer["module_to_pte"] == 15.0
     assert peer["exir"] == 6.5
     assert door["module_to_pte"] == 7.5
-    assert front["quantised_to_pte"] == 4.5 * 0.25
+    assert front["quantized_to_pte"] == 4.5 * 0.25
     assert front["module_to_pte"] == 7.5 * 0.25
     assert front["exir"] == 0.25
     assert front["lower"] is None and front["to_executorch"] is None
     assert door["peak_memory"] == 600
 
 
-def test_an_integer_model_has_no_quantise_stage(bench: Any) -> None:
+def test_an_integer_model_has_no_quantize_stage(bench: Any) -> None:
     measured = _measured(1.0)
-    del measured["seconds"]["quantise"], measured["seconds"]["re_export"]
+    del measured["seconds"]["quantize"], measured["seconds"]["re_export"]
     figures = bench.figures.make_row("add", "ethos-u55-128", "peer", [measured])["figures"]
-    assert figures["quantise"] is None
+    assert figures["quantize"] is None
     assert figures["module_to_pte"] == 12.0
 
 
@@ -114,7 +114,7 @@ def test_ratios_are_ours_over_the_peers(bench: Any) -> None:
     assert door["lower"] == 0.5
     assert door["cycles"] == 0.25  # the last repeat's result counts
     assert front["lower"] is None
-    assert front["quantised_to_pte"] == pytest.approx(4.5 * 0.25 / 11)
+    assert front["quantized_to_pte"] == pytest.approx(4.5 * 0.25 / 11)
     assert door["sqnr"] == 0.0  # a difference, in decibels
     assert "delegates" not in door
 
@@ -135,7 +135,7 @@ def test_goals(bench: Any) -> None:
     lower = checked["lower", "door"]
     assert (lower["measured"], lower["met"], lower["goal"]) == (0.5, False, "at most 0.45 of the peer's")
     assert checked["own", "door"]["met"] is True
-    assert checked["quantised_to_pte", "front"]["met"] is True
+    assert checked["quantized_to_pte", "front"]["met"] is True
     assert checked["sqnr", "front"]["met"] is True
     other = {g["figure"]: g for g in bench.figures.check_goals(_rows(bench, "ds_cnn"))}
     assert "lower" not in other  # a goal of one model

@@ -85,7 +85,7 @@ def test_no_column_is_cut(tosaic: Any, command: list[str]) -> None:
     assert all("".join(word) in joined for word in wide.split())
 
 
-def test_colour_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_color_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1")

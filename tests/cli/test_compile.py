@@ -65,7 +65,7 @@ def test_summary_tells_all(floats: tuple[Path, Any], cpu_line: int, tiny: Path) 
         assert words in text, words
     assert 'io="int8"' not in done.stdout
     assert f"{tiny}:{cpu_line}" in done.stdout.replace("\n", "").replace(" ", "")
-    assert [line.split()[0] for line in done.stderr.splitlines()] == ["load", "export", "quantise", "compile", "pack"]
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["load", "export", "quantize", "compile", "pack"]
     assert "\x1b" not in done.stdout + done.stderr
     sidecar.read(path.with_suffix(".tosaic").read_bytes()).check(path.read_bytes())
 
@@ -75,7 +75,7 @@ def test_json_has_the_versioned_schema(codes: tuple[Path, Any], cpu_line: int) -
     assert done.code == 0, done.stderr
     report = done.json
     assert set(report) == REPORT
-    assert (report["schema"], report["model"], report["target"]) == ("tosaic-report/1", "tiny", "ethos-u55-128")
+    assert (report["schema"], report["model"], report["target"]) == ("tosaic-report/2", "tiny", "ethos-u55-128")
     assert report["pte_bytes"] == path.stat().st_size == report["files"][str(path)]
     assert [border["shape"] for border in report["inputs"]] == [[1, 8, 8, 3], [1, 6, 6, 8]]
     assert all(border["dtype"] == "int8" and border["scale"] > 0 for border in report["inputs"] + report["outputs"])
@@ -90,7 +90,7 @@ def test_intermediates_are_kept(codes: tuple[Path, Any]) -> None:
     assert len(list(folder.glob("*.tosa"))) == len(list(folder.glob("*.vela.bin"))) == 2
 
 
-def test_header_compiles_and_quantises_as_torch(codes: tuple[Path, Any], tmp_path: Path) -> None:
+def test_header_compiles_and_quantizes_as_torch(codes: tuple[Path, Any], tmp_path: Path) -> None:
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")
@@ -104,9 +104,9 @@ def test_header_compiles_and_quantises_as_torch(codes: tuple[Path, Any], tmp_pat
         '    printf("%d %d %u %d %.9g %s\\n", TINY_INPUT_COUNT, shape[1], TINY_INPUT0_BYTES, TINY_INPUT0_ZERO_POINT,'
         " (double)TINY_INPUT0_SCALE, TINY_INPUT0_LAYOUT);\n"
         "    for (int i = 1; i < argc; i++) {\n"
-        "        TINY_INPUT0_TYPE q = tiny_input0_quantise(strtof(argv[i], NULL));\n"
-        '        printf("%d %.9g\\n", q, (double)tiny_input0_dequantise(q));\n    }\n'
-        "    return TINY_OUTPUT1_QUANTISED ? 0 : 1;\n}\n"
+        "        TINY_INPUT0_TYPE q = tiny_input0_quantize(strtof(argv[i], NULL));\n"
+        '        printf("%d %.9g\\n", q, (double)tiny_input0_dequantize(q));\n    }\n'
+        "    return TINY_OUTPUT1_QUANTIZED ? 0 : 1;\n}\n"
     )
     program = tmp_path / "main"
     flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", f"-I{codes[0].parent}"]
@@ -189,7 +189,7 @@ def test_calibration_from_files(tosaic: Any, tmp_path: Path, kind: str) -> None:
 def test_unused_calibration_is_told(tosaic: Any, tmp_path: Path) -> None:
     torch.save([torch.ones(5, dtype=torch.int32)], tmp_path / "data.pt")
     done = tosaic("compile", "add", "--calibration", tmp_path / "data.pt", "-o", tmp_path / "add.pte", "--json")
-    assert done.json["warnings"] == ["the calibration data were not used: nothing is quantised here"]
+    assert done.json["warnings"] == ["the calibration data were not used: nothing is quantized here"]
 
 
 def test_one_tensor_given_twice_is_two_inputs(tosaic: Any, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_one_tensor_given_twice_is_two_inputs(tosaic: Any, tmp_path: Path) -> No
     assert program.run(one, zero)[0].tolist() == [1, 1, 1, 1]
 
 
-def test_codes_that_a_cpu_operator_reads_are_dequantised_for_it(tiny: Path) -> None:
+def test_codes_that_a_cpu_operator_reads_are_dequantized_for_it(tiny: Path) -> None:
     module, inputs = model_file.load(str(tiny))
     assert inputs is not None
     floats = api.compile(module, inputs, "TOSA-1.0+INT")
@@ -259,7 +259,7 @@ def test_a_process_of_its_own_prints_no_noise(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from tosaic.cli import main; main()", "compile", "softmax", "-o", "x.pte"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stderr.splitlines()] == ["load", "export", "quantise", "compile", "pack"]
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["load", "export", "quantize", "compile", "pack"]
     assert done.stdout.startswith("softmax for ethos-u55-128\n") and "\x1b" not in done.stdout
 
 

@@ -146,7 +146,7 @@ def test_options(tosaic: Any, arguments: list[str], words: list[str]) -> None:
 
 
 def test_usage_errors(tosaic: Any) -> None:
-    for arguments in (["compile"], ["compile", "add", "--io", "int4"], ["cook"], ["compile", "add", "--colour"]):
+    for arguments in (["compile"], ["compile", "add", "--io", "int4"], ["cook"], ["compile", "add", "--color"]):
         assert tosaic(*arguments).code == 2
 
 

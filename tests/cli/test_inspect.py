@@ -62,7 +62,7 @@ def test_pte(tosaic: Any, codes: tuple[Path, Any]) -> None:
 
 def test_pte_as_json(tosaic: Any, codes: tuple[Path, Any]) -> None:
     found = tosaic("inspect", codes[0], "--json").json
-    assert (found["schema"], found["kind"], found["bytes"]) == ("tosaic-inspect/1", "pte", codes[0].stat().st_size)
+    assert (found["schema"], found["kind"], found["bytes"]) == ("tosaic-inspect/2", "pte", codes[0].stat().st_size)
     (method,) = found["pte"]["methods"]
     report = codes[1].json
     for side in ("inputs", "outputs"):

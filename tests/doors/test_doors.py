@@ -42,8 +42,8 @@ def executorch_door(program: Any, spec: ArmCompileSpec) -> tuple[list[bytes], An
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("model", MODELS)
-def test_models(model: str, target: str, quantised_zoo: Any) -> None:
-    module, _, program = quantised_zoo(model)
+def test_models(model: str, target: str, quantized_zoo: Any) -> None:
+    module, _, program = quantized_zoo(model)
     spec = EthosUCompileSpec(target)
     front = build(Source.of_module(module), spec)
     assert len(front.delegates) == 1
@@ -71,7 +71,7 @@ def every_sample() -> list[Any]:
 
 def check_sample(op: str, index: int, folder: Path) -> None:
     """Blobs and .tosa files of both doors; the ExecuTorch door's .tosa is the one it dumps."""
-    module, inputs = samples.quantised(op, index)
+    module, inputs = samples.quantized(op, index)
     spec = EthosUCompileSpec("ethos-u55-128")
     front = build(Source.of_module(module), spec)
     blobs, _, _ = executorch_door(torch.export.export(module, inputs), spec.dump_intermediate_artifacts_to(str(folder)))
@@ -83,7 +83,7 @@ def check_sample(op: str, index: int, folder: Path) -> None:
 @pytest.mark.parametrize(("op", "index"), every_sample()[::12], ids=lambda v: str(v))
 def test_samples(op: str, index: int, tmp_path: Path) -> None:
     check_sample(op, index, tmp_path)
-    module, inputs = samples.quantised(op, index)
+    module, inputs = samples.quantized(op, index)
     spec = TosaCompileSpec("TOSA-1.0+INT")
     blobs, _, _ = executorch_door(torch.export.export(module, inputs), spec)
     assert blobs == [d.blob for d in build(Source.of_module(module), spec).delegates]
@@ -127,11 +127,11 @@ def test_same_bytes_in_other_folders_and_hash_seeds(tmp_path: Path) -> None:
     assert len(next(iter(seen))) == 3
 
 
-def test_front_door_is_what_build_makes(quantised_zoo: Any) -> None:
+def test_front_door_is_what_build_makes(quantized_zoo: Any) -> None:
     """The blob in the .pte is the one that both doors make."""
     import tosaic
 
-    module, inputs, _ = quantised_zoo("ds_cnn")
+    module, inputs, _ = quantized_zoo("ds_cnn")
     program = tosaic.compile(module, inputs, "ethos-u55-128")
     front = build(Source.of_module(module), EthosUCompileSpec("ethos-u55-128"))
     assert program.delegates[0].blob == front.delegates[0].blob

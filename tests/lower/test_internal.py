@@ -38,7 +38,7 @@ class Net(nn.Module):
 
 
 @functools.cache
-def quantised() -> tuple[Any, Any]:
+def quantized() -> tuple[Any, Any]:
     module = quantize(export(Net().eval(), INPUTS), [INPUTS])
     return module, torch.export.export(module, INPUTS)
 
@@ -92,7 +92,7 @@ STAGES: dict[str, Any] = {
 def test_a_mistake_costs_one_node(
     stage: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    module, exported = quantised()
+    module, exported = quantized()
     monkeypatch.setenv("TOSAIC_STRICT", "0")
     STAGES[stage](monkeypatch)
     with caplog.at_level(logging.ERROR, "tosaic"):
@@ -113,7 +113,7 @@ def test_a_mistake_costs_one_node(
 def test_strict_raises_the_mistake(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     STAGES[stage](monkeypatch)
     with pytest.raises(ZeroDivisionError, match="a mistake"):
-        build(Source.of_module(quantised()[0]), SPEC)
+        build(Source.of_module(quantized()[0]), SPEC)
 
 
 def test_a_mistake_of_the_partitioner_leaves_all_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,4 +136,4 @@ def test_what_is_no_mistake_is_raised(error: type[BaseException], monkeypatch: p
     monkeypatch.setenv("TOSAIC_STRICT", "0")
     monkeypatch.setattr(program.Walk, "run", run)
     with pytest.raises(error):
-        build(Source.of_module(quantised()[0]), SPEC)
+        build(Source.of_module(quantized()[0]), SPEC)

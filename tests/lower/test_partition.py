@@ -33,7 +33,7 @@ class Call(nn.Module):
         return self.function(*inputs)
 
 
-def quantised(model: nn.Module, *inputs: torch.Tensor) -> tuple[Any, Any]:
+def quantized(model: nn.Module, *inputs: torch.Tensor) -> tuple[Any, Any]:
     """The converted module and the re-exported program."""
     module = quantize(export(model.eval(), inputs), [inputs])
     return module, torch.export.export(module, inputs)
@@ -60,7 +60,7 @@ SPEC = EthosUCompileSpec("ethos-u55-128")
 
 
 def close(program: tosaic.Program, model: nn.Module, *inputs: torch.Tensor) -> None:
-    """The compiled program computes what the model computes, up to quantisation."""
+    """The compiled program computes what the model computes, up to quantization."""
     with torch.no_grad():
         expected = torch.utils._pytree.tree_leaves(model(*inputs))
     for got, want in zip(program.run(*inputs), expected, strict=True):
@@ -85,7 +85,7 @@ def test_what_others_crash_on(function: Any, target: str) -> None:
     model, inputs = Call(function).eval(), (x(1, 3, 8, 8),)
     program = tosaic.compile(model, inputs, target, calibration=[inputs, (x(1, 3, 8, 8) * 0.5,)])
     close(program, model, *inputs)
-    _, exported = quantised(model, *inputs)
+    _, exported = quantized(model, *inputs)
     partitioner = EthosUPartitioner(EthosUCompileSpec(target))
     edge = lower_edge(exported, partitioner)
     edge.to_executorch()
@@ -145,7 +145,7 @@ def test_methods_with_constants_of_the_same_name(monkeypatch: pytest.MonkeyPatch
         "wide": nn.Sequential(nn.Conv2d(3, 9, 1)),
         "again": nn.Sequential(nn.Conv2d(3, 9, 1)),
     }
-    made = {name: quantised(model, x(1, 3, 7, 7)) for name, model in models.items()}
+    made = {name: quantized(model, x(1, 3, 7, 7)) for name, model in models.items()}
     config = EdgeCompileConfig(_check_ir_validity=False)
     partitioner = EthosUPartitioner(SPEC, [DontPartition(torch.ops.aten.sigmoid.default)])
     programs = {name: program for name, (_, program) in made.items()}
@@ -167,7 +167,7 @@ def test_programs_are_traced_no_more_than_needed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         torch.export.ExportedProgram, "run_decompositions", lambda p, *a, **k: traced.append(p) or run(p, *a, **k)
     )
-    module, program = quantised(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()), x(1, 3, 4, 4))
+    module, program = quantized(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()), x(1, 3, 4, 4))
     lower_edge(program, EthosUPartitioner(SPEC))
     assert len(traced) == 1
     tosaic.compile(module, (x(1, 3, 4, 4),), "ethos-u55-128")
@@ -176,7 +176,7 @@ def test_programs_are_traced_no_more_than_needed(monkeypatch: pytest.MonkeyPatch
 
 def test_exir_still_decomposes_what_stays_on_the_cpu() -> None:
     """What is left of a `silu` that a check excludes are the operators of ExecuTorch that it is made of."""
-    _, program = quantised(nn.Sequential(nn.Conv2d(3, 4, 1), nn.SiLU(), nn.Conv2d(4, 4, 1)), x(1, 3, 4, 4))
+    _, program = quantized(nn.Sequential(nn.Conv2d(3, 4, 1), nn.SiLU(), nn.Conv2d(4, 4, 1)), x(1, 3, 4, 4))
     edge = lower_edge(program, EthosUPartitioner(SPEC, [DontPartitionModule(module_name="SiLU")]))
     left = {n.target.__name__ for n in edge.exported_program().graph.nodes if n.op == "call_function"}
     assert {"aten.sigmoid.default", "aten.mul.Tensor"} <= left
@@ -211,7 +211,7 @@ def test_additional_checks(check: Any) -> None:
         def forward(self, t: torch.Tensor) -> torch.Tensor:
             return self.act(self.conv(t)) * 2.0
 
-    _, exported = quantised(Net(), x(1, 3, 4, 4))
+    _, exported = quantized(Net(), x(1, 3, 4, 4))
     partitioner = EthosUPartitioner(SPEC, additional_checks=[check])
     edge = lower_edge(exported, partitioner)
     left = compute(partitioner.reasons)
@@ -249,7 +249,7 @@ def test_a_refused_node_alone_stays_on_the_cpu(named: bool, monkeypatch: pytest.
             y = torch.relu(self.a(t))
             return self.c(torch.tanh(self.b(y)) + y)
 
-    module, exported = quantised(Net(), x(1, 3, 8, 8))
+    module, exported = quantized(Net(), x(1, 3, 8, 8))
     monkeypatch.setattr(vela, "compile_cached", refuse("TABLE", named=named))
     front = build(Source.of_module(module), SPEC)
     left = compute(front.plan.reasons.values())
@@ -266,7 +266,7 @@ def test_a_refused_node_alone_stays_on_the_cpu(named: bool, monkeypatch: pytest.
 def test_another_backend_of_the_same_name_is_refused() -> None:
     from executorch.exir.backend.backend_details import BackendDetails
 
-    _, exported = quantised(nn.Linear(4, 2), x(1, 4))
+    _, exported = quantized(nn.Linear(4, 2), x(1, 4))
     other = type("EthosUBackend", (BackendDetails,), {"__module__": "elsewhere"})
     try:
         with pytest.raises(Invalid, match="two backends are called `EthosUBackend`") as caught:
@@ -280,7 +280,7 @@ def test_another_backend_of_the_same_name_is_refused() -> None:
         gc.collect()
 
 
-def test_source_lines(quantised_zoo: Any) -> None:
+def test_source_lines(quantized_zoo: Any) -> None:
     """At least 99 % of the calls know their file and line, also in a program that was saved and loaded.
 
     The line is the model's own, unless its class is torch's (an nn.Sequential): then there is a layer to name.
@@ -290,7 +290,7 @@ def test_source_lines(quantised_zoo: Any) -> None:
     from tosaic.fx.source import find_module, source_line
 
     for name in zoo.names():
-        _, _, program = quantised_zoo(name)
+        _, _, program = quantized_zoo(name)
         stored = io.BytesIO()
         torch.export.save(program, stored)
         stored.seek(0)
@@ -346,7 +346,7 @@ def test_a_crash_of_the_compiler_costs_one_node(monkeypatch: pytest.MonkeyPatch)
             raise ToolCrashed("Vela crashed with SIGSEGV")
         return real(tosa, options, **rest)
 
-    module, _ = quantised(Call(lambda t: torch.tanh(t * t) + t), x(2, 5))
+    module, _ = quantized(Call(lambda t: torch.tanh(t * t) + t), x(2, 5))
     monkeypatch.setattr(vela, "compile_cached", compile_cached)
     built = build(Source.of_module(module), SPEC)
     left = {r.op: r.why for r in compute(built.plan.reasons.values())}

@@ -67,7 +67,7 @@ def test_a_sequential_alone_names_its_layer(door: Any) -> None:
     ]
 
 
-def test_a_quantise_in_the_middle_names_the_operator_before_it() -> None:
+def test_a_quantize_in_the_middle_names_the_operator_before_it() -> None:
     reasons = compile_front(Cut())
     first, last = [r for r in reasons if ".quantize_per_tensor" in r.op]
     assert first.fix == 'compile with `io="int8"` to feed the NPU directly'
@@ -77,7 +77,7 @@ def test_a_quantise_in_the_middle_names_the_operator_before_it() -> None:
     assert out.fix == "for `cumsum`: replace the operator, or leave it on the CPU"
 
 
-def test_quantise_and_dequantise_around_a_refused_operator_point_to_it() -> None:
+def test_quantize_and_dequantize_around_a_refused_operator_point_to_it() -> None:
     model = nn.Conv2d(3, 3, 3, stride=4, padding=2, groups=3)
     left = {r.op.split(".")[1]: r for r in compile_front(model) if not r.border}
     why = left.pop("conv2d").why

@@ -71,7 +71,7 @@ def draw_scales(count: int) -> tuple[list[int], list[int]]:
     return rng.integers(1 << 30, (1 << 31) - 1, count).tolist(), rng.integers(36, 42, count).tolist()
 
 
-def quantise(b: Builder, acc: Value, dtype: DType = I8, **more: int) -> Value:
+def quantize(b: Builder, acc: Value, dtype: DType = I8, **more: int) -> Value:
     """A rescale with one factor per channel."""
     if acc.dtype is I48:
         factor, shift = [20000 + 100 * i for i in range(acc.shape[-1])], [28] * acc.shape[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from cases import BOOL, I8, I16, I32, I48, U85, Case, case, const, make_rng, quantise
+from cases import BOOL, I8, I16, I32, I48, U85, Case, case, const, make_rng, quantize
 
 from tosaic.ir import ops
 from tosaic.ir.build import Builder
@@ -20,10 +20,10 @@ def _binary(
     return Case(b.finish([function(b, x, y, **more)]))
 
 
-def _quantised_sum(
+def _quantized_sum(
     function: Callable[..., Value], left: Sequence[int], right: Sequence[int], dtype: DType = I8
 ) -> Case:
-    """Add or subtract as a quantiser makes it: both inputs scaled to 32 bits, the result scaled back."""
+    """Add or subtract as a quantizer makes it: both inputs scaled to 32 bits, the result scaled back."""
     b = Builder()
     x, y = b.input(Type(dtype, tuple(left))), b.input(Type(dtype, tuple(right)))
     zero = 3 if dtype is I8 else 0
@@ -36,23 +36,23 @@ def _quantised_sum(
 
 
 @case()
-def add_quantised() -> Case:
-    return _quantised_sum(ops.add, (1, 4, 5, 20), (1, 4, 5, 20))
+def add_quantized() -> Case:
+    return _quantized_sum(ops.add, (1, 4, 5, 20), (1, 4, 5, 20))
 
 
 @case()
-def sub_quantised_broadcast() -> Case:
-    return _quantised_sum(ops.sub, (1, 4, 5, 20), (1, 1, 5, 1))
+def sub_quantized_broadcast() -> Case:
+    return _quantized_sum(ops.sub, (1, 4, 5, 20), (1, 1, 5, 1))
 
 
 @case()
-def sub_quantised_reversed() -> Case:
-    return _quantised_sum(ops.sub, (1, 1, 1, 20), (1, 4, 5, 20))
+def sub_quantized_reversed() -> Case:
+    return _quantized_sum(ops.sub, (1, 1, 1, 20), (1, 4, 5, 20))
 
 
 @case()
-def add_int16_quantised() -> Case:
-    return _quantised_sum(ops.add, (1, 4, 5, 20), (1, 4, 5, 20), I16)
+def add_int16_quantized() -> Case:
+    return _quantized_sum(ops.add, (1, 4, 5, 20), (1, 4, 5, 20), I16)
 
 
 @case()
@@ -149,7 +149,7 @@ def conv_with_table() -> Case:
     acc = ops.conv2d(
         b, x, const(b, (16, 3, 3, 8)), bias, pad=(1, 1, 1, 1), stride=(1, 1), dilation=(1, 1), acc_type=I32
     )
-    return Case(b.finish([ops.table(b, quantise(b, acc), make_rng().integers(-128, 128, 256))]))
+    return Case(b.finish([ops.table(b, quantize(b, acc), make_rng().integers(-128, 128, 256))]))
 
 
 def _shift(function: Callable[..., Value], dtype: DType, **more: bool) -> Case:
@@ -401,7 +401,7 @@ def two_convs() -> Case:
         bias = const(b, (outputs,), I32, -900, 900)
         w = const(b, (outputs, 3, 3, inputs))
         acc = ops.conv2d(b, x, w, bias, pad=(1, 1, 1, 1), stride=(1, 1), dilation=(1, 1), acc_type=I32, x_zp=1)
-        x = quantise(b, acc, out_zp=1)
+        x = quantize(b, acc, out_zp=1)
     return Case(b.finish([x]))
 
 

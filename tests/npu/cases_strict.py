@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from cases import BOTH, I8, I16, I32, I48, U85, Case, case, const, make_rng, quantise
+from cases import BOTH, I8, I16, I32, I48, U85, Case, case, const, make_rng, quantize
 
 from tosaic.ir import ops
 from tosaic.ir.build import Builder
@@ -15,7 +15,7 @@ def _conv(b: Builder, x: Value, size: int, outputs: int, dilation: int = 1, stri
     acc = ops.conv2d(
         b, x, w, bias, pad=(0, 0, 0, 0), stride=(stride, stride), dilation=(dilation, dilation), acc_type=I32, x_zp=3
     )
-    return quantise(b, acc)
+    return quantize(b, acc)
 
 
 @case(BOTH)
@@ -89,7 +89,7 @@ def conv_int16_one_column() -> Case:
     bias = const(b, (24,), I48, -5000, 5000)
     w = const(b, (24, 1, 1, 20))
     acc = ops.conv2d(b, x, w, bias, pad=(0, 0, 0, 0), stride=(1, 1), dilation=(1, 1), acc_type=I48)
-    return Case(b.finish([quantise(b, acc, I16)]))
+    return Case(b.finish([quantize(b, acc, I16)]))
 
 
 @case(BOTH)
@@ -122,7 +122,7 @@ def conv_depth_first_sparse() -> Case:
         dilation=(1, 1),
         acc_type=I32,
     )
-    return Case(b.finish([quantise(b, acc)]))
+    return Case(b.finish([quantize(b, acc)]))
 
 
 @case(BOTH)
@@ -245,7 +245,7 @@ def conv_int16_sparse() -> Case:
     weights[..., 2::4] = 0
     bias = const(b, (24,), I48, -5000, 5000)
     acc = ops.conv2d(b, x, b.const(weights, I8), bias, pad=(0, 0, 0, 0), stride=(1, 1), dilation=(1, 1), acc_type=I48)
-    return Case(b.finish([quantise(b, acc, I16)]))
+    return Case(b.finish([quantize(b, acc, I16)]))
 
 
 @case(BOTH)

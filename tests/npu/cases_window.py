@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cases import I8, I16, I32, I48, U85, Case, case, const, make_rng, quantise
+from cases import I8, I16, I32, I48, U85, Case, case, const, make_rng, quantize
 
 from tosaic.ir import ops
 from tosaic.ir.build import Builder
@@ -37,7 +37,7 @@ def _conv(
     zero = 3 if dtype is I8 else 0
     acc = function(b, x, w, bias, pad=pad, stride=stride, dilation=dilation, acc_type=acc_type, x_zp=zero)
     more = {"out_zp": -5} if dtype is I8 else {}
-    return Case(b.finish([quantise(b, acc, dtype, **more)]))
+    return Case(b.finish([quantize(b, acc, dtype, **more)]))
 
 
 @case()
@@ -143,7 +143,7 @@ def conv_3d() -> Case:
     w, bias = const(b, (9, 3, 3, 3, 20)), const(b, (9,), I32, -900, 900)
     once, twice = (1, 1, 1, 1, 1, 1), (2, 2, 2)
     acc = ops.conv3d(b, x, w, bias, pad=once, stride=twice, dilation=(1, 1, 1), acc_type=I32, x_zp=2)
-    return Case(b.finish([quantise(b, acc)]))
+    return Case(b.finish([quantize(b, acc)]))
 
 
 def _transposed(stride: tuple[int, int], out_pad: tuple[int, int, int, int], kernel: int) -> Case:
@@ -151,7 +151,7 @@ def _transposed(stride: tuple[int, int], out_pad: tuple[int, int, int, int], ker
     x = b.input(Type(I8, (1, 5, 6, 9)))
     w, bias = const(b, (7, kernel, kernel, 9)), const(b, (7,), I32, -900, 900)
     acc = ops.transpose_conv2d(b, x, w, bias, out_pad=out_pad, stride=stride, acc_type=I32, x_zp=-4)
-    return Case(b.finish([quantise(b, acc)]))
+    return Case(b.finish([quantize(b, acc)]))
 
 
 @case()

@@ -61,7 +61,7 @@ class Bench:
         self.compare(self.compile(tosa, target, mode, flags), inputs, reference.run(tosa, inputs))
 
     def compare(self, compiled: vela.Compiled, inputs: list[Array], wanted: list[Array]) -> None:
-        got = self.run(compiled, inputs, check_uninitialised=True, check_waits=True)
+        got = self.run(compiled, inputs, check_uninitialized=True, check_waits=True)
         for index, (ours, theirs) in enumerate(zip(got, wanted, strict=True)):
             same = np.frombuffer(ours.tobytes(), theirs.dtype).reshape(theirs.shape)
             assert np.array_equal(same, theirs), f"output {index}: {np.count_nonzero(same != theirs)} differ"

@@ -56,7 +56,7 @@ def test_a_small_blob_with_gigabytes_of_scratch(compiled: vela.Compiled) -> None
 def test_scratch_beyond_the_budget(compiled: vela.Compiled, check: bool) -> None:
     inputs = graphs.make("conv_1x1").inputs()
     data, budget = with_scratch(compiled, 100 * MIB), Budget(0, 99 * MIB * (2 if check else 1))
-    error = refuse(lambda: npu.run_blob(data, inputs, budget=budget, check_uninitialised=check))
+    error = refuse(lambda: npu.run_blob(data, inputs, budget=budget, check_uninitialized=check))
     assert error.what.startswith("the memory of the simulated NPU needs")
     assert budget.left == budget.limit
 

@@ -122,8 +122,8 @@ def test_reads_of_what_nothing_wrote(bench: Any, patched: Patch) -> None:
     cmd_data = patched(_stream(bench, "conv_1x1", U55), "SET_IFM_BASE0", payload=0)
     larger = bench.compile(graphs.make("conv_1x1").tosa, U55).scratch_size + 4096
     _run(bench, "conv_1x1", U55, cmd_data, scratch_size=larger)
-    with pytest.raises(npu.Uninitialised, match="never written") as caught:
-        _run(bench, "conv_1x1", U55, cmd_data, scratch_size=larger, check_uninitialised=True)
+    with pytest.raises(npu.Uninitialized, match="never written") as caught:
+        _run(bench, "conv_1x1", U55, cmd_data, scratch_size=larger, check_uninitialized=True)
     assert caught.value.address == 0
 
 
@@ -262,7 +262,7 @@ def test_sizes_are_checked_before_memory_is_taken(bench: Any, patched: Patch, ta
 @pytest.mark.parametrize("target", [U55, U65, U85])
 def test_mutated_streams_end_in_an_error_or_a_result(bench: Any, target: str) -> None:
     rng = random.Random(target)
-    for name in ("conv_3x3_padded", "depthwise_strided", "add_quantised", "table_int16"):
+    for name in ("conv_3x3_padded", "depthwise_strided", "add_quantized", "table_int16"):
         original = _stream(bench, name, target)
         for _ in range(25):
             cmd_data = bytearray(original)

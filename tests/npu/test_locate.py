@@ -23,7 +23,7 @@ from tosaic.tools import vela
 TARGETS = {"u55": "ethos-u55-128", "u85": "ethos-u85-256"}
 #: Cases with copies, slices, several tensors of one name, bools, chains, moved axes, DMA and branches.
 QUICK = {
-    "u55": ["conv_3x3_padded", "depthwise_multiplied", "matmul_batch", "add_quantised", "transpose_int32"],
+    "u55": ["conv_3x3_padded", "depthwise_multiplied", "matmul_batch", "add_quantized", "transpose_int32"],
     "u85": ["depthwise_multiplied", "logic", "choose", "reverse_channels", "gather_batch", "scatter", "branch"],
 }
 

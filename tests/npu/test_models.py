@@ -1,4 +1,4 @@
-"""Whole models and the samples of the operator records, quantised and lowered, against the reference model."""
+"""Whole models and the samples of the operator records, quantized and lowered, against the reference model."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def _samples() -> list[tuple[str, int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("op", "index"), _samples())
 def test_every_sample_in_every_mode(bench: Any, op: str, index: int) -> None:
-    module, _ = samples.quantised(op, index)
+    module, _ = samples.quantized(op, index)
     _check(bench, module, lambda region, seed: samples.full_range(op, index, region.inputs, seed), PLACES)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("op", "index"), _samples()[:: len(_samples()) // 30])
 def test_other_accelerators(bench: Any, op: str, index: int) -> None:
-    module, _ = samples.quantised(op, index)
+    module, _ = samples.quantized(op, index)
     places = [(target, "") for target in OTHERS]
     _check(bench, module, lambda region, seed: samples.full_range(op, index, region.inputs, seed), places)
 
@@ -85,13 +85,13 @@ def _check_model(bench: Any, made: Any, places: Sequence[tuple[str, str]]) -> No
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_resnet8(bench: Any, quantised_zoo: Any, target: str) -> None:
-    _check_model(bench, quantised_zoo("resnet8"), [(target, "")])
+def test_resnet8(bench: Any, quantized_zoo: Any, target: str) -> None:
+    _check_model(bench, quantized_zoo("resnet8"), [(target, "")])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
-def test_every_model_in_every_mode(bench: Any, quantised_zoo: Any, model: str) -> None:
+def test_every_model_in_every_mode(bench: Any, quantized_zoo: Any, model: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _check_model(bench, quantised_zoo(model), PLACES)
+        _check_model(bench, quantized_zoo(model), PLACES)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from cases import I8, I16, I32, Case, const, make_rng, quantise
+from cases import I8, I16, I32, Case, const, make_rng, quantize
 
 from tosaic.engines import reference
 from tosaic.ir import ops
@@ -33,18 +33,18 @@ def widen(b: Builder, x: Value, shift: int = 30) -> Value:
 def convolve(b: Builder, x: Value, kernel: int) -> Value:
     weight, bias = const(b, (8, kernel, kernel, x.shape[3])), b.const(np.arange(8), I32)
     pad = (kernel // 2,) * 4
-    return quantise(b, ops.conv2d(b, x, weight, bias, pad=pad, stride=(1, 1), dilation=(1, 1), acc_type=I32))
+    return quantize(b, ops.conv2d(b, x, weight, bias, pad=pad, stride=(1, 1), dilation=(1, 1), acc_type=I32))
 
 
 def convolve_depthwise(b: Builder, x: Value) -> Value:
     weight, bias = const(b, (3, 3, x.shape[3], 1)), b.const(np.arange(x.shape[3]), I32)
     options: Any = {"pad": (1, 1, 1, 1), "stride": (1, 1), "dilation": (1, 1)}
-    return quantise(b, ops.depthwise_conv2d(b, x, weight, bias, acc_type=I32, **options))
+    return quantize(b, ops.depthwise_conv2d(b, x, weight, bias, acc_type=I32, **options))
 
 
 def convolve_transposed(b: Builder, x: Value) -> Value:
     weight, bias = const(b, (8, 2, 2, x.shape[3])), b.const(np.arange(8), I32)
-    return quantise(b, ops.transpose_conv2d(b, x, weight, bias, out_pad=(0, 0, 0, 0), stride=(2, 2), acc_type=I32))
+    return quantize(b, ops.transpose_conv2d(b, x, weight, bias, out_pad=(0, 0, 0, 0), stride=(2, 2), acc_type=I32))
 
 
 def add(b: Builder, x: Value) -> Value:

@@ -147,13 +147,13 @@ def test_memory_knows_what_was_written() -> None:
     memory = make_memory()
     view(memory, 4, (3, 2), (8, 1), region=1, write=True)[...] = 7
     assert view(memory, 4, (3, 2), (8, 1), region=1).sum() == 42
-    with pytest.raises(npu.Uninitialised) as caught:
+    with pytest.raises(npu.Uninitialized) as caught:
         view(memory, 4, (3, 4), (8, 1), region=1)
     assert (caught.value.address, caught.value.count, caught.value.region) == (6, 6, "region 1")
     # A copy takes along what is known; the weights hold something everywhere.
     memory.copy(Access(1, 4, (4,), (1,), False), Access(INTERNAL, 0, (4,), (1,), True), 0)
     assert view(memory, 0, (2,), (1,), region=INTERNAL).tolist() == [7, 7]
-    with pytest.raises(npu.Uninitialised):
+    with pytest.raises(npu.Uninitialized):
         view(memory, 1, (2,), (1,), region=INTERNAL)
     memory.copy(Access(0, 9, (2,), (1,), False), Access(1, 40, (2,), (1,), True), 0)
     assert view(memory, 40, (2,), (1,), region=1).tolist() == [9, 10]
@@ -328,5 +328,5 @@ def test_transfers_in_rows_and_planes(bench: Any) -> None:
         (got,) = bench.run(dataclasses.replace(compiled, cmd_data=cmd_data), case.inputs())
         assert np.array_equal(got, wanted)
     nothing = insert(compiled.cmd_data, "OP_DMA_START", pieces(1, 1, 0, 32))
-    with pytest.raises(npu.Uninitialised):
-        bench.run(dataclasses.replace(compiled, cmd_data=nothing), case.inputs(), check_uninitialised=True)
+    with pytest.raises(npu.Uninitialized):
+        bench.run(dataclasses.replace(compiled, cmd_data=nothing), case.inputs(), check_uninitialized=True)

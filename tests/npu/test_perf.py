@@ -27,7 +27,7 @@ Patch = Callable[..., bytes]
 GOLDEN = Path(__file__).with_name("cycles.txt")
 #: What depends on the number of MACs; the main accelerators have more.
 SENSITIVE = (
-    "conv_large_kernel", "conv_int16", "depthwise_strided", "max_pool", "conv_with_table", "add_quantised", "add_int32",
+    "conv_large_kernel", "conv_int16", "depthwise_strided", "max_pool", "conv_with_table", "add_quantized", "add_int32",
     "mul_int8", "mul_int32_shifted", "abs_int32", "reduce_sum_channels", "conv_one_channel", "conv_one_row",
     "conv_one_odd_row", "conv_three_rows_to_one", "conv_one_pixel", "conv_int16_one_column", "conv_8x8",
 )  # fmt: skip
@@ -35,14 +35,14 @@ MAIN = {
     "ethos-u55-128": (
         "conv_1x1", "conv_3x3_padded", "conv_deep", "conv_depth_first_strided", "conv_dilated_and_large",
         "conv_in_pieces", "conv_int16_1x1", "depthwise_int16", "transposed_conv", "average_pool_padded", "table_int16",
-        "add_int16_quantised", "sub_quantised_broadcast", "sub_int32_scalar", "add_to_constants", "mul_int16",
+        "add_int16_quantized", "sub_quantized_broadcast", "sub_int32_scalar", "add_to_constants", "mul_int16",
         "minimum_int32", "rescale_to_int32", "transpose_to_channels_last", "reverse_rows", "matmul", "two_convs",
     ),
     "ethos-u65-512": ("conv_1x1", "conv_deep", "two_convs", "table_int8", "mul_int16", "conv_in_pieces"),
     "ethos-u85-256": (
         "conv_1x1", "conv_3x3_padded", "conv_deep", "conv_depth_first_strided", "conv_sparse", "conv_sparse_3x3",
         "conv_few_weights", "conv_int16_1x1", "depthwise_stride_4", "depthwise_int16", "matmul", "matmul_int16",
-        "argmax_rows", "average_pool_int16", "add_int16_quantised", "sub_quantised_reversed", "sub_int32_scalar",
+        "argmax_rows", "average_pool_int16", "add_int16_quantized", "sub_quantized_reversed", "sub_int32_scalar",
         "add_to_constants", "mul_int16", "compare", "choose", "divide", "bitwise_not_int8", "cast_to_int8",
         "resize_bilinear", "resize_bilinear_int16", "transpose_rows_columns", "transpose_int32", "reverse_rows",
         "gather_batch", "scatter", "two_convs", "rescale_to_int32", "conv_in_pieces", "conv_1x1_shallow",
@@ -51,7 +51,7 @@ MAIN = {
         "resize_bilinear", "resize_bilinear_int16", "reverse_rows", "mul_int16", "conv_sparse", "conv_deep",
     ),
 }  # fmt: skip
-DISTANT = ("conv_deep", "conv_few_weights", "add_quantised", "conv_with_table")
+DISTANT = ("conv_deep", "conv_few_weights", "add_quantized", "conv_with_table")
 TARGETS = ("ethos-u55-32", "ethos-u55-128", "ethos-u65-512", "ethos-u85-256", "ethos-u85-2048")
 
 
@@ -63,12 +63,12 @@ def _describe(target: str, name: str, found: Estimate) -> Iterator[str]:
     def traffic(moved: Any) -> str:
         return ", ".join(f"{memory} {t.read}+{t.written}" for memory, t in moved.items())
 
-    used = f"{found.macs} MACs, {found.utilisation:.4f}"
+    used = f"{found.macs} MACs, {found.utilization:.4f}"
     yield f"{target} {name}: {found.cycles} cycles, {used}, {traffic(found.traffic)}"
     for row in found.rows:
         parts = {"mac": row.mac_cycles, "output": row.output_cycles, **row.memory_cycles}
         cycles = ", ".join(f"{part} {number}" for part, number in parts.items() if number)
-        used = f"{row.macs} MACs, {row.utilisation:.4f}"
+        used = f"{row.macs} MACs, {row.utilization:.4f}"
         yield f"  {row.offset} {row.name} {row.cycles} ({cycles}), {row.bottleneck}, {used}, {traffic(row.traffic)}"
 
 
@@ -100,7 +100,7 @@ def test_nothing_changes_unnoticed(bench: Any, target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_operation_has_a_row(bench: Any, target: str) -> None:
-    for name in ("two_convs", "conv_with_table", "add_quantised", "max_pool", "transpose_int32", "matmul"):
+    for name in ("two_convs", "conv_with_table", "add_quantized", "max_pool", "transpose_int32", "matmul"):
         found = _estimate(bench, name, target)
         ops = npu.decode(bench.compile(graphs.make(name).tosa, target).cmd_data)
         assert [row.offset for row in found.rows] == [
@@ -109,7 +109,7 @@ def test_every_operation_has_a_row(bench: Any, target: str) -> None:
         assert found.cycles >= max(row.cycles for row in found.rows) > 0
         assert found.cycles <= sum(row.cycles for row in found.rows)
         assert found.accelerator == target
-        assert 0 <= found.utilisation <= 1
+        assert 0 <= found.utilization <= 1
         names = {"mac", "output", "command", "dma", *(name for row in found.rows for name in row.memory_cycles)}
         assert {row.bottleneck for row in found.rows} <= names
         assert all(row.cycles >= max(row.memory_cycles.values(), default=0) for row in found.rows)

@@ -99,7 +99,7 @@ def test_the_graphs_reach_the_rare_features(bench: Any) -> None:
     assert any(op.name("IFM_UPSCALE") == "ZEROS" for op in ops("transposed_conv", u55))
     assert any(op.name("IFM_UPSCALE") == "NEAREST" for op in ops("resize_nearest", u55))
     assert any(layout.stride_y < 0 for op in ops("reverse_rows", u55) if (layout := read_map(op, "OFM").layout))
-    assert any(op.name("IFM_PRECISION", "scale_mode") != "OPA_OPB_16" for op in ops("add_quantised", u55))
+    assert any(op.name("IFM_PRECISION", "scale_mode") != "OPA_OPB_16" for op in ops("add_quantized", u55))
     assert any(layout.bricks for op in ops("two_convs", u55) if (layout := read_map(op, "OFM").layout))
 
 

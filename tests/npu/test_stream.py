@@ -15,13 +15,13 @@ from tosaic.npu.stream import parse
 
 LISTING = ("--verbose-register-command-stream",)
 SPREAD = {
-    "ethos-u55-128": ("conv_with_table", "add_quantised", "transpose_int32", "average_pool_padded", "matmul"),
+    "ethos-u55-128": ("conv_with_table", "add_quantized", "transpose_int32", "average_pool_padded", "matmul"),
     "ethos-u65-512": ("conv_3x3_padded", "depthwise_strided", "table_int16", "reverse_rows", "sub_int32_scalar"),
     "ethos-u85-256": ("conv_sparse", "matmul", "resize_bilinear", "gather_batch", "scatter", "loop", "argmax_rows"),
     "ethos-u85-1024": (
         "conv_with_table",
         "transpose_to_channels_first",
-        "sub_quantised_reversed",
+        "sub_quantized_reversed",
         "depthwise_stride_4",
     ),
 }

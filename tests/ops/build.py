@@ -1,4 +1,4 @@
-"""Turns a registry sample into a module, inputs, and a quantised graph. Cached: all flavours of a sample share it."""
+"""Turns a registry sample into a module, inputs, and a quantized graph. Cached: all flavours of a sample share it."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def exported(op: str, index: int) -> tuple[torch.nn.Module, tuple[torch.Tensor, 
 
 
 def has_floats(program: Any) -> bool:
-    """Whether there is anything to quantise: an embedding takes integers and gives floats."""
+    """Whether there is anything to quantize: an embedding takes integers and gives floats."""
     values = [n.meta.get("val") for n in program.graph.nodes]
     return any(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)
 
 
 @functools.lru_cache(maxsize=4)
-def quantised(op: str, index: int) -> tuple[Any, tuple[torch.Tensor, ...]]:
+def quantized(op: str, index: int) -> tuple[Any, tuple[torch.Tensor, ...]]:
     """The converted graph (plain integers are left as they are)."""
     _, inputs, program = exported(op, index)
     if not has_floats(program):
@@ -78,7 +78,7 @@ def quantised(op: str, index: int) -> tuple[Any, tuple[torch.Tensor, ...]]:
 
 def full_range(op: str, index: int, nodes: Sequence[torch.fx.Node], seed: int) -> list[Any]:
     """Numbers for the inputs of a region: all codes that the type has; plain integers as the sample draws them."""
-    module, inputs = quantised(op, index)
+    module, inputs = quantized(op, index)
     seen = values_of(module, inputs)
     generator = torch.Generator().manual_seed(seed)
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]

@@ -72,8 +72,8 @@ def test_every_argument_is_sampled(name: str) -> None:
 def test_every_record_has_samples() -> None:
     # These exist only as the decomposed form of a record that has samples of its own.
     forms = {
-        "quantize": "any quantised sample",
-        "dequantize": "any quantised sample",
+        "quantize": "any quantized sample",
+        "dequantize": "any quantized sample",
         "quantize_channel": "a weight left unfolded: tests/quantizer",
         "dequantize_channel": "any convolution",
         "convolution": "conv2d through the ExecuTorch door",

@@ -1,4 +1,4 @@
-"""Parameters that are used as they are: the result is that of torch's quantised graph, bit for bit."""
+"""Parameters that are used as they are: the result is that of torch's quantized graph, bit for bit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_prelu(slopes: tuple[float, ...]) -> None:
     generator = torch.Generator().manual_seed(4)
     x = torch.randn(1, 5, 16, 16, generator=generator)
     module = quantize(export(nn.Sequential(nn.Hardtanh(-2.1, 1.7), layer).eval(), (x,)), [(x,)])
-    assert not any(n.op == "get_attr" and "frozen" in str(n.target) for n in module.graph.nodes), "slopes are quantised"
+    assert not any(n.op == "get_attr" and "frozen" in str(n.target) for n in module.graph.nodes), "slopes are quantized"
     (made,) = build(Source.of_module(module), EthosUCompileSpec("ethos-u55-128")).delegates
     seen = samples.values_of(module, (x,))
     (got,) = reference.run(made.tosa, [seen[n].numpy() for n in made.region.inputs])

@@ -17,7 +17,7 @@ from tosaic.quantization.quantizer import TosaQuantizer
 from tosaic.quantization.recipes import get_symmetric_quantization_config
 
 
-def quantised(function: Any, *inputs: torch.Tensor) -> Any:
+def quantized(function: Any, *inputs: torch.Tensor) -> Any:
     model = function if isinstance(function, torch.nn.Module) else samples.Call(function)
     with torch.no_grad():
         program = torch.export.export(model.eval(), inputs)
@@ -41,7 +41,7 @@ def reasons(built: Built) -> dict[str, tuple[str, str]]:
 )
 def test_int64_indices_are_cast_on_the_cpu(model: Any) -> None:
     index = torch.tensor([3, 0, 8])
-    module = quantised(model, index)
+    module = quantized(model, index)
     built = build(Source.of_module(module), EthosUCompileSpec("ethos-u85-256"))
     assert set(reasons(built)) == {"aten.to.dtype"}
     assert "int64" in reasons(built)["aten.to.dtype"][0]
@@ -52,7 +52,7 @@ def test_int64_indices_are_cast_on_the_cpu(model: Any) -> None:
 
 
 def test_argmax_stays_on_the_cpu_as_int64() -> None:
-    module = quantised(lambda x: torch.relu(x).argmax(-1), torch.randn(2, 9))
+    module = quantized(lambda x: torch.relu(x).argmax(-1), torch.randn(2, 9))
     built = build(Source.of_module(module), EthosUCompileSpec("ethos-u85-256"))
     why, fix = reasons(built)["aten.argmax.default"]
     assert why == "its result is int64, which the target has no type for"
@@ -67,7 +67,7 @@ def test_argmax_with_two_users_stays_on_the_cpu() -> None:
         best = torch.relu(x).argmax(-1)
         return best, best.to(torch.int32)
 
-    built = build(Source.of_module(quantised(both, torch.randn(2, 9))), EthosUCompileSpec("ethos-u85-256"))
+    built = build(Source.of_module(quantized(both, torch.randn(2, 9))), EthosUCompileSpec("ethos-u85-256"))
     assert "aten.argmax.default" in reasons(built)
     assert all("argmax" not in str(n.target) for d in built.delegates for n in d.region.nodes)
 
@@ -75,6 +75,6 @@ def test_argmax_with_two_users_stays_on_the_cpu() -> None:
 def test_argmax_feeds_a_look_up() -> None:
     """int64 inside a delegate is int32, and stays there."""
     table = torch.arange(18.0).view(9, 2)
-    module = quantised(lambda x: torch.nn.functional.embedding(x.argmax(-1), table) * 2.0, torch.randn(3, 9))
+    module = quantized(lambda x: torch.nn.functional.embedding(x.argmax(-1), table) * 2.0, torch.randn(3, 9))
     built = build(Source.of_module(module), EthosUCompileSpec("ethos-u85-256"))
     assert reasons(built) == {}

@@ -24,7 +24,7 @@ NPUS = {"u55_INT": "ethos-u55-128", "u65_INT": "ethos-u65-512", "u85_INT": "etho
 COMPOSITE = frozenset(n for n, r in registry().records.items() if r.expand is not None and not r.moves)
 
 #: what else the simulator looks for
-STRICT: Any = {"check_uninitialised": True, "check_waits": True}
+STRICT: Any = {"check_uninitialized": True, "check_waits": True}
 
 #: families that only move codes
 EXACT = ("arrange", "pad", "index")
@@ -79,8 +79,8 @@ def check_float(op: str, index: int) -> None:
 
 
 def compare(op: str, index: int, region: Region, tosa: bytes) -> None:
-    """The TOSA reference model against torch's own run of the quantised graph."""
-    module, inputs = samples.quantised(op, index)
+    """The TOSA reference model against torch's own run of the quantized graph."""
+    module, inputs = samples.quantized(op, index)
     seen = samples.values_of(module, inputs)
     outputs = reference.run(tosa, [seen[n].numpy() for n in region.inputs])
     assert len(outputs) == len(region.outputs)
@@ -98,7 +98,7 @@ def compare(op: str, index: int, region: Region, tosa: bytes) -> None:
 
 
 def check_integer(op: str, index: int) -> None:
-    module, _ = samples.quantised(op, index)
+    module, _ = samples.quantized(op, index)
     source, spec = Source.of_module(module), TosaCompileSpec("TOSA-1.0+INT")
     plan = partition(source, spec.target)
     if "tosa" not in samples.sample_of(op, index).targets:
@@ -110,7 +110,7 @@ def check_integer(op: str, index: int) -> None:
 
 
 def check_npu(op: str, index: int, target: str) -> None:
-    module, _ = samples.quantised(op, index)
+    module, _ = samples.quantized(op, index)
     source, spec = Source.of_module(module), EthosUCompileSpec(target)
     built = build(source, spec)
     if spec.target.family not in samples.sample_of(op, index).targets:
@@ -137,7 +137,7 @@ def plain_tosa(op: str, index: int) -> bytes | None:
     """The .tosa file for TOSA-1.0+INT, None where that target does not take the sample."""
     if "tosa" not in samples.sample_of(op, index).targets:
         return None
-    module, _ = samples.quantised(op, index)
+    module, _ = samples.quantized(op, index)
     source, spec = Source.of_module(module), TosaCompileSpec("TOSA-1.0+INT")
     return lower_region(source, partition(source, spec.target).regions[0], spec, frozenset())[1]
 

@@ -102,8 +102,8 @@ def test_products_with_a_parameter(name: str) -> None:
 def test_a_transposed_parameter_is_a_weight() -> None:
     """It has a scale for each channel, as that of nn.Linear has."""
     inputs = (torch.rand(3, 8),)
-    quantised = tosaic.quantize(torch.export.export(Product(PRODUCTS["transposed"]).eval(), inputs), [inputs])
-    names = [str(node.target) for node in quantised.graph.nodes if node.op == "call_function"]
+    quantized = tosaic.quantize(torch.export.export(Product(PRODUCTS["transposed"]).eval(), inputs), [inputs])
+    names = [str(node.target) for node in quantized.graph.nodes if node.op == "call_function"]
     assert any("dequantize_per_channel" in name for name in names)
 
 

@@ -1,4 +1,4 @@
-"""Models in float16, bfloat16 and float64: only float32 is quantised, and whoever brings another type is told so."""
+"""Models in float16, bfloat16 and float64: only float32 is quantized, and whoever brings another type is told so."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def name_of(dtype: torch.dtype) -> str:
 @pytest.mark.parametrize("dtype", OTHERS)
 def test_an_integer_target_refuses_another_float_by_name(dtype: torch.dtype) -> None:
     model, x = make(dtype)
-    with pytest.raises(Invalid, match=f"the model is {name_of(dtype)}, and only float32 is quantised") as caught:
+    with pytest.raises(Invalid, match=f"the model is {name_of(dtype)}, and only float32 is quantized") as caught:
         tosaic.compile(model, (x,), "ethos-u55-128")
     assert "model.float()" in caught.value.fix
 
@@ -99,7 +99,7 @@ def test_a_part_of_another_type_keeps_it(dtype: torch.dtype, where: str, target:
     assert program.delegates
 
 
-def test_a_float16_layer_is_not_quantised_in_part() -> None:
+def test_a_float16_layer_is_not_quantized_in_part() -> None:
     model, x = Mixed(torch.float16, "layer").eval(), torch.randn(2, 4)
     quantizer = TosaQuantizer().set_global(get_symmetric_quantization_config())
     prepared = prepare_pt2e(torch.export.export(model, (x,)).module(), quantizer)

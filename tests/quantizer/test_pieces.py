@@ -1,4 +1,4 @@
-"""Weights and biases that are pieces or views of parameters are quantised as weights and biases."""
+"""Weights and biases that are pieces or views of parameters are quantized as weights and biases."""
 
 from __future__ import annotations
 

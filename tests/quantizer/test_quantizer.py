@@ -1,4 +1,4 @@
-"""Which parts are quantised, to what, and that nothing stands in the way of training."""
+"""Which parts are quantized, to what, and that nothing stands in the way of training."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_weights_per_channel_or_per_tensor(per_channel: bool) -> None:
 
 
 def observed_between(module: Any, first: str, second: str) -> bool:
-    """Whether a quantise stands between an op and its user."""
+    """Whether a quantize stands between an op and its user."""
     for node in module.graph.nodes:
         if node.op == "call_function" and overload(node) == first:
             return all(overload(u) != second for u in node.users)
@@ -104,7 +104,7 @@ def test_module_name_type_and_none() -> None:
     assert found["quantize_per_tensor"] == 2
 
 
-def test_io_config_quantises_borders_only() -> None:
+def test_io_config_quantizes_borders_only() -> None:
     quantizer = EthosUQuantizer(SPEC).set_io(get_symmetric_quantization_config())
     found = counts(convert(quantizer, Net(), x(1, 3, 8, 8)))
     assert found["quantize_per_tensor"] == found["dequantize_per_tensor"] == 2
@@ -121,7 +121,7 @@ def test_any_object_with_the_right_attributes() -> None:
     )
     module = convert(EthosUQuantizer(SPEC).set_global(foreign), nn.Linear(4, 3), x(2, 4))
     assert counts(module)["dequantize_per_channel"] == 2
-    with pytest.raises(Invalid, match="not a quantisation configuration"):
+    with pytest.raises(Invalid, match="not a quantization configuration"):
         EthosUQuantizer(SPEC).set_global("int8")
 
 
@@ -131,14 +131,14 @@ def test_tosa_quantizer_wants_an_integer_profile() -> None:
         TOSAQuantizer("TOSA-1.0+FP")
 
 
-def test_dynamic_quantisation_is_refused() -> None:
-    with pytest.raises(Invalid, match="no dynamic quantisation") as caught:
+def test_dynamic_quantization_is_refused() -> None:
+    with pytest.raises(Invalid, match="no dynamic quantization") as caught:
         get_symmetric_quantization_config(is_dynamic=True)
     assert "is_dynamic=True" in caught.value.fix
 
 
 def test_unfolded_weights_and_float_bias() -> None:
-    """A float weight behind its quantise, and a float bias beside an int8 weight, lower like the folded ones."""
+    """A float weight behind its quantize, and a float bias beside an int8 weight, lower like the folded ones."""
     config = get_symmetric_quantization_config()
     inputs = x(2, 4)
     torch.manual_seed(0)
@@ -158,8 +158,8 @@ def test_unfolded_weights_and_float_bias() -> None:
     assert len(blobs) == 1
 
 
-def test_requantise_without_an_op_between() -> None:
-    """A bare dequantise-quantise pair is a RESCALE."""
+def test_requantize_without_an_op_between() -> None:
+    """A bare dequantize-quantize pair is a RESCALE."""
 
     class Pair(nn.Module):
         def forward(self, t: torch.Tensor) -> torch.Tensor:
@@ -180,7 +180,7 @@ def test_requantise_without_an_op_between() -> None:
 
 
 def test_decomposed_islands_become_one_table() -> None:
-    """Several float ops between one dequantise and one quantise are one TABLE, whatever they are."""
+    """Several float ops between one dequantize and one quantize are one TABLE, whatever they are."""
 
     class Island(nn.Module):
         def forward(self, t: torch.Tensor) -> torch.Tensor:
@@ -205,7 +205,7 @@ def test_decomposed_islands_become_one_table() -> None:
 
 
 @pytest.mark.slow
-def test_quantisation_aware_training() -> None:
+def test_quantization_aware_training() -> None:
     """All parameters stay trainable, a step changes them, and the result is on the NPU."""
     torch.manual_seed(0)
     inputs = x(8, 3, 8, 8)

@@ -41,7 +41,7 @@ class Cell(nn.Module):
 
 
 def list_wide(module: Any) -> list[str]:
-    """The operators behind every quantise to 16 bits."""
+    """The operators behind every quantize to 16 bits."""
     found: list[str] = []
     for node in module.graph.nodes:
         if node.op == "call_function" and "quantize_per_tensor" in str(node.target) and torch.int16 in node.args:
@@ -112,7 +112,7 @@ def test_state_that_nobody_stores() -> None:
     assert wide.count("add") == 3
 
 
-def test_quantisation_aware_training() -> None:
+def test_quantization_aware_training() -> None:
     inputs = inputs_of_cell()
     chosen = quantizer.TosaQuantizer().set_global(get_symmetric_quantization_config(is_qat=True))
     prepared = prepare_qat_pt2e(export(Cell().eval(), inputs).module(), chosen)

@@ -100,7 +100,7 @@ def convolution(b: Builder, kind: str) -> Value:
     return build(b, x, weight, bias, acc_type=DType.F32, **window)
 
 
-def normalise(b: Builder, value: Value) -> Value:
+def normalize(b: Builder, value: Value) -> Value:
     """Times one constant per channel, plus another one."""
     shape = (*(1,) * (value.rank - 1), 6)
     scale, shift = (np.linspace(a, 2, 6, dtype=np.float32).reshape(shape) for a in (-1, 0.5))
@@ -112,7 +112,7 @@ def test_factors_go_into_the_convolution(kind: str) -> None:
     b = Builder(("conv",))
     value = convolution(b, kind)
     b.origin = ("norm",)
-    graph = b.finish([normalise(b, value)])
+    graph = b.finish([normalize(b, value)])
     after = drop_dead(fold_channels(graph))
     assert [k for k in kinds(after) if k != "CONST"] == [kind]
     assert after.ops[-1].origin == ("conv", "norm")
@@ -125,7 +125,7 @@ def test_a_convolution_with_other_readers_stays() -> None:
     for read_twice in (True, False):
         b = Builder()
         value = convolution(b, "CONV2D")
-        graph = b.finish([normalise(b, value), ops.abs(b, value) if read_twice else value])
+        graph = b.finish([normalize(b, value), ops.abs(b, value) if read_twice else value])
         assert "MUL" in kinds(fold_channels(graph))
 
 

@@ -78,7 +78,7 @@ class Made:
 
     pte: dict[str, bytes]
     tosa: dict[bytes, bytes]
-    quantised: torch.nn.Module
+    quantized: torch.nn.Module
 
 
 def emit(
@@ -103,7 +103,7 @@ def emit_pte() -> Callable[..., dict[str, bytes]]:
 
 
 def compile_front(model: torch.nn.Module, inputs: Inputs, target: str, io: str = "float") -> Made:
-    """A delegated .pte through the pieces of the front door; float models are quantised."""
+    """A delegated .pte through the pieces of the front door; float models are quantized."""
     module = export(model.eval(), inputs).module()
     if inputs[0].dtype == torch.float32:
         module = prepare_pt2e(module, TosaQuantizer().set_global(get_symmetric_quantization_config()))

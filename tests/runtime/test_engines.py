@@ -52,13 +52,13 @@ def check_model(model: str, target: str) -> None:
 
 
 @pytest.mark.parametrize(("model", "target"), QUICK)
-def test_quantised_models(model: str, target: str) -> None:
+def test_quantized_models(model: str, target: str) -> None:
     check_model(model, target)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "target"), SLOW)
-def test_more_quantised_models(model: str, target: str) -> None:
+def test_more_quantized_models(model: str, target: str) -> None:
     check_model(model, target)
 
 

@@ -70,7 +70,7 @@ def test_simulated_npu(conv, conv_inputs) -> None:
 
 
 @needs_compiler
-def test_quantise_is_bit_exact(emit_pte) -> None:
+def test_quantize_is_bit_exact(emit_pte) -> None:
     x = ((np.arange(-20000, 20000) + 0.5 - 7) * np.float32(0.000123)).astype(np.float32)
     data = emit_pte(export(Quantize(), (torch.from_numpy(x),)), forms=("inline",))["inline"]
     for ours, theirs in zip(Method(read(data)).run([x]), executorch.run(data, [x]), strict=True):

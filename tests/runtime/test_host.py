@@ -93,7 +93,7 @@ def test_two_delegates_with_several_borders(conv, conv_inputs: tuple[torch.Tenso
     found = method.run([x.numpy() for x in conv_inputs])
     assert [call.index for call in method.calls if call.kind == "delegate"] == [0, 1]
     assert any(call.name.startswith("quantized_decomposed::quantize") for call in method.calls)
-    for ours, theirs in zip(found, conv.quantised(*conv_inputs), strict=True):
+    for ours, theirs in zip(found, conv.quantized(*conv_inputs), strict=True):
         step = np.abs(theirs.numpy()).max() / 100
         np.testing.assert_allclose(ours, theirs.numpy(), atol=2 * step)
 
@@ -246,7 +246,7 @@ def test_damaged_programs_end_in_an_error_or_a_result(add_pte: dict[str, bytes],
 def test_simulated_npu_is_the_reference_model(name: str, request: pytest.FixtureRequest) -> None:
     made, rng = request.getfixturevalue(name), np.random.default_rng(5)
     ours = Method(
-        read(made.pte["segment"]), executors={"EthosUBackend": Npu(check_uninitialised=True, check_waits=True)}
+        read(made.pte["segment"]), executors={"EthosUBackend": Npu(check_uninitialized=True, check_waits=True)}
     )
     theirs = Method(read(made.pte["inline"]), executors={"EthosUBackend": make_reference(made.tosa)})
     inputs = [(rng.standard_normal(shape) * 3).astype(dtype) for dtype, shape in ours.inputs]

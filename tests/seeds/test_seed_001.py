@@ -1,4 +1,4 @@
-"""The signatures and the behaviour of EthosUCompileSpec as the Ethos-U reference page states them."""
+"""The signatures and the behavior of EthosUCompileSpec as the Ethos-U reference page states them."""
 
 from __future__ import annotations
 

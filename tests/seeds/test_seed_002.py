@@ -80,7 +80,7 @@ def test_to_backend_on_an_edge_program() -> None:
     assert len(calls) == 1
 
 
-def test_to_backend_on_a_decomposed_quantised_program() -> None:
+def test_to_backend_on_a_decomposed_quantized_program() -> None:
     """Everything arrives decomposed there, and the partitioner never sees the weights."""
     from tosaic.api.build import export, quantize
 

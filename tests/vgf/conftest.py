@@ -24,7 +24,7 @@ def package() -> None:
 
 @pytest.fixture(scope="session")
 def samples() -> ModuleType:
-    """tests/ops/build.py: modules, inputs and quantised graphs of the registry's samples."""
+    """tests/ops/build.py: modules, inputs and quantized graphs of the registry's samples."""
     path = Path(__file__).parents[1] / "ops" / "build.py"
     spec = importlib.util.spec_from_file_location("tosaic_op_samples", path)
     assert spec is not None and spec.loader is not None

@@ -117,7 +117,7 @@ def test_a_float_specification_takes_a_float_model() -> None:
 
 
 @pytest.mark.parametrize("left_out", ["first", "second", "norm", "last"])
-def test_float_and_quantised_parts_share_a_delegate(left_out: str) -> None:
+def test_float_and_quantized_parts_share_a_delegate(left_out: str) -> None:
     quantizer = VgfQuantizer(VgfCompileSpec()).set_global(get_symmetric_quantization_config())
     module = quantize(export(Small().eval(), X), [X], quantizer.set_module_name(left_out, None))
     program = tosaic.compile(module, X, "vgf")
@@ -148,9 +148,9 @@ def test_files_are_dumped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("zero_point", "scale"), [(0, 0.1), (7, 0.037), (-128, 1 / 3), (127, 2.0**-9)])
-def test_quantise_and_dequantise_are_torchs(zero_point: int, scale: float) -> None:
+def test_quantize_and_dequantize_are_torchs(zero_point: int, scale: float) -> None:
     q = QParams((scale,), (zero_point,), DType.I8, -128, 127)
-    # Numbers halfway between two codes and beyond the last ones, each with its neighbours in float32.
+    # Numbers halfway between two codes and beyond the last ones, each with its neighbors in float32.
     halves = (np.arange(-300, 300) / 2).astype(np.float32) * np.float32(scale)
     near = [np.nextafter(halves, np.float32(d) * np.inf) for d in (-1, 1)]
     numbers = np.concatenate([halves, *near, np.float32([1e30, -1e30, 0.0, -0.0])]).reshape(1, -1).astype(np.float32)

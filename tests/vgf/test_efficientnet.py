@@ -27,7 +27,7 @@ def studies() -> Iterator[Any]:
     try:
         found, data = importlib.import_module("studies"), importlib.import_module("data")
         try:
-            found.labelled_inputs(), found.efficientnet_calibration(), found.models.load_efficientnet()
+            found.labeled_inputs(), found.efficientnet_calibration(), found.models.load_efficientnet()
         except data.Missing as error:
             pytest.skip(str(error))
         yield found
@@ -37,7 +37,7 @@ def studies() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("quantized", "least"), [(False, 20), (True, 19)], ids=["float", "int8"])
 def test_the_class_of_20_photographs(studies: Any, quantized: bool, least: int) -> None:
-    model, photos = studies.models.load_efficientnet(), studies.labelled_inputs()
+    model, photos = studies.models.load_efficientnet(), studies.labeled_inputs()
     calibration = studies.efficientnet_calibration() if quantized else None
     program = tosaic.compile(model, photos[0], "vgf", quantized=quantized, calibration=calibration)
     assert (len(program.delegates), dict(program.cpu_ops)) == (1, {})

@@ -62,17 +62,17 @@ def check_float(samples: Any, op: str, index: int) -> None:
 
 
 def steps_of(module: Any) -> list[float | None]:
-    """The quantisation step of each output, None where it is no dequantised tensor."""
+    """The quantization step of each output, None where it is no dequantized tensor."""
     output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
     nodes = [n for n in torch.utils._pytree.tree_leaves(output.args[0]) if isinstance(n, torch.fx.Node)]
-    quantised = [n.op == "call_function" and overload(n) == DEQUANTIZE for n in nodes]
-    return [bind(n)["scale"] if q else None for n, q in zip(nodes, quantised, strict=True)]
+    quantized = [n.op == "call_function" and overload(n) == DEQUANTIZE for n in nodes]
+    return [bind(n)["scale"] if q else None for n, q in zip(nodes, quantized, strict=True)]
 
 
 def check_integer(samples: Any, op: str, index: int) -> None:
-    module, inputs = samples.quantised(op, index)
+    module, inputs = samples.quantized(op, index)
     program = samples.exported(op, index)[2]
-    # Plain integers are not quantised: then it is the program itself.
+    # Plain integers are not quantized: then it is the program itself.
     compiled = tosaic.compile(module if samples.has_floats(program) else program, inputs, "vgf")
     if not is_whole(samples, op, index, compiled):
         return

@@ -250,7 +250,7 @@ class Codes(torch.nn.Module):
 
 
 @pytest.mark.usefixtures("device")
-def test_quantise_rounds_half_to_even_on_the_device() -> None:
+def test_quantize_rounds_half_to_even_on_the_device() -> None:
     x = (torch.arange(-300, 300) / 2).reshape(1, -1) * 0.037
     program = tosaic.compile(torch.export.export(Codes(), (x,)), (x,), "vgf")
     assert (len(program.delegates), program.reasons) == (1, ())

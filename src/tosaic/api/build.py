@@ -74,7 +74,7 @@ def quantize(
     samples: Iterable[Sequence[torch.Tensor]],
     quantizer: Quantizer | None = None,
 ) -> GraphModule:
-    """Post-training quantisation of an exported program with calibration samples."""
+    """Post-training quantization of an exported program with calibration samples."""
     return _quantize(program, samples, quantizer, [])
 
 
@@ -84,7 +84,7 @@ def _quantize(
     quantizer: Quantizer | None,
     notes: list[str],
 ) -> GraphModule:
-    """Quantise, and note what calibration has shown."""
+    """Quantize, and note what calibration has shown."""
     exported: Any = program
     if not isinstance(exported, ExportedProgram):
         raise Invalid(
@@ -228,8 +228,8 @@ def _front(
     stages: Stages,
     notes: list[str],
 ) -> tuple[ExportedProgram | GraphModule, list[Sample]]:
-    """Export and quantise as far as the model is not that already; samples come with what torch makes of them."""
-    if isinstance(model, GraphModule) and _is_quantised(model.graph):
+    """Export and quantize as far as the model is not that already; samples come with what torch makes of them."""
+    if isinstance(model, GraphModule) and _is_quantized(model.graph):
         refuse_dynamic(model)
         _check_signature(Source.of_module(model), inputs)
         return model, _keep([inputs], [], _run(model, [inputs]))
@@ -241,17 +241,17 @@ def _front(
     # Indices are integers and what an embedding makes of them is not.
     values = [node.meta.get("val") for node in program.graph.nodes]
     floats = any(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)
-    if not quantized or not floats or "INT" not in spec.target.tosa_spec or _is_quantised(program.graph):
+    if not quantized or not floats or "INT" not in spec.target.tosa_spec or _is_quantized(program.graph):
         if calibration is not None:
-            notes.append("the calibration data were not used: nothing is quantised here")
+            notes.append("the calibration data were not used: nothing is quantized here")
         results = _run(program.module(), [inputs])
-        return program, _keep([inputs], results if floats and not _is_quantised(program.graph) else [], results)
+        return program, _keep([inputs], results if floats and not _is_quantized(program.graph) else [], results)
     other = find_other_float(program.graph)
     if other is not None and ("FP" in spec.target.tosa_spec or not delegate):
-        notes.append(f"the model is {other} and only float32 is quantised: it stays in float; call model.float() first")
+        notes.append(f"the model is {other} and only float32 is quantized: it stays in float; call model.float() first")
         results = _run(program.module(), [inputs])
         return program, _keep([inputs], results, results)
-    with stages.stage("quantise"):
+    with stages.stage("quantize"):
         if calibration is None:
             notes.append("no calibration data: ranges come from the example input alone; give samples as `calibration`")
             samples = [data.check(inputs, inputs, "the example input")]
@@ -293,7 +293,7 @@ def _copy(tensor: torch.Tensor) -> Array:
     return (plain.view(torch.uint16) if plain.dtype is torch.bfloat16 else plain).numpy()
 
 
-def _is_quantised(graph: torch.fx.Graph) -> bool:
+def _is_quantized(graph: torch.fx.Graph) -> bool:
     return any(n.op == "call_function" and overload(n) in QDQ for n in graph.nodes)
 
 
@@ -317,10 +317,10 @@ def _nothing(source: Source) -> Built:
 
 
 def _refuse_float(source: Source, built: Built, spec: ArmCompileSpec) -> None:
-    if built.delegates or not spec.target.is_npu or _is_quantised(source.graph):
+    if built.delegates or not spec.target.is_npu or _is_quantized(source.graph):
         return
     if any(getattr(source.fake(n), "is_floating_point", lambda: False)() for n in source.calls()):
         raise Invalid(
             f"the model is float and {spec.target.name} is an integer NPU",
-            fix="quantise it (leave out `quantized=False`), or compile with `delegate=False` for the CPU",
+            fix="quantize it (leave out `quantized=False`), or compile with `delegate=False` for the CPU",
         )

@@ -1,4 +1,4 @@
-"""Calibration data: from an iterable, a file or a folder, checked before it can spoil a quantisation."""
+"""Calibration data: from an iterable, a file or a folder, checked before it can spoil a quantization."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _import(path: Path) -> ModuleType:
         raise Invalid(f"`{path}` cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    # As for `python FILE`: the file may import its neighbours, now or later.
+    # As for `python FILE`: the file may import its neighbors, now or later.
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -301,7 +301,7 @@ def _as_called(arrays: Sequence[Array], sidecar: Sidecar) -> list[Array]:
 
 
 def _sqnr(results: Sequence[list[Array]], sidecar: Sidecar) -> tuple[float, ...]:
-    """Signal to quantisation noise of every output, over all samples."""
+    """Signal to quantization noise of every output, over all samples."""
     if not results or not all(sample.outputs for sample in sidecar.samples):
         return ()
     figures: list[float] = []

@@ -20,7 +20,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 a check found a difference, 2 bad input, 3 a tool failed.",
     no_args_is_help=True,
     add_completion=False,
-    # Plain help reads the same with and without colour, and needs no import of rich.
+    # Plain help reads the same with and without color, and needs no import of rich.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -49,8 +49,8 @@ def show_ops(
     for family in dict.fromkeys(row["family"] for row in rows):
         page.title(family, gap=family != rows[0]["family"])
         members = [row for row in rows if row["family"] == family]
-        page.rows(("operator", "quantised", "spellings"), ((r["name"], r["quant"], _shorten(r)) for r in members))
-    page.title("how they are quantised")
+        page.rows(("operator", "quantized", "spellings"), ((r["name"], r["quant"], _shorten(r)) for r in members))
+    page.title("how they are quantized")
     page.pairs(_QUANT_WORDS)
     limited = [(row["name"], limit["sentence"]) for row in rows for limit in row["limits"]]
     if limited:

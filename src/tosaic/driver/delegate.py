@@ -1,4 +1,4 @@
-"""From a graph to finished delegates: partition, lower, rewrite, serialise, compile, and again if a tool refuses."""
+"""From a graph to finished delegates: partition, lower, rewrite, serialize, compile, and again if a tool refuses."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def build(
 ) -> Built:
     """Delegates for everything that the target takes. What a tool refuses goes to the CPU with the tool's reason.
 
-    `codes` are the quantise and dequantise nodes that the caller of the program does himself, `excluded` other nodes
+    `codes` are the quantize and dequantize nodes that the caller of the program does himself, `excluded` other nodes
     that have to stay on the CPU.
     """
     refused = {n: Unsupported('the caller does it, by io="int8"') for n in codes} | dict(excluded or {})

@@ -34,8 +34,8 @@ NCHW_TO_NHWC, NHWC_TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 class Signature:
     """How the program is called: which borders are int8, and which nodes carry channels last.
 
-    codes  the quantise and dequantise nodes that io="int8" leaves to the caller
-    coded  the dequantise nodes that are returned as the codes before them
+    codes  the quantize and dequantize nodes that io="int8" leaves to the caller
+    coded  the dequantize nodes that are returned as the codes before them
     """
 
     inputs: tuple[Border, ...]
@@ -62,16 +62,16 @@ def sign(source: Source, io: str, layout: str) -> Signature:
             codes.update(quantizers)
         inputs.append(_border(source, node, quantizers[0] if as_codes else None, moved))
     for index, node in enumerate(_outputs(source)):
-        quantised = node.op == "call_function" and overload(node) == DEQUANTIZE and _has_codes(node)
+        quantized = node.op == "call_function" and overload(node) == DEQUANTIZE and _has_codes(node)
         moved = layout == "nhwc" and isinstance(source.fake(node), torch.Tensor) and source.fake(node).dim() == 4
-        before: Any = node.args[0] if quantised else node
+        before: Any = node.args[0] if quantized else node
         if moved:
             nhwc.update({node, before})
-        if quantised and io == "int8":
+        if quantized and io == "int8":
             coded.add(node)
-            # Another reader needs the numbers themselves, so there the dequantise stays.
+            # Another reader needs the numbers themselves, so there the dequantize stays.
             codes.update({node} if all(user.op == "output" for user in node.users) else ())
-        codec = node if quantised and io == "int8" else None
+        codec = node if quantized and io == "int8" else None
         outputs.append(replace(_border(source, node, codec, moved), name=f"output_{index}"))
     return Signature(tuple(inputs), tuple(outputs), frozenset(codes), frozenset(coded), frozenset(nhwc))
 
@@ -159,7 +159,7 @@ class Outer:
         if node in self.made:
             return self.made[node]
         if node in self.signature.codes:
-            # The caller quantises or dequantises: the codes themselves are the border.
+            # The caller quantizes or dequantizes: the codes themselves are the border.
             inner: Any = node.args[0]
             self.made[node] = self._use(inner)
             return self.made[node]
@@ -239,7 +239,7 @@ def pack(
     metadata: Mapping[str, str],
 ) -> Any:
     """Exir's finished program. `metadata` become constant methods of the .pte."""
-    # Registers the out variants of quantise and dequantise that exir looks for.
+    # Registers the out variants of quantize and dequantize that exir looks for.
     importlib.import_module("executorch.kernels.quantized")
     outer = Outer(source, built, signature, backend, specs).build()
     inputs = tuple(example(b) for b in signature.inputs)

@@ -21,7 +21,7 @@ class Reason:
     """Why a node is not on the NPU.
 
     where, module, layer  the line that made it, the path of its nn.Module, and the class of that
-    border                marks the quantise and dequantise around a delegate
+    border                marks the quantize and dequantize around a delegate
     """
 
     node: str
@@ -40,7 +40,7 @@ class FloatResult(Unsupported):
     def __init__(self, user: Node) -> None:
         if user.op == "output":
             super().__init__(
-                "its result leaves the model in float", 'compile with `io="int8"`, or quantise the output of the model'
+                "its result leaves the model in float", 'compile with `io="int8"`, or quantize the output of the model'
             )
         else:
             super().__init__(f"its result is needed in float by {_name(user)}, which is on the CPU")
@@ -100,7 +100,7 @@ def log_reasons(reasons: Iterable[Reason]) -> None:
 
 
 def _is_border(node: Node, out: Mapping[Node, Unsupported]) -> bool:
-    """A quantise on its way into a delegate, or a dequantise on its way out."""
+    """A quantize on its way into a delegate, or a dequantize on its way out."""
     name = overload(node)
     if name not in QDQ:
         return False

@@ -135,7 +135,7 @@ class _Runner:
     """ExecuTorch's runtime with the backend in it."""
 
     def __init__(self) -> None:
-        # This order: torch, the runtime, its symbols for everyone, the quantised kernels, then what uses them. Not by
+        # This order: torch, the runtime, its symbols for everyone, the quantized kernels, then what uses them. Not by
         # way of `executorch.runtime`: that also imports all of exir, which takes longer than everything else here.
         importlib.import_module("torch")
         self._portable: Any = importlib.import_module("executorch.extension.pybindings._portable_lib")

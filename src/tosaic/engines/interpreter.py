@@ -80,7 +80,7 @@ class Npu:
     that the command stream lacks.
     """
 
-    check_uninitialised: bool = False
+    check_uninitialized: bool = False
     check_waits: bool = False
     trace: Trace | None = None
     budget: Budget | None = None
@@ -98,7 +98,7 @@ class Npu:
             [output.dtype for output in outputs],
             fast_scratch_size=find_fast_scratch(specs),
             trace=self.trace,
-            check_uninitialised=self.check_uninitialised,
+            check_uninitialized=self.check_uninitialized,
             check_waits=self.check_waits,
             cache=self._cache,
             budget=self.budget,

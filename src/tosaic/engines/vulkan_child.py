@@ -62,7 +62,7 @@ class _Programs:
             logging.getLogger(name).setLevel(logging.ERROR)
         from executorch.runtime import Runtime
 
-        # Registers the kernels of quantise and dequantise.
+        # Registers the kernels of quantize and dequantize.
         importlib.import_module("executorch.kernels.quantized")
         self._torch: Any = torch
         self._runtime: Any = Runtime.get()

@@ -51,7 +51,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """An input or output of the program as its caller sees it; scale and zero point where it is quantised."""
+    """An input or output of the program as its caller sees it; scale and zero point where it is quantized."""
 
     name: str
     shape: tuple[int, ...]

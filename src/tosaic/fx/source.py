@@ -214,7 +214,7 @@ def _invent(fake: torch.Tensor) -> torch.Tensor:
 
 
 def origin(node: Node) -> Node:
-    """The call that a quantise or dequantise belongs to: PT2E gives its own nodes no place of their own."""
+    """The call that a quantize or dequantize belongs to: PT2E gives its own nodes no place of their own."""
     waiting, seen = [node], {node}
     for one in waiting:
         if one.op == "call_function" and overload(one) not in QDQ:

@@ -65,7 +65,7 @@ def resize(
     border: tuple[int, int],
     mode: str,
 ) -> Value:
-    """Scale is (y_n, y_d, x_n, x_d). BILINEAR on i8 gives i32, on i16 gives i48, both unnormalised."""
+    """Scale is (y_n, y_d, x_n, x_d). BILINEAR on i8 gives i32, on i16 gives i48, both unnormalized."""
     operands = (x, b.const_shape(scale), b.const_shape(offset), b.const_shape(border))
     return b.emit("RESIZE", operands, mode=mode)[0]
 

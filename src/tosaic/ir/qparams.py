@@ -1,4 +1,4 @@
-"""Arithmetic of quantisation parameters: what a code means, and how a real factor becomes a TOSA multiplier."""
+"""Arithmetic of quantization parameters: what a code means, and how a real factor becomes a TOSA multiplier."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class QParams:
 
     @property
     def s(self) -> float:
-        """The scale of a per-tensor quantisation."""
+        """The scale of a per-tensor quantization."""
         return self.scale[0]
 
     @property

@@ -53,10 +53,10 @@ def _match_dtype(value: Tensor, like: Tensor) -> Tensor:
 
 
 def unary(lo: Lowering, op: Callable[[Builder, Value], Value], x: Tensor) -> Tensor:
-    """An elementwise op on a float or plain integer tensor. Quantised tensors come as tables, never here."""
+    """An elementwise op on a float or plain integer tensor. Quantized tensors come as tables, never here."""
     if x.q is not None:
         lo.codes(x)
-        raise Unsupported("its input is quantised in a form that no table can be made for", "quantise to int8")
+        raise Unsupported("its input is quantized in a form that no table can be made for", "quantize to int8")
     if x.is_const:
         raise Unsupported("its input is a constant")
     assert x.value is not None

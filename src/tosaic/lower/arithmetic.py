@@ -25,7 +25,7 @@ Binary = Callable[[Builder, Value, Value], Value]
 def plain(lo: Lowering, op: Binary, x: Tensor, y: Tensor) -> Tensor:
     """A binary op on float or plain integer tensors."""
     if x.q is not None or y.q is not None:
-        raise Unsupported("one of its operands is quantised and the other is not", "quantise both operands")
+        raise Unsupported("one of its operands is quantized and the other is not", "quantize both operands")
     if x.dtype is not y.dtype:
         raise Unsupported(f"it mixes {x.dtype.torch_name} and {y.dtype.torch_name}", "cast both operands to one dtype")
     (a, b), view = lo.align(x, y)
@@ -129,12 +129,12 @@ def weight_codes(weight: Tensor, x: Tensor) -> tuple[Array, DType, QParams | Non
         raise Unsupported("its weight is not a constant", "use a parameter or buffer as weight")
     assert weight.array is not None
     if weight.q is None and not weight.is_float:
-        raise Unsupported("its weight is an integer tensor without quantisation")
+        raise Unsupported("its weight is an integer tensor without quantization")
     if (x.q is None) != (weight.q is None):
         side = "weight" if weight.q is None else "input"
-        raise Unsupported(f"its {side} is float and the rest of it is quantised", "quantise this part of the model")
+        raise Unsupported(f"its {side} is float and the rest of it is quantized", "quantize this part of the model")
     if weight.q is not None and any(weight.q.zero_point):
-        raise Unsupported("its weight has a zero point", "use a symmetric weight quantisation")
+        raise Unsupported("its weight has a zero point", "use a symmetric weight quantization")
     return weight.array, weight.dtype, weight.q
 
 

@@ -1,6 +1,6 @@
-"""Between codes, 16-bit floats and float32, inside one delegate: quantise, dequantise, widen and narrow in TOSA FP.
+"""Between codes, 16-bit floats and float32, inside one delegate: quantize, dequantize, widen and narrow in TOSA FP.
 
-Quantise and dequantise give the numbers that torch's quantize_per_tensor and dequantize_per_tensor give, bit for bit.
+Quantize and dequantize give the numbers that torch's quantize_per_tensor and dequantize_per_tensor give, bit for bit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def to_real(lo: Lowering, t: Tensor) -> Tensor:
         return _real_constant(t)
     assert t.value is not None
     if t.dtype is DType.I48:
-        raise Unsupported("a 48-bit accumulator cannot become float", "quantise the result of this operator")
+        raise Unsupported("a 48-bit accumulator cannot become float", "quantize the result of this operator")
     if t.lut is not None:
         return with_value(t, _look_up(lo, t))
     assert t.q is not None
@@ -88,7 +88,7 @@ def to_codes(lo: Lowering, t: Tensor, q: QParams) -> Tensor:
     """The codes of a float tensor: scale, round half to even, add the zero point, clip."""
     assert t.value is not None
     if q.axis is not None:
-        raise Unsupported("an activation is quantised per channel", "quantise activations per tensor")
+        raise Unsupported("an activation is quantized per channel", "quantize activations per tensor")
     value = t.value if t.dtype is DType.F32 else tosa.cast(lo.b, t.value, DType.F32)
     inverse = float(np.float32(1.0 / q.s))
     value = tosa.mul(lo.b, value, _along(lo, value, (inverse,), q))

@@ -10,7 +10,7 @@ Shape = tuple[int, ...]
 def join(viewed: Shape, perm: Shape, shape: Shape) -> Shape | None:
     """The axes of `shape` in the order in which a value keeps them, if it only has to cut and join its own for that.
 
-    `viewed` is the value's shape after `perm`. None if dimensions would be joined that are not neighbours in the value.
+    `viewed` is the value's shape after `perm`. None if dimensions would be joined that are not neighbors in the value.
     """
     parts = _refine(viewed, shape)
     if parts is None:
@@ -49,7 +49,7 @@ def _refine(before: Shape, after: Shape) -> tuple[list[list[int]], list[list[int
 
 
 def simplify(shape: Shape, perm: Shape) -> tuple[Shape, Shape]:
-    """The same transposition in as few dimensions as it needs: without those of size one, neighbours joined."""
+    """The same transposition in as few dimensions as it needs: without those of size one, neighbors joined."""
     runs: list[list[int]] = []
     for axis in (p for p in perm if shape[p] != 1):
         previous = runs[-1][-1] if runs else None

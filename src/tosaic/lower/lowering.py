@@ -1,4 +1,4 @@
-"""The context of a lowering: a TOSA builder that also knows layout, constants and quantised meaning.
+"""The context of a lowering: a TOSA builder that also knows layout, constants and quantized meaning.
 
 Records receive it as their first argument. It is made anew for every region, so nothing leaks between regions.
 """
@@ -31,7 +31,7 @@ NHWC = (0, 3, 1, 2)
 
 @dataclass
 class Lowering:
-    """Builds one TOSA graph. `next_q` is what the current node's result is quantised to, if that is known."""
+    """Builds one TOSA graph. `next_q` is what the current node's result is quantized to, if that is known."""
 
     target: Target
     spec: Specification
@@ -68,7 +68,7 @@ class Lowering:
         return replace(t, shape=shape, perm=tuple(t.perm[d] for d in order))
 
     def unfold(self, t: Tensor) -> Tensor:
-        """The same tensor without a pending reshape: the value's own, where that only cuts and joins neighbours."""
+        """The same tensor without a pending reshape: the value's own, where that only cuts and joins neighbors."""
         if not t.has_reshape:
             return t
         axes = None if t.q is not None and t.q.axis is not None else join(t.viewed, t.perm, t.shape)
@@ -212,7 +212,7 @@ class Lowering:
         assert t.value is not None
         if t.q is None:
             raise FloatInput(
-                "an input of the model is quantised here, on the border of the NPU",
+                "an input of the model is quantized here, on the border of the NPU",
                 'compile with `io="int8"` to feed the NPU directly',
             )
         if t.lut is not None:
@@ -222,7 +222,7 @@ class Lowering:
             value = t.value if same else self.rescale(t.value, q.dtype, [t.q.s / q.s], t.q.zp, q.zp)
             return with_value(t, self._bound(value, q, None, t.q if same else None))
         if t.q.axis is not None and t.q.axis != t.value.rank - 1:
-            raise Unsupported("a per-channel result can only be quantised with its channels last")
+            raise Unsupported("a per-channel result can only be quantized with its channels last")
         value = self.rescale(t.value, q.dtype, [s / q.s for s in t.q.scale], 0, q.zp)
         return with_value(t, self._bound(value, q, t.clamp, None))
 
@@ -230,7 +230,7 @@ class Lowering:
         assert t.value is not None and t.lut is not None
         if t.dtype is not DType.I8 or q.dtype is not DType.I8:
             raise Unsupported(
-                f"a table from {t.dtype.torch_name} to {q.dtype.torch_name} is not available", "quantise to int8"
+                f"a table from {t.dtype.torch_name} to {q.dtype.torch_name} is not available", "quantize to int8"
             )
         codes = quantize(fill_gaps(t.lut), q)
         low, high = int(codes.min()), int(codes.max())
@@ -252,14 +252,14 @@ class Lowering:
         return tosa.clamp(self.b, value, low, high)
 
     def codes(self, t: Tensor, what: str = "input") -> Tensor:
-        """The tensor itself if it is quantised to 8 or 16 bits; else the reason why the op cannot be here."""
+        """The tensor itself if it is quantized to 8 or 16 bits; else the reason why the op cannot be here."""
         if t.is_code or (t.is_const and t.q is not None):
             return t
         if t.is_float:
             raise Unsupported(
-                f"its {what} is float and the NPU is an integer device", "quantise this part of the model"
+                f"its {what} is float and the NPU is an integer device", "quantize this part of the model"
             )
-        raise Unsupported(f"its {what} is not quantised", "let the quantizer annotate the operator before it")
+        raise Unsupported(f"its {what} is not quantized", "let the quantizer annotate the operator before it")
 
 
 #: the largest factors with which RESCALE is defined for all numbers of a type

@@ -39,7 +39,7 @@ class Record:
     lower      makes TOSA of the schema-bound arguments
     expand     rewrites the op into simpler aten ops before calibration, where inner ranges need observers
     quant      a kind of QUANT_KINDS, or a function of the bound arguments that answers with one
-    pointwise  a function of single elements: between one dequantise and one quantise it becomes a TABLE
+    pointwise  a function of single elements: between one dequantize and one quantize it becomes a TABLE
     bounds     clamps its input, so it may be fused into the operator before it
     moves      only moves data: never a reason for a delegate of its own
     """

@@ -46,7 +46,7 @@ class Input:
 class Sample:
     """A call of an operator. `call` takes the inputs; with `module` it is a factory of an nn.Module instead.
 
-    `flavours` names the profiles it is meant for; ints have no quantised form, some ops no float form.
+    `flavours` names the profiles it is meant for; ints have no quantized form, some ops no float form.
     `targets` names the families that take it; on the others a limit of the record must keep it out.
     """
 
@@ -66,7 +66,7 @@ def i32(*shape: int, low: int = -100, high: int = 100) -> Input:
 
 
 def _flavours(inputs: tuple[Input, ...]) -> tuple[str, ...]:
-    """Plain integers belong to the integer profile; they are not quantised."""
+    """Plain integers belong to the integer profile; they are not quantized."""
     return ("INT",) if any(i.dtype != "float32" for i in inputs) else ("FP", "INT")
 
 

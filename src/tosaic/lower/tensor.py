@@ -20,7 +20,7 @@ class Tensor:
     The number at a logical position is found by three steps that cost nothing until they are needed:
     `reshape(transpose(value, perm), shape)` gives the stored code, `q` (or `lut`) the real number it stands for, and
     `clamp` bounds that number. Constants hold their data in `array`, already in logical layout.
-    An int32 value with `q` is an accumulator: it becomes int8 where the program quantises it.
+    An int32 value with `q` is an accumulator: it becomes int8 where the program quantizes it.
     """
 
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class Tensor:
 
     @property
     def is_code(self) -> bool:
-        """Quantised to 8 or 16 bits, nothing pending."""
+        """Quantized to 8 or 16 bits, nothing pending."""
         return self.q is not None and self.dtype in (DType.I8, DType.I16) and self.lut is None and self.clamp is None
 
     @property

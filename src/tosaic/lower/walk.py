@@ -121,7 +121,7 @@ class Walk:
         return result
 
     def _pending_before(self, node: Node) -> list[str]:
-        """The nodes whose pending results a quantise turns into operators: those operators are theirs as well."""
+        """The nodes whose pending results a quantize turns into operators: those operators are theirs as well."""
         names: list[str] = []
         todo = list(node.all_input_nodes) if overload(node) == QUANTIZE else []
         while todo:
@@ -169,7 +169,7 @@ class Walk:
         for limit in record.limits:
             if family in limit.families and not limit.holds(self.lo, arguments):
                 raise Unsupported(limit.sentence, limit.fix)
-        self.lo.next_q = quantised_to(node)
+        self.lo.next_q = quantized_to(node)
         return self._narrow(node, apply(self.lo, record, arguments))
 
     def _narrow(self, node: Node, result: Result) -> Result:
@@ -203,14 +203,14 @@ class Walk:
         given = next((t for t in _tensors(arguments) if t.is_float and not t.is_const), None)
         if given is not None and is_small(given):
             raise FloatInput(
-                f"its input is {given.dtype.torch_name} and only float32 is quantised",
+                f"its input is {given.dtype.torch_name} and only float32 is quantized",
                 "call .float() on this part of the model",
             )
         if given is not None:
-            raise FloatInput("its input is float and the target is integer only", "quantise this part of the model")
+            raise FloatInput("its input is float and the target is integer only", "quantize this part of the model")
 
     def _tabulate(self, node: Node, record: Record | None, arguments: Mapping[str, Any]) -> Tensor | None:
-        """Apply an elementwise op to all 256 numbers its one quantised input can be; None if it is not that case."""
+        """Apply an elementwise op to all 256 numbers its one quantized input can be; None if it is not that case."""
         if not (record.pointwise if record is not None else _is_pointwise(node)) or not self.lo.spec.support_integer():
             return None
         tensors = [a for a in arguments.values() if isinstance(a, Tensor)]
@@ -229,7 +229,7 @@ class Walk:
         return replace(base, lut=out.detach().numpy(), clamp=None)
 
     def _fold(self, node: Node, record: Record | None, arguments: Mapping[str, Any]) -> Tensor | None:
-        """Compute what depends on constants alone; data movement and (de)quantisation keep codes as codes."""
+        """Compute what depends on constants alone; data movement and (de)quantization keep codes as codes."""
         if overload(node) in FILLS:
             return _constant(fill(node, self.source.fake(bind(node)["self"])))
         tensors = _tensors(arguments)
@@ -273,7 +273,7 @@ class Walk:
             if isinstance(result, Tensor) and can_be_real(self.lo, result):
                 result = to_real(self.lo, result)
             if not isinstance(result, Tensor) or is_pending(result):
-                raise Unsupported("its result exists only inside the NPU", "quantise it")
+                raise Unsupported("its result exists only inside the NPU", "quantize it")
             perm = find_permutation(self.source, node, self.nhwc)
             values.append(self.lo.emit(result) if perm is None else self.lo.arrange(result, perm))
         return self.lo.b.finish(values)
@@ -320,8 +320,8 @@ def apply(lo: Lowering, record: Record, arguments: Mapping[str, Any]) -> Result:
     assert record.expand is not None
     if any(isinstance(a, Tensor) and a.q is not None for a in arguments.values()):
         raise Unsupported(
-            f"`{record.name}` is quantised as a whole, so the ranges inside it are unknown",
-            "quantise with tosaic's quantizer, which expands it before calibration",
+            f"`{record.name}` is quantized as a whole, so the ranges inside it are unknown",
+            "quantize with tosaic's quantizer, which expands it before calibration",
         )
     return record.expand(_Caller(lo), **arguments)
 
@@ -356,8 +356,8 @@ def lower(
     return walk.finish(outputs)
 
 
-def quantised_to(node: Node) -> QParams | None:
-    """What a node's result is quantised to, looking through ops that bound or move it."""
+def quantized_to(node: Node) -> QParams | None:
+    """What a node's result is quantized to, looking through ops that bound or move it."""
     while len(node.users) == 1:
         user = next(iter(node.users))
         if user.op != "call_function":
@@ -375,7 +375,7 @@ def quantised_to(node: Node) -> QParams | None:
 
 def qparams_of(scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype) -> QParams:
     if dtype not in DTYPES:
-        raise Unsupported(f"it is quantised to {str(dtype).removeprefix('torch.')}", "use int8")
+        raise Unsupported(f"it is quantized to {str(dtype).removeprefix('torch.')}", "use int8")
     return QParams((float(scale),), (int(zero_point),), DTYPES[dtype], int(quant_min), int(quant_max))
 
 
@@ -439,7 +439,7 @@ def _real(value: Any) -> Any:
 
 
 def _is_mixed(arguments: Mapping[str, Any]) -> bool:
-    """Whether a float tensor meets a quantised one: the operator is then computed in float, as torch does."""
+    """Whether a float tensor meets a quantized one: the operator is then computed in float, as torch does."""
     tensors = _tensors(arguments)
     return any(t.is_float and not t.is_const for t in tensors) and not all(is_real(t) for t in tensors)
 

@@ -16,7 +16,7 @@ from tosaic.npu.errors import (
     Malformed,
     OutOfRange,
     TooMuch,
-    Uninitialised,
+    Uninitialized,
     UnknownField,
 )
 from tosaic.npu.hazard import Hazards
@@ -37,7 +37,7 @@ __all__ = [
     "Op",
     "OutOfRange",
     "TooMuch",
-    "Uninitialised",
+    "Uninitialized",
     "UnknownField",
     "WeightCache",
     "decode",
@@ -75,7 +75,7 @@ def run(
     output_dtypes: Sequence[npt.DTypeLike] | None = None,
     fast_scratch_size: int = 0,
     trace: Trace | None = None,
-    check_uninitialised: bool = False,
+    check_uninitialized: bool = False,
     check_waits: bool = False,
     cache: WeightCache | None = None,
     limits: Limits = DEFAULT_LIMITS,
@@ -86,7 +86,7 @@ def run(
     output_dtypes         signed integers of the records' element sizes, unless given
     fast_scratch_size     bytes of region 2, for memory modes with an SRAM of the NPU's own
     trace                 is called with (offset, op, memory) after each operation and DMA
-    check_uninitialised   raise Uninitialised when something is read that nothing has written
+    check_uninitialized   raise Uninitialized when something is read that nothing has written
     check_waits           raise Hazard where KERNEL_WAIT or DMA_WAIT is missing
     cache                 keeps decoded weights from run to run
     budget                what the memories and decoded weights may take; by default that of a file with this network
@@ -98,10 +98,10 @@ def run(
     for region, end in sorted((io.region, io.offset + _count_bytes(io)) for io in (*input_io, *output_io)):
         if region not in (WEIGHT_REGION, SCRATCH_REGION, FAST_REGION):
             sizes[region] = end
-    taken = _check_sizes(sizes) * (2 if check_uninitialised else 1)
+    taken = _check_sizes(sizes) * (2 if check_uninitialized else 1)
     budget.take(taken, "the memory of the simulated NPU")
     try:
-        memory = _make_memory(stream, weight_data, sizes, check_uninitialised)
+        memory = _make_memory(stream, weight_data, sizes, check_uninitialized)
         _write_inputs(memory, inputs, input_io)
         execute(
             stream,
@@ -123,7 +123,7 @@ class _BlobOptions(TypedDict, total=False):
 
     fast_scratch_size: int
     trace: Trace | None
-    check_uninitialised: bool
+    check_uninitialized: bool
     check_waits: bool
     cache: WeightCache | None
     limits: Limits

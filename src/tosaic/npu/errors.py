@@ -36,7 +36,7 @@ class OutOfRange(Fault):
         )
 
 
-class Uninitialised(Fault):
+class Uninitialized(Fault):
     """A command reads memory that nothing has written."""
 
     def __init__(self, region: str, address: int, count: int, *, offset: int | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tosaic.npu.errors import Fault, OutOfRange, TooMuch, Uninitialised
+from tosaic.npu.errors import Fault, OutOfRange, TooMuch, Uninitialized
 from tosaic.npu.operation import FeatureMap, Layout, Shape, Storage
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -113,7 +113,7 @@ class Memory:
             low, high = access.bounds
             missing = int(np.count_nonzero(~marks))
             first = low + int(np.argmin(region.written[low:high]))
-            raise Uninitialised(region.name, first, missing, offset=at)
+            raise Uninitialized(region.name, first, missing, offset=at)
 
     def read_bytes(self, region: int, start: int, size: int, at: int | None) -> Bytes:
         """Consecutive bytes, as a view."""

@@ -62,7 +62,7 @@ class Row:
     memory_cycles: Mapping[str, int]
     bottleneck: str
     macs: int
-    utilisation: float
+    utilization: float
     traffic: Mapping[str, Traffic]
 
     @property
@@ -79,7 +79,7 @@ class Estimate:
     rows: tuple[Row, ...]
     cycles: int
     macs: int
-    utilisation: float
+    utilization: float
     traffic: Mapping[str, Traffic]
 
     @property
@@ -116,8 +116,8 @@ def estimate(cmd_data: bytes, options: VelaOptions | System) -> Estimate:
         for name, moved in row.traffic.items():
             traffic[name] = traffic.get(name, Traffic()) + moved
     macs, cycles = sum(row.macs for row in rows), timeline.end()
-    utilisation = macs / (cycles * stream.macs) if cycles else 0.0
-    return Estimate(stream.accelerator, system.clock, tuple(rows), cycles, macs, utilisation, traffic)
+    utilization = macs / (cycles * stream.macs) if cycles else 0.0
+    return Estimate(stream.accelerator, system.clock, tuple(rows), cycles, macs, utilization, traffic)
 
 
 def _overlaps(op: Op | None) -> bool:
@@ -204,7 +204,7 @@ def _measure_kernel(op: Op, system: System, *, overlaps: bool) -> Row:
         if needed > cycles:
             bottleneck, cycles = name, needed
     mode = op.mode if op.kind in (Kind.POOL, Kind.ELEMENTWISE, Kind.RESIZE) else ""
-    utilisation = work.macs / (cycles * op.macs) if cycles else 0.0
+    utilization = work.macs / (cycles * op.macs) if cycles else 0.0
     return Row(
         op.offset,
         op.kind.name,
@@ -215,7 +215,7 @@ def _measure_kernel(op: Op, system: System, *, overlaps: bool) -> Row:
         memory_cycles,
         bottleneck,
         work.macs,
-        utilisation,
+        utilization,
         traffic.moved,
     )
 
@@ -318,7 +318,7 @@ def _count_input(work: Work, name: str) -> int:
 
 
 def _count_fetched(work: Work) -> int:
-    """Input elements that all blocks of output fetch: neighbouring windows overlap, and each output depth reads all."""
+    """Input elements that all blocks of output fetch: neighboring windows overlap, and each output depth reads all."""
     assert work.window is not None
     rows = -(-work.ofm.height // work.ofm_block.height)
     columns = -(-work.ofm.width // work.ofm_block.width)

@@ -60,7 +60,7 @@ def _take(values: Numbers, rows: Numbers, columns: Numbers, zero: int) -> Number
 
 
 def _interpolate(values: Numbers, down: _Axis, across: _Axis, zero: int) -> Numbers:
-    """The four neighbours of each place, weighted by how near they are."""
+    """The four neighbors of each place, weighted by how near they are."""
     total = np.zeros((len(down.low), len(across.low), values.shape[2]), np.int64)
     for rows, vertical in ((down.low, down.scale - down.fraction), (down.high, down.fraction)):
         for columns, horizontal in ((across.low, across.scale - across.fraction), (across.high, across.fraction)):

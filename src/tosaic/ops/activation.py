@@ -283,7 +283,7 @@ def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
     if not weight.is_const:
         raise Unsupported("its slopes are not constants", "use a parameter or buffer as weight")
     if q is None:
-        raise Unsupported("its result is not quantised", "quantise the output of the operator")
+        raise Unsupported("its result is not quantized", "quantize the output of the operator")
     assert x.q is not None
     slopes = weight.real().reshape(-1)
     steep = slopes > 1

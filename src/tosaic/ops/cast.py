@@ -1,4 +1,4 @@
-"""Quantise, dequantise, and the operators that change nothing: clone, dropout, to, alias."""
+"""Quantize, dequantize, and the operators that change nothing: clone, dropout, to, alias."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _DTYPES = {
 def _params(scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: Any) -> QParams:
     kind = _DTYPES.get(str(dtype))
     if kind is None:
-        raise Unsupported(f"it is quantised to {dtype}", "use int8")
+        raise Unsupported(f"it is quantized to {dtype}", "use int8")
     return QParams((float(scale),), (int(zero_point),), kind, int(quant_min), int(quant_max))
 
 
 def _channel_params(scales: Tensor, zero_points: Tensor, axis: int, low: int, high: int, dtype: Any) -> QParams:
     if not (scales.is_const and zero_points.is_const):
-        raise Unsupported("its scales are computed at run time", "use static quantisation")
+        raise Unsupported("its scales are computed at run time", "use static quantization")
     per_tensor = _params(1.0, 0, low, high, dtype)
     scale = tuple(float(s) for s in scales.real().reshape(-1))
     zero = tuple(int(z) for z in zero_points.real().reshape(-1))
@@ -53,7 +53,7 @@ def quantize(
     q = _params(scale, zero_point, quant_min, quant_max, dtype)
     if lo.has_float and input.is_float and not input.is_const:
         if not lo.spec.support_integer():
-            raise Unsupported(f"{lo.spec} has no integers to quantise to", "use a specification with FP and INT")
+            raise Unsupported(f"{lo.spec} has no integers to quantize to", "use a specification with FP and INT")
         return to_codes(lo, input, q)
     return lo.quantize(input, q)
 
@@ -72,7 +72,7 @@ def dequantize(
     """Codes get their meaning; nothing is emitted."""
     q = _params(scale, zero_point, quant_min, quant_max, dtype)
     if input.q is not None or input.dtype is not q.dtype:
-        raise Unsupported(f"it dequantises {input.dtype.torch_name} as if it were {q.dtype.torch_name}")
+        raise Unsupported(f"it dequantizes {input.dtype.torch_name} as if it were {q.dtype.torch_name}")
     return replace(input, q=q)
 
 
@@ -89,7 +89,7 @@ def quantize_channel(
 ) -> Tensor:
     """A float weight that was left unfolded becomes its codes."""
     if not input.is_const:
-        raise Unsupported("per-channel quantisation of an activation is not possible on the NPU", "quantise per tensor")
+        raise Unsupported("per-channel quantization of an activation is not possible on the NPU", "quantize per tensor")
     return lo.quantize(input, _channel_params(scales, zero_points, axis, quant_min, quant_max, dtype))
 
 
@@ -107,7 +107,7 @@ def dequantize_channel(
 ) -> Tensor:
     """Weights and biases get their per-channel meaning; nothing is emitted."""
     if not input.is_const:
-        raise Unsupported("an activation is quantised per channel", "quantise activations per tensor")
+        raise Unsupported("an activation is quantized per channel", "quantize activations per tensor")
     zeros = zero_points or of_array(np.zeros(scales.shape, np.int32), DType.I32)
     return replace(input, q=_channel_params(scales, zeros, axis, quant_min, quant_max, dtype))
 
@@ -223,7 +223,7 @@ def to(lo: Lowering, self: Tensor, dtype: Any = None, other: Tensor | None = Non
         return of_array(_convert_array(decode(self.array, self.dtype), kind), kind)
     if (self.is_float or kind.is_float) and not lo.has_float:
         raise Unsupported(
-            f"a cast from {self.dtype.torch_name} to {kind.torch_name} needs float", "keep this part quantised"
+            f"a cast from {self.dtype.torch_name} to {kind.torch_name} needs float", "keep this part quantized"
         )
     assert self.value is not None
     return replace(self, value=_convert(lo, self.value, kind), dtype=kind)

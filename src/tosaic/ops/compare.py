@@ -30,7 +30,7 @@ def _finest(scales: Sequence[float], *operands: Tensor) -> float:
 
 
 _NO_BOOLEANS = Limit(
-    "Ethos-U55 and Ethos-U65 have no booleans and no bitwise operators, only tables of one quantised tensor",
+    "Ethos-U55 and Ethos-U65 have no booleans and no bitwise operators, only tables of one quantized tensor",
     lambda lo, a: False,
     ("u55", "u65"),
     "use an Ethos-U85, or compare with a number instead of a tensor",
@@ -203,7 +203,7 @@ def _can_choose(lo: Lowering, a: Mapping[str, Any]) -> bool:
 
 
 _KNOWN_CONDITION = Limit(
-    "Ethos-U55 and Ethos-U65 choose between quantised tensors only by a constant, or by a comparison with a number",
+    "Ethos-U55 and Ethos-U65 choose between quantized tensors only by a constant, or by a comparison with a number",
     _can_choose,
     ("u55", "u65"),
     "use an Ethos-U85, or write the choice as a sum of products",
@@ -216,7 +216,7 @@ def _chosen(lo: Lowering, condition: Tensor, yes: Any, no: Any) -> Tensor:
     q = lo.next_q
     if any(b.q is not None for b in branches) or (not branches and q is not None and not lo.has_float):
         if q is None:
-            raise Unsupported("its result is not quantised", "quantise the output of the operator")
+            raise Unsupported("its result is not quantized", "quantize the output of the operator")
         codes = [on_grid(lo, _as_constant(b, condition), q) for b in (yes, no)]
         if lo.target.family in ("u55", "u65"):
             return _by_order(lo, condition, codes[0], codes[1], q)

@@ -51,10 +51,10 @@ def _slice_bias(lo: Lowering, t: Tensor | None, start: int, stop: int) -> Tensor
 def _grouped(
     lo: Lowering, x: Tensor, weight: Array, q: QParams | None, bias: Tensor | None, groups: int, **how: Any
 ) -> Tensor:
-    """One convolution per group, joined along the channels; quantised first, so that int8 and not int32 is joined."""
+    """One convolution per group, joined along the channels; quantized first, so that int8 and not int32 is joined."""
     out_q, image = lo.next_q, lo.arrange(x, NHWC)
     if x.q is not None and out_q is None:
-        raise Unsupported("the result of its groups is not quantised", "quantise the output of the convolution")
+        raise Unsupported("the result of its groups is not quantized", "quantize the output of the convolution")
     n, h, w, c = image.shape
     size_in, size_out = c // groups, weight.shape[0] // groups
     parts = []
@@ -95,9 +95,9 @@ def _patches(lo: Lowering, x: Tensor, weight: Array, q: QParams | None, bias: Te
 
 
 def _fold_count(lo: Lowering, x: Tensor, weight: Array, pad: Any, stride: Any, dilation: Any) -> int:
-    """How many neighbouring results to compute together for an image of few channels, 0 if nothing is won.
+    """How many neighboring results to compute together for an image of few channels, 0 if nothing is won.
 
-    An NPU reads channels by the eight. Neighbouring columns of such an image are free channels, and fewer columns are
+    An NPU reads channels by the eight. Neighboring columns of such an image are free channels, and fewer columns are
     left for the kernel to visit.
     """
     outputs, _, kernel, channels = weight.shape
@@ -130,7 +130,7 @@ def _folded(
     pad: tuple[int, int, int, int],
     stride: tuple[int, int],
 ) -> Tensor:
-    """A convolution on an image whose neighbouring columns have become channels, each result a group of channels."""
+    """A convolution on an image whose neighboring columns have become channels, each result a group of channels."""
     outputs, high, kernel, depth = weight.shape
     n, _, h, w = x.shape
     wide = stride[1] * together

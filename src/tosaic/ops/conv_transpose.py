@@ -63,7 +63,7 @@ def _kernel(weight: Tensor, x: Tensor, groups: int) -> tuple[Array, QParams | No
         if q.axis == 1:
             q = replace(_times(q, groups), axis=0)
         elif q.axis != 0 or (groups, 1) != (inputs, outputs):
-            raise Unsupported("its weight is quantised along its input channels", "quantise it along dimension 1")
+            raise Unsupported("its weight is quantized along its input channels", "quantize it along dimension 1")
     return np.ascontiguousarray(lanes.reshape(groups * outputs, kh, kw, inputs // groups)), q
 
 

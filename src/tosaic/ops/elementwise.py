@@ -27,7 +27,7 @@ def _operands(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
 
 
 def _code_constant(lo: Lowering, t: Tensor) -> Tensor:
-    """A float constant beside a quantised operand becomes int8 codes of its own."""
+    """A float constant beside a quantized operand becomes int8 codes of its own."""
     if not (t.is_const and t.q is None and t.is_float):
         return t
     from tosaic.ir.qparams import QParams, quantize
@@ -135,7 +135,7 @@ def extreme(lo: Lowering, a: Any, b: Any, build: arith.Binary) -> Tensor:
         return arith.plain(lo, build, x, y)
     q = lo.next_q
     if q is None:
-        raise Unsupported("its result is not quantised", "quantise the output of the operator")
+        raise Unsupported("its result is not quantized", "quantize the output of the operator")
     (u, v), view = lo.align(on_grid(lo, x, q), on_grid(lo, y, q))
     wide = [lo.rescale(w, DType.I32, [1.0], q.zp) for w in (u, v)]
     return with_value(view, build(lo.b, wide[0], wide[1]), accumulator((q.s,)))
@@ -221,8 +221,8 @@ def div(lo: Lowering, self: Any, other: Any) -> Tensor:
             return arith.scaled(x, 1.0 / divisor)
     if x.q is not None or y.q is not None:
         raise Unsupported(
-            "a quotient of two quantised tensors has no integer form",
-            "quantise with tosaic's quantizer, which turns it into a product with the reciprocal",
+            "a quotient of two quantized tensors has no integer form",
+            "quantize with tosaic's quantizer, which turns it into a product with the reciprocal",
         )
     if not x.is_float:
         raise Unsupported("a true division of integers gives float", "divide with rounding_mode='trunc'")
@@ -318,7 +318,7 @@ _pointwise("cos", tosa.cos, -6.0, 6.0)
 def pow(lo: Lowering, self: Any, exponent: Any) -> Tensor:
     like = self if isinstance(self, Tensor) else exponent
     if like.q is not None:
-        raise Unsupported("a power of two quantised tensors has no integer form", "use a constant exponent")
+        raise Unsupported("a power of two quantized tensors has no integer form", "use a constant exponent")
     x, y = operand(lo, self, like), operand(lo, exponent, like)
     if y.is_const and y.size == 1:
         number = float(y.real().reshape(-1)[0])

@@ -50,11 +50,11 @@ def batch_product(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
         if DType.I8 not in (x.dtype, y.dtype) or x.dtype is not y.dtype:
             raise Unsupported("a product of two activations needs int8 on both sides", "use int8 here")
         if x.q.axis is not None or y.q.axis is not None:
-            raise Unsupported("an operand is quantised per channel", "quantise it per tensor")
+            raise Unsupported("an operand is quantized per channel", "quantize it per tensor")
         value = tosa.matmul(lo.b, lo.emit(x), lo.emit(y), x_zp=x.q.zp, y_zp=y.q.zp)
         return of_value(value, accumulator((x.q.s * y.q.s,)))
     if not x.is_float or not y.is_float:
-        raise Unsupported("an integer matrix product without quantisation is not available", "quantise the model")
+        raise Unsupported("an integer matrix product without quantization is not available", "quantize the model")
     return of_value(tosa.matmul(lo.b, lo.emit(x), lo.emit(y), out_type=DType.F32))
 
 
@@ -62,7 +62,7 @@ def _layers(lo: Lowering, x: Tensor, weights: Tensor) -> Tensor:
     """[B,M,K] @ [B,K,N] with constant matrices: convolutions cost less than a MATMUL, on Ethos-U55 far less."""
     q, shape = lo.next_q, (weights.shape[2], weights.shape[1])
     if x.q is not None and q is None:
-        raise Unsupported("its result is not quantised", "quantise with tosaic's quantizer")
+        raise Unsupported("its result is not quantized", "quantize with tosaic's quantizer")
     parts: list[Tensor] = []
     for index in range(x.shape[0]):
         weight = lo.reshape(lo.permute(cut(lo, weights, 0, index, 1), (0, 2, 1)), shape)
@@ -136,7 +136,7 @@ def addmm(lo: Lowering, self: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 
     if mat2.is_const and self.is_const and beta == 1 and alpha == 1:
         return fully_connected(lo, mat1, lo.permute(mat2, (1, 0)), self)
     if mat1.q is not None:
-        raise Unsupported("a sum with a product needs the product quantised first", "quantise with tosaic's quantizer")
+        raise Unsupported("a sum with a product needs the product quantized first", "quantize with tosaic's quantizer")
     product = product_of(lo, mat1, mat2)
     if alpha != 1:
         product = arith.product(lo, product, lo.scalar(alpha, product))

@@ -1,4 +1,4 @@
-"""Normalisation: batch_norm (what the quantizer could not fold), layer, group, instance and rms norm."""
+"""Normalization: batch_norm (what the quantizer could not fold), layer, group, instance and rms norm."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def affine(lo: Lowering, x: Tensor, factor: Any, offset: Any) -> Tensor:
     return lo.reshape(out, x.shape)
 
 
-def _normalised(
+def _normalized(
     lo: Lowering,
     x: Tensor,
     weight: Tensor | None,
@@ -92,7 +92,7 @@ def batch_norm(
 ) -> Tensor:
     if training:
         raise Unsupported("batch norm is in train mode", "call model.eval() before export")
-    return _normalised(lo, input, weight, bias, running_mean, running_var, eps)
+    return _normalized(lo, input, weight, bias, running_mean, running_var, eps)
 
 
 def _warm(norm: Any) -> Any:
@@ -119,7 +119,7 @@ def batch_norm_legit(
     eps: float,
 ) -> tuple[Any, Any, Any]:
     """The form that exir decomposes to; only the first result is used in inference."""
-    out = _normalised(lo, input, weight, bias, running_mean, running_var, eps)
+    out = _normalized(lo, input, weight, bias, running_mean, running_var, eps)
     gone = Unsupported("the statistics of this batch are not available on the NPU")
     return out, gone, gone
 
@@ -127,10 +127,10 @@ def batch_norm_legit(
 def _layer_norm(aten: Any, x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
     dims = list(range(-len(normalized_shape), 0))
     mean = aten("mean.dim", x, dims, True)
-    centred = aten("sub.Tensor", x, mean)
-    variance = aten("mean.dim", aten("mul.Tensor", centred, centred), dims, True)
+    centered = aten("sub.Tensor", x, mean)
+    variance = aten("mean.dim", aten("mul.Tensor", centered, centered), dims, True)
     inverse = aten("rsqrt.default", aten("add.Tensor", variance, eps))
-    out = aten("mul.Tensor", centred, inverse)
+    out = aten("mul.Tensor", centered, inverse)
     if weight is not None:
         out = aten("mul.Tensor", out, weight)
     if bias is not None:
@@ -179,12 +179,12 @@ def _group_norm(aten: Any, x: Any, groups: int, weight: Any, bias: Any, eps: flo
         return aten("reshape.default", aten("expand.default", mean, [batch, groups, size]), [batch, channels, *column])
 
     mean = average(x)
-    centred = aten("sub.Tensor", x, mean)
-    inverse = aten("rsqrt.default", aten("add.Tensor", average(aten("mul.Tensor", centred, centred)), eps))
+    centered = aten("sub.Tensor", x, mean)
+    inverse = aten("rsqrt.default", aten("add.Tensor", average(aten("mul.Tensor", centered, centered)), eps))
     factor = inverse
     if weight is not None:
         factor = aten("mul.Tensor", factor, aten("view.default", weight, [channels, *column]))
-    out = aten("mul.Tensor", centred, factor)
+    out = aten("mul.Tensor", centered, factor)
     if bias is not None:
         out = aten("add.Tensor", out, aten("view.default", bias, [channels, *column]))
     return out, mean, inverse
@@ -295,8 +295,8 @@ def _spread(aten: Any, x: Any, dim: Any, divisor: float, keepdim: bool) -> Any:
     count = math.prod(aten.shape(x)[d] for d in dims)
     if count <= divisor:
         raise Unsupported("the variance of so few numbers is infinite", "take it over more of them")
-    centred = aten("sub.Tensor", x, aten("mean.dim", x, dims, True))
-    variance = aten("mean.dim", aten("mul.Tensor", centred, centred), dims, keepdim)
+    centered = aten("sub.Tensor", x, aten("mean.dim", x, dims, True))
+    variance = aten("mean.dim", aten("mul.Tensor", centered, centered), dims, keepdim)
     return aten("mul.Tensor", variance, count / (count - divisor)) if divisor else variance
 
 

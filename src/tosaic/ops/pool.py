@@ -269,7 +269,7 @@ def _stored(lo: Lowering, x: Tensor) -> Tensor:
     if not x.is_accumulator:
         return x
     if lo.next_q is None:
-        raise Unsupported("its result is not quantised", "quantise the output of the pooling")
+        raise Unsupported("its result is not quantized", "quantize the output of the pooling")
     return on_grid(lo, x, lo.next_q)
 
 
@@ -283,10 +283,10 @@ def _progression(windows: list[tuple[int, int]]) -> tuple[int, int] | None:
 
 
 def _irregular(lo: Lowering, x: Tensor, grid: list[list[tuple[int, int]]]) -> Tensor:
-    """One mean per cell, joined row by row; quantised first, so that cells of unequal size share a grid."""
+    """One mean per cell, joined row by row; quantized first, so that cells of unequal size share a grid."""
     q, image = lo.next_q, lo.arrange(x, NHWC)
     if x.q is not None and q is None:
-        raise Unsupported("its result is not quantised", "quantise the output of the pooling")
+        raise Unsupported("its result is not quantized", "quantize the output of the pooling")
     n, _, _, c = image.shape
     rows = []
     for top, bottom in grid[0]:

@@ -221,7 +221,7 @@ def repeat(lo: Lowering, self: Tensor, repeats: Sequence[int] = (), dims: Sequen
 
 
 def joined(lo: Lowering, tensors: Sequence[Tensor], dim: int) -> Tensor:
-    """Tensors one after the other along a dimension, on one grid if they are quantised."""
+    """Tensors one after the other along a dimension, on one grid if they are quantized."""
     parts = [movable(lo, t) for t in tensors if t.shape != (0,)]
     if any(p.q is not None for p in parts):
         parts = [lo.codes(p) for p in parts]

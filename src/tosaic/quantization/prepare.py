@@ -121,7 +121,7 @@ def buffer(module: GraphModule, tensor: torch.Tensor, before: Node) -> Node:
 def fold_constants(module: GraphModule) -> None:
     """Make what follows from no input and no parameter a buffer: `torch.eye(4)`, a mask made of it.
 
-    Its numbers are needed before any dialect changes them, and it is not quantised step by step.
+    Its numbers are needed before any dialect changes them, and it is not quantized step by step.
     """
     known: dict[Node, Any] = {}
     for node in module.graph.nodes:

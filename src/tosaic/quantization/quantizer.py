@@ -24,7 +24,7 @@ _PER_CHANNEL = (torch.per_channel_symmetric, torch.per_channel_affine)
 
 
 class TosaQuantizer(pt2e.Quantizer):
-    """Quantises what has a configuration: by module name first, then by module type, then globally."""
+    """Quantizes what has a configuration: by module name first, then by module type, then globally."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class TosaQuantizer(pt2e.Quantizer):
         other = prepare.find_other_float(model.graph)
         if other is not None:
             raise Invalid(
-                f"the model is {other}, and only float32 is quantised",
+                f"the model is {other}, and only float32 is quantized",
                 fix="call model.float(), export it with float32 inputs, and give float32 inputs at run time",
             )
         prepare.strip_guards(model)
@@ -110,7 +110,7 @@ def _checked(config: Any) -> Any:
     missing = [f for f in ("input_activation", "output_activation", "weight", "bias") if not hasattr(config, f)]
     if config is not None and missing:
         raise Invalid(
-            f"`{type(config).__name__}` is not a quantisation configuration",
+            f"`{type(config).__name__}` is not a quantization configuration",
             why=f"it has no attribute {', '.join(f'`{m}`' for m in missing)}",
             fix="use get_symmetric_quantization_config(), or None to leave a part in float",
         )
@@ -287,7 +287,7 @@ def _per_tensor(spec: pt2e.QuantizationSpec) -> pt2e.QuantizationSpec:
 
 
 def _follows_from_constants(node: Node) -> bool:
-    """Whether a node reads a parameter or buffer, or computes something of these alone: torch folds what is quantised.
+    """Whether a node reads a parameter or buffer, or computes something of these alone: torch folds what is quantized.
 
     The nodes before it have been asked.
     """

@@ -1,4 +1,4 @@
-"""Quantisation recipes as data: which dtype, range and observer activations, weights and biases get."""
+"""Quantization recipes as data: which dtype, range and observer activations, weights and biases get."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tosaic.core.errors import Invalid
 
 @dataclass(frozen=True, eq=True)
 class QuantizationConfig:
-    """What a part of the model is quantised to; None in a field leaves that tensor in float."""
+    """What a part of the model is quantized to; None in a field leaves that tensor in float."""
 
     input_activation: QuantizationSpec | None
     output_activation: QuantizationSpec | None
@@ -50,7 +50,7 @@ def get_symmetric_quantization_config(
     """int8 weights around zero, per channel or per tensor, and int8 activations with a zero point."""
     if is_dynamic:
         raise Invalid(
-            "there is no dynamic quantisation",
+            "there is no dynamic quantization",
             why="no target measures ranges while it runs",
             fix="leave out `is_dynamic=True`, and calibrate with sample inputs",
         )

@@ -14,7 +14,7 @@ from tosaic.quantization.quantizer import TosaQuantizer
 
 
 class EthosUQuantizer(TosaQuantizer):
-    """Quantises for an Ethos-U."""
+    """Quantizes for an Ethos-U."""
 
     def __init__(self, compile_spec: EthosUCompileSpec | list[CompileSpec]) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class EthosUQuantizer(TosaQuantizer):
 
 
 class VgfQuantizer(TosaQuantizer):
-    """Quantises for a Vulkan device; parts that are left in float may stay in the same delegate."""
+    """Quantizes for a Vulkan device; parts that are left in float may stay in the same delegate."""
 
     def __init__(self, compile_spec: VgfCompileSpec | list[CompileSpec]) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class VgfQuantizer(TosaQuantizer):
 
 
 class TOSAQuantizer(TosaQuantizer):
-    """Quantises for a TOSA specification; a compile spec or the specification itself may be given."""
+    """Quantizes for a TOSA specification; a compile spec or the specification itself may be given."""
 
     def __init__(self, compile_spec_or_tosa_spec: TosaCompileSpec | Specification | str | list[CompileSpec]) -> None:
         super().__init__()
@@ -43,4 +43,4 @@ class TOSAQuantizer(TosaQuantizer):
 
 def _refuse_float_only(tosa_spec: str) -> None:
     if not Specification.parse(tosa_spec).support_integer():
-        raise Invalid(f"{tosa_spec} has no integer profile to quantise for", fix="use TOSA-1.0+INT")
+        raise Invalid(f"{tosa_spec} has no integer profile to quantize for", fix="use TOSA-1.0+INT")

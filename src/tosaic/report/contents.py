@@ -23,7 +23,7 @@ from tosaic.npu.perf import Estimate
 from tosaic.report import vgf
 from tosaic.report.cycles import estimate_delegate
 
-SCHEMA = "tosaic-inspect/1"
+SCHEMA = "tosaic-inspect/2"
 #: the constant method of a .pte that tells what its inputs and outputs mean
 IO_METHOD = "tosaic_io"
 _BLOB_START = b"vela_bin_stream\0"

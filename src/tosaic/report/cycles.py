@@ -37,13 +37,13 @@ def estimate_delegate(
 def list_rows(found: Estimate) -> Iterator[tuple[str, ...]]:
     """One line of a table per operation."""
     for row in found.rows:
-        used = f"{row.utilisation:.0%}" if row.macs else ""
+        used = f"{row.utilization:.0%}" if row.macs else ""
         yield f"0x{row.offset:06x}", row.name, f"{row.cycles:,}", _limit(row), used, describe_traffic(row.traffic)
 
 
 def describe_row(row: Row) -> str:
     """One line of a log."""
-    used = f"{row.utilisation:.0%} of the MACs used, " if row.macs else ""
+    used = f"{row.utilization:.0%} of the MACs used, " if row.macs else ""
     cycles = f"{row.cycles} cycles (estimate)"
     return f"0x{row.offset:06x} {row.name} : {cycles}, limit {_limit(row)}, {used}{describe_traffic(row.traffic)}"
 
@@ -62,7 +62,7 @@ def describe_total(found: Estimate, vela: float | None = None) -> str:
     """Cycles and the use of the MACs, and Vela's cycles beside them."""
     clock = f"{describe_time(found.seconds)} at {found.clock / 1e6:g} MHz"
     beside = "" if vela is None else f"; {vela:,.0f}, Vela's estimate"
-    return f"{found.cycles:,} ({clock}, {found.utilisation:.0%} of the MACs used), {SOURCE}{beside}"
+    return f"{found.cycles:,} ({clock}, {found.utilization:.0%} of the MACs used), {SOURCE}{beside}"
 
 
 def describe_time(seconds: float) -> str:

@@ -28,7 +28,7 @@ class Port(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _CType:
-    """A C type with its bytes, and its range where numbers can be quantised to it."""
+    """A C type with its bytes, and its range where numbers can be quantized to it."""
 
     name: str
     bytes: int
@@ -55,14 +55,14 @@ def write_header(model: str, target: str, inputs: Sequence[Port], outputs: Seque
     name = sanitise(model)
     ports = [(f"INPUT{i}", port) for i, port in enumerate(inputs)]
     ports += [(f"OUTPUT{i}", port) for i, port in enumerate(outputs)]
-    quantised = any(port.scale is not None for _, port in ports)
+    quantized = any(port.scale is not None for _, port in ports)
     lines = [
         f"/* How to call the program `{_quote(model)}` for {_quote(target)}. Made by Tosaic: do not edit. */",
         f"#ifndef {name}_IO_H",
         f"#define {name}_IO_H",
         "",
         "#include <stdint.h>",
-        *(["#include <math.h>"] if quantised else []),
+        *(["#include <math.h>"] if quantized else []),
         "",
         "#ifdef __cplusplus",
         'extern "C" {',
@@ -99,11 +99,11 @@ def _write_port(name: str, port: Port) -> Iterator[str]:
     yield f"#define {name}_TYPE {kind.name}"
     yield f'#define {name}_LAYOUT "{_quote(port.layout)}"'
     yield f"#define {name}_RANK {len(port.shape)}"
-    # A scalar has no dimensions, and C no empty initialiser.
+    # A scalar has no dimensions, and C no empty initializer.
     yield f"#define {name}_SHAPE {{{', '.join(map(str, port.shape or (1,)))}}}"
     yield f"#define {name}_ELEMENTS {elements}u"
     yield f"#define {name}_BYTES {elements * kind.bytes}u"
-    yield f"#define {name}_QUANTISED {int(port.scale is not None)}"
+    yield f"#define {name}_QUANTIZED {int(port.scale is not None)}"
     if port.scale is not None:
         yield from _write_codec(name, kind, port.scale, port.zero_point or 0)
 
@@ -114,7 +114,7 @@ def _write_codec(name: str, kind: _CType, scale: float, zero_point: int) -> Iter
     yield f"#define {name}_SCALE {_float(scale)}"
     yield f"#define {name}_ZERO_POINT ({zero_point})"
     yield ""
-    yield f"static inline {kind.name} {function}_quantise(float x)"
+    yield f"static inline {kind.name} {function}_quantize(float x)"
     yield "{"
     # The reciprocal is rounded from the exact scale, as torch does it: 1.0f / SCALE could differ by one bit.
     yield f"    float q = nearbyintf(x * {_float(1.0 / scale)}) + (float){name}_ZERO_POINT;"
@@ -124,7 +124,7 @@ def _write_codec(name: str, kind: _CType, scale: float, zero_point: int) -> Iter
     yield f"    return q >= {kind.highest}.0f ? {kind.highest} : ({kind.name})q;"
     yield "}"
     yield ""
-    yield f"static inline float {function}_dequantise({kind.name} q)"
+    yield f"static inline float {function}_dequantize({kind.name} q)"
     yield "{"
     yield f"    return (float)((int32_t)q - {name}_ZERO_POINT) * {name}_SCALE;"
     yield "}"

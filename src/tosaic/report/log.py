@@ -161,7 +161,7 @@ class RunLog:
             yield f"{name} : {count} calls : cycle_cnt : {_UNKNOWN} CPU cycles"
         yield f"Operator(s) total: {_show_cycles(self.cycles, self.vela)}"
         yield f"Inference runtime: {_UNKNOWN} CPU cycles total"
-        yield "NOTE: nothing was measured on a device; no CPU is modelled, so its cycles and the ratio are open"
+        yield "NOTE: nothing was measured on a device; no CPU is modeled, so its cycles and the ratio are open"
         yield f"Inference CPU ratio: {_UNKNOWN}"
         yield f"Inference NPU ratio: {_UNKNOWN}"
         yield f"cpu_wait_for_npu_cntr : {_UNKNOWN} CPU cycles"

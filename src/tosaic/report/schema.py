@@ -8,7 +8,7 @@ from typing import Any
 
 from tosaic.npu.perf import Estimate
 
-SCHEMA = "tosaic-report/1"
+SCHEMA = "tosaic-report/2"
 
 
 @dataclass(frozen=True, slots=True)

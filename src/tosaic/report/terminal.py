@@ -1,4 +1,4 @@
-"""Reports for people: plain words and columns that stay readable without colour and on a narrow terminal."""
+"""Reports for people: plain words and columns that stay readable without color and on a narrow terminal."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Reason(Protocol):
 class Page:
     """Text on stdout, wrapped to the width of the terminal: nothing is ever cut off.
 
-    Colour and width are rich's decision (terminal or not, NO_COLOR, COLUMNS); columns are plain text, so that a pipe
+    Color and width are rich's decision (terminal or not, NO_COLOR, COLUMNS); columns are plain text, so that a pipe
     gets the same words without trailing blanks.
     """
 
     def __init__(self, console: Console | None = None) -> None:
         # rich would still print bold under NO_COLOR.
-        colours = None if os.environ.get("NO_COLOR") else "auto"
-        self._console = console or Console(color_system=colours, highlight=False, markup=False, emoji=False)
+        colors = None if os.environ.get("NO_COLOR") else "auto"
+        self._console = console or Console(color_system=colors, highlight=False, markup=False, emoji=False)
 
     def title(self, text: str, *, gap: bool = True) -> None:
         """A heading, with an empty line before it."""
@@ -162,7 +162,7 @@ def _pair_figures(report: Report) -> Iterator[tuple[str, str]]:
 def _pair_estimates(found: Sequence[Estimate]) -> Iterator[tuple[str, str]]:
     if found:
         cycles, seconds = sum(one.cycles for one in found), sum(one.seconds for one in found)
-        macs = sum(one.utilisation * one.cycles for one in found) / max(1, cycles)
+        macs = sum(one.utilization * one.cycles for one in found) / max(1, cycles)
         yield "", f"{cycles:,} ({describe_time(seconds)}, {macs:.0%} of the MACs used), {SOURCE}"
 
 
@@ -183,7 +183,7 @@ def pair_ports(what: str, ports: Sequence[Port]) -> Iterator[tuple[str, str]]:
 
 
 def describe_port(port: Port) -> str:
-    """Name, type, layout and, where it is quantised, what its numbers mean."""
+    """Name, type, layout and, where it is quantized, what its numbers mean."""
     words = [f"`{port.name}`"] if port.name else []
     words.append(f"{port.dtype} {list(port.shape)}")
     if port.layout:

@@ -1,7 +1,7 @@
 """Small models by name, for the command, the tests and the bench: same weights and inputs on every call.
 
 Nothing here is trained. Weights come from seed 0 and BatchNorm statistics from smooth random images, so that
-activations have the ranges of a working network and a quantiser has something real to measure.
+activations have the ranges of a working network and a quantizer has something real to measure.
 """
 
 from __future__ import annotations

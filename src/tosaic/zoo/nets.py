@@ -131,7 +131,7 @@ def espcn() -> nn.Module:
 
 
 class EncoderLayer(nn.Module):
-    """One transformer encoder layer, normalised after each half, with attention spelt out."""
+    """One transformer encoder layer, normalized after each half, with attention spelt out."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ def encoder_layer() -> nn.Module:
 
 
 class Block(nn.Module):
-    """A transformer block, normalised before each half, with torch's own attention."""
+    """A transformer block, normalized before each half, with torch's own attention."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
