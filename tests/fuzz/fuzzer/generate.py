@@ -14,6 +14,8 @@ from tosaic.ops._registry import registry
 #: numbers beyond these are of no interest: the ranges of quantization would be nothing but them
 MOST_FLOAT, MOST_INTEGER = 300.0, 1 << 15
 MOST_INPUTS = 6
+#: torch.export takes minutes for the 200 parts of a tensor
+MOST_OUTPUTS = 16
 #: steps of a graph: about 8 in the mean, where most of a check's time is spent once per graph, not per step
 SMALLEST, LARGEST = 3, 30
 #: what gives other numbers at every call, or a tensor whose shape depends on numbers
@@ -228,7 +230,7 @@ class Generator:
         if outputs and self.random.random() < 0.1:
             outputs.append(self.random.choice(outputs))
         self.random.shuffle(outputs)
-        return tuple(outputs or leaves[:1] or list(self.values)[:1])
+        return tuple(outputs[:MOST_OUTPUTS] or leaves[:1] or list(self.values)[:1])
 
 
 def generate(seed: int) -> Graph:
