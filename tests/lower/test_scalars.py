@@ -70,3 +70,22 @@ def test_a_dimension_of_a_number(function: Function, target: str) -> None:
     (got,) = program.run(*inputs)
     assert got.shape == tuple(want.shape)
     torch.testing.assert_close(torch.from_numpy(got), want, atol=0.05 if target != FP else 1e-5, rtol=0.0)
+
+
+class Columns(torch.nn.Module):
+    """A maximum of two numbers that are written as a column, and a pooled image that is in memory meanwhile."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        largest = x.amin(-1).amax(0)
+        norm = torch.linalg.vector_norm(y, 1, (1, 2), True)
+        image = z.reshape(3, 17, 6, 6)
+        return largest, torch.nn.functional.max_pool2d(image, 3, 1), image, norm
+
+
+def test_a_column_has_room_for_all_of_it() -> None:
+    generator = torch.Generator().manual_seed(1)
+    inputs = tuple(torch.rand(shape, generator=generator) * 4.0 - 2.0 for shape in ((2, 17), (2, 4, 5), (1836,)))
+    program = tosaic.compile(Columns().eval(), inputs, U55, calibration=[inputs])
+    assert len(program.delegates) == 1
+    verdict = program.verify(rounds=1)
+    assert verdict.ok, verdict
