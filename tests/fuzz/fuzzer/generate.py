@@ -22,6 +22,11 @@ SMALLEST, LARGEST = 3, 30
 _REFUSED = torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape
 
 
+def _is_noise(step: Step, result: torch.Tensor) -> bool:
+    """Whether equal numbers were normalized: nothing is left of them but torch's rounding, 300 times as large."""
+    return "_norm" in step.op and result.is_floating_point() and float(result.abs().max()) < 1e-3
+
+
 class Generator:
     """The graph so far, with the tensors that torch computes for it."""
 
@@ -198,7 +203,8 @@ class Generator:
             self.values = before or self.values
             return False
         tensors = list(result) if isinstance(result, (tuple, list)) else [result]
-        if not tensors or not all(isinstance(t, torch.Tensor) and self._is_useful(t) for t in tensors):
+        useful = all(isinstance(t, torch.Tensor) and self._is_useful(t) for t in tensors)
+        if not tensors or not useful or _is_noise(step, tensors[0]):
             self.values = before or self.values
             return False
         self.steps.append(step)
