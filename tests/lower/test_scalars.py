@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -89,3 +90,10 @@ def test_a_column_has_room_for_all_of_it() -> None:
     assert len(program.delegates) == 1
     verdict = program.verify(rounds=1)
     assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("target", [U85, FP])
+def test_a_norm_without_a_form_stays_on_the_cpu(target: str) -> None:
+    program, want, inputs = compile_it(lambda x: torch.linalg.vector_norm(x, -2.0, dim=-1).cos(), target, (3, 4))
+    assert "aten.linalg_vector_norm.default" in {reason.op for reason in program.reasons}
+    np.testing.assert_allclose(program.run(*inputs)[0], want.numpy(), atol=0.05 if target != FP else 1e-5)
