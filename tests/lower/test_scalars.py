@@ -97,3 +97,20 @@ def test_a_norm_without_a_form_stays_on_the_cpu(target: str) -> None:
     program, want, inputs = compile_it(lambda x: torch.linalg.vector_norm(x, -2.0, dim=-1).cos(), target, (3, 4))
     assert "aten.linalg_vector_norm.default" in {reason.op for reason in program.reasons}
     np.testing.assert_allclose(program.run(*inputs)[0], want.numpy(), atol=0.05 if target != FP else 1e-5)
+
+
+@pytest.mark.parametrize("target", [U85, FP])
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: torch.ops.aten.prelu.default(x, torch.tensor([0.25])), ()),
+        (lambda x: x.index_select(1, x.argmax().to(torch.int32)), (1, 6)),
+        (lambda x: torch.ops.aten.reflection_pad1d.default(x + 1.0, [-1, 1]), (1, 2, 4)),
+        (lambda x: torch.ops.aten.reflection_pad1d.default(x + 1.0, [-1, 1]), (1, 3, 2)),
+        (lambda x: torch.ops.aten.reflection_pad1d.default(x + 1.0, [-1, -1]), (1, 2, 4)),
+    ],
+    ids=["prelu", "index", "reflect", "reach", "crop"],
+)
+def test_rare_forms(function: Function, shape: tuple[int, ...], target: str) -> None:
+    program, want, inputs = compile_it(function, target, shape)
+    np.testing.assert_allclose(program.run(*inputs)[0], want.numpy(), atol=0.05 if target != FP else 1e-5)

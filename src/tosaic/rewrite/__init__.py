@@ -8,6 +8,7 @@ from typing import TypeAlias
 from tosaic.rewrite.dead import drop_dead
 from tosaic.rewrite.fold import fold_channels
 from tosaic.rewrite.merge import merge_equal
+from tosaic.rewrite.outputs import copy_outputs
 from tosaic.rewrite.settle import settle
 from tosaic.rewrite.transpose import convolve_transposes
 from tosaic.targets import Target
@@ -25,7 +26,11 @@ PIPELINE: tuple[tuple[Rewrite, str], ...] = (
     ),
     (
         lambda g, t: convolve_transposes(g, t.family),
-        "last: nothing later would know these convolutions for transposes",
+        "after costs are known: nothing later would know these convolutions for transposes",
+    ),
+    (
+        lambda g, t: copy_outputs(g) if t.family == "vgf" else g,
+        "last: an operator that changes nothing would be merged",
     ),
 )
 

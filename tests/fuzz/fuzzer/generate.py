@@ -22,6 +22,10 @@ SMALLEST, LARGEST = 3, 30
 _REFUSED = torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape
 
 
+def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
 def _is_noise(step: Step, result: torch.Tensor) -> bool:
     """Whether equal numbers were normalized: nothing is left of them but torch's rounding, 300 times as large."""
     return "_norm" in step.op and result.is_floating_point() and float(result.abs().max()) < 1e-3
@@ -190,22 +194,23 @@ class Generator:
     def _try(self, step: Step) -> bool:
         """Add a call if torch takes it and its numbers are of use."""
         schema = find_op(step.op)._schema
-        before = None
+        before = {r: v.clone() for r, v in self.values.items()}
         if schema.is_mutable:
             changed = step.args[0]
             if not isinstance(changed, Ref) or self._is_constant(changed):
                 return False
-            before = {r: v.clone() for r, v in self.values.items()}
         try:
             with torch.no_grad():
                 result = call(step, lambda r: self.values[r])
         except (RuntimeError, TypeError, IndexError, ValueError, NotImplementedError):
-            self.values = before or self.values
+            self.values = before
             return False
         tensors = list(result) if isinstance(result, (tuple, list)) else [result]
         useful = all(isinstance(t, torch.Tensor) and self._is_useful(t) for t in tensors)
-        if not tensors or not useful or _is_noise(step, tensors[0]):
-            self.values = before or self.values
+        # A norm in training changes its statistics, of which its schema says nothing.
+        hidden = not schema.is_mutable and any(not _is_same(v, before[r]) for r, v in self.values.items())
+        if not tensors or not useful or hidden or _is_noise(step, tensors[0]):
+            self.values = before
             return False
         self.steps.append(step)
         many = isinstance(result, (tuple, list))
