@@ -22,6 +22,9 @@ SMALLEST, LARGEST = 3, 30
 _REFUSED = torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape
 
 
+_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+
+
 def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.nan_to_num(), b.nan_to_num())
 
@@ -209,7 +212,7 @@ class Generator:
         useful = all(isinstance(t, torch.Tensor) and self._is_useful(t) for t in tensors)
         # A norm in training changes its statistics, of which its schema says nothing.
         hidden = not schema.is_mutable and any(not _is_same(v, before[r]) for r, v in self.values.items())
-        if not tensors or not useful or hidden or _is_noise(step, tensors[0]):
+        if not tensors or not useful or hidden or _is_noise(step, tensors[0]) or self._is_close(step):
             self.values = before
             return False
         self.steps.append(step)
@@ -217,6 +220,15 @@ class Generator:
         for i, tensor in enumerate(tensors):
             self.values[Ref("v", len(self.steps) - 1, i if many else None)] = tensor
         return True
+
+    def _is_close(self, step: Step) -> bool:
+        """Whether two floats are compared that are equal but for rounding: which is larger is nobody's to say."""
+        operands = [a for a in step.args[:2] if isinstance(a, Ref)]
+        if step.op.split(".")[1].strip("_") not in _COMPARISONS or len(set(operands)) < 2:
+            return False
+        a, b = (self.values[r].double() for r in operands)
+        near = (a - b).abs() <= 1e-5 * a.abs().clamp(min=1.0)
+        return self.values[operands[0]].is_floating_point() and float(near.double().mean()) > 0.002
 
     def _is_useful(self, tensor: torch.Tensor) -> bool:
         if tensor.dtype not in DTYPES or not 0 < tensor.numel() <= MOST_ELEMENTS or tensor.dim() > 6:
