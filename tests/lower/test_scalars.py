@@ -108,8 +108,9 @@ def test_a_norm_without_a_form_stays_on_the_cpu(target: str) -> None:
         (lambda x: torch.ops.aten.reflection_pad1d.default(x + 1.0, [-1, 1]), (1, 2, 4)),
         (lambda x: torch.ops.aten.reflection_pad1d.default(x + 1.0, [-1, 1]), (1, 3, 2)),
         (lambda x: torch.ops.aten.reflection_pad1d.default(x + 1.0, [-1, -1]), (1, 2, 4)),
+        (lambda x: torch.ops.aten.upsample_nearest2d.default(x + 1.0, [4, 6], 2.0, 1.0), (1, 2, 2, 3)),
     ],
-    ids=["prelu", "index", "reflect", "reach", "crop"],
+    ids=["prelu", "index", "reflect", "reach", "crop", "double"],
 )
 def test_rare_forms(function: Function, shape: tuple[int, ...], target: str) -> None:
     program, want, inputs = compile_it(function, target, shape)
