@@ -206,20 +206,26 @@ class Generator:
             with torch.no_grad():
                 result = call(step, lambda r: self.values[r])
         except (RuntimeError, TypeError, IndexError, ValueError, NotImplementedError):
-            self.values = before
+            self._restore(before)
             return False
         tensors = list(result) if isinstance(result, (tuple, list)) else [result]
         useful = all(isinstance(t, torch.Tensor) and self._is_useful(t) for t in tensors)
         # A norm in training changes its statistics, of which its schema says nothing.
         hidden = not schema.is_mutable and any(not _is_same(v, before[r]) for r, v in self.values.items())
         if not tensors or not useful or hidden or _is_noise(step, tensors[0]) or self._is_close(step):
-            self.values = before
+            self._restore(before)
             return False
         self.steps.append(step)
         many = isinstance(result, (tuple, list))
         for i, tensor in enumerate(tensors):
             self.values[Ref("v", len(self.steps) - 1, i if many else None)] = tensor
         return True
+
+    def _restore(self, before: dict[Ref, torch.Tensor]) -> None:
+        """Undo what a refused call has changed, in place: constants are known by their memory."""
+        for ref, value in self.values.items():
+            if not _is_same(value, before[ref]):
+                value.copy_(before[ref])
 
     def _is_close(self, step: Step) -> bool:
         """Whether two floats are compared that are equal but for rounding: which is larger is nobody's to say."""
