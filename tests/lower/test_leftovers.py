@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from executorch.exir import to_edge
+from executorch.exir import to_edge, to_edge_transform_and_lower
 
 import tosaic
-from tosaic.api.build import export, make_spec
+from tosaic.api.build import export, make_spec, quantize
 from tosaic.driver.exported import _find_public
 from tosaic.engines import engine
+from tosaic.ethosu import EthosUPartitioner
 from tosaic.tosa import TOSAPartitioner
 
 X = torch.randn(2, 8, generator=torch.Generator().manual_seed(8))
@@ -54,3 +55,26 @@ def test_pooling_of_a_tensor_that_is_no_image(both: Any) -> None:
     image = X.reshape(4, 4)
     program = tosaic.compile(model, (image,), "ethos-u85-256")
     assert "it pools 2 dimensions" in {r.why for r in program.reasons}
+
+
+class Fill(torch.nn.Module):
+    """A choice for the NPU, and one among parameters, which nothing quantizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(-1.0, 1.0, 68).reshape(4, 17), requires_grad=False)
+        self.register_buffer("hidden", torch.arange(51).reshape(3, 17) % 3 == 0)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = torch.ops.aten.where.ScalarSelf(mask, -1.0, x)
+        return chosen.reshape(-1) + 1.0, torch.ops.aten.masked_fill.Scalar(self.weight[1:], self.hidden, 0.25)
+
+
+def test_what_the_cpu_takes_apart_is_not_kept_whole_for_a_delegate() -> None:
+    model, inputs = Fill().eval(), (torch.tensor(0.7), torch.tensor([[True, False], [False, True]]))
+    spec = make_spec("ethos-u85-256")
+    program = torch.export.export(quantize(export(model, inputs), [inputs]), inputs)
+    edge = to_edge_transform_and_lower(program, partitioner=[EthosUPartitioner(spec)])
+    got = engine.run(bytes(edge.to_executorch().buffer), [x.numpy() for x in inputs]).outputs
+    for array, want in zip(got, model(*inputs), strict=True):
+        np.testing.assert_allclose(array, want.numpy(), atol=0.05)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
+from torch._decomp import core_aten_decompositions
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -20,7 +21,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid, Unsupported
 from tosaic.driver.delegate import Built, build, build_region, dump
-from tosaic.driver.exported import spare_traces
+from tosaic.driver.exported import has_out_variant, spare_traces
 from tosaic.driver.order import find_orders, refuse_expanded
 from tosaic.driver.partition import Check, Plan, Region
 from tosaic.driver.reason import Reason, log_reasons
@@ -122,7 +123,9 @@ def _all_delegated(source: Source, plan: Plan) -> list[OpOverload]:
             name = overload(node)
             if name not in left | ASSERTIONS and isinstance(torch_op(node), OpOverload):
                 inside[name] = torch_op(node)
-    return list(inside.values())
+    # What exir makes of a node on the CPU may hold any overload that it is told to keep.
+    apart = any(torch_op(n) in core_aten_decompositions() for n in plan.reasons)
+    return [op for op in inside.values() if not apart or has_out_variant(op)]
 
 
 def ensure_resolves(backend: type[BackendDetails]) -> None:

@@ -138,7 +138,7 @@ def spare_traces(program: ExportedProgram) -> None:
 
 def find_decomposition(target: Any) -> Any:
     """What torch makes of an operator that exir would keep and refuse; the operator itself in all other cases."""
-    if not isinstance(target, OpOverload) or target.namespace != "aten" or _has_out_variant(target):
+    if not isinstance(target, OpOverload) or target.namespace != "aten" or has_out_variant(target):
         return target
     composed, on_cpu = map(target.has_kernel_for_dispatch_key, (DispatchKey.CompositeImplicitAutograd, DispatchKey.CPU))
     # Exir takes apart every other composed operator, and has copies in place of views.
@@ -158,7 +158,8 @@ def _list_arguments(target: Any) -> list[tuple[str, str]]:
     return [(a.name, str(a.type)) for a in target._schema.arguments]
 
 
-def _has_out_variant(target: OpOverload) -> bool:
+def has_out_variant(target: OpOverload) -> bool:
+    """Whether ExecuTorch can call an operator that is left for the CPU."""
     try:
         to_out_variant(target)
     except RuntimeError:

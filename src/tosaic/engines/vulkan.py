@@ -61,7 +61,7 @@ def probe() -> Probe:
     pte = importlib.resources.files("tosaic.engines").joinpath("probe.pte").read_bytes()
     x = np.arange(-8, 8, dtype=np.float32).reshape(1, 16)
     try:
-        reply = _request(pte, "forward", [x], PROBE_SECONDS)
+        reply = _request(pte, "forward", [x], PROBE_SECONDS, [(0, 1)])
         (result,) = _read_outputs(reply)
     except TosaicError as error:
         return Probe(ok=False, reason=error.why or error.what, fix=error.fix or INSTALL)
@@ -116,7 +116,10 @@ def run(
         raise Invalid(f"the program has delegates for {', '.join(others)}", fix="run it with another engine")
     for delegate in plan.delegates:
         _take_resources(reader.read(delegate.blob, budget), budget)
-    return _read_outputs(_request(pte, method, _check_inputs(plan, inputs), timeout))
+    orders = [
+        value.dim_order for value in map(plan.values.__getitem__, plan.inputs) if isinstance(value, pte_file.Tensor)
+    ]
+    return _read_outputs(_request(pte, method, _check_inputs(plan, inputs), timeout, orders))
 
 
 def _take_resources(vgf: reader.Vgf, budget: Budget) -> None:
@@ -125,11 +128,17 @@ def _take_resources(vgf: reader.Vgf, budget: Budget) -> None:
         budget.take(resource.nbytes, "a tensor of the .vgf file")
 
 
-def _request(pte: bytes, method: str, inputs: Sequence[Array], timeout: float | None) -> Reply:
+def _request(
+    pte: bytes, method: str, inputs: Sequence[Array], timeout: float | None, orders: Sequence[Sequence[int]]
+) -> Reply:
+    """Ask the child to run a program; `orders` says for each input in which order its dimensions lie in memory."""
     parts = vulkan_env.find()
     if vulkan_env.mode() != "keep" and not parts.others:
         vulkan_env.require_emulation(parts)
-    types = [{"dtype": array.dtype.name, "shape": list(array.shape)} for array in inputs]
+    types = [
+        {"dtype": array.dtype.name, "shape": list(array.shape), "order": list(order)}
+        for array, order in zip(inputs, orders, strict=True)
+    ]
     body = {"method": method, "inputs": types}
     reply = worker().request(body, (pte, *(np.ascontiguousarray(a).tobytes() for a in inputs)), timeout=timeout)
     if reply.body.get("missing"):

@@ -95,7 +95,9 @@ class _Programs:
         if not data:
             return torch.empty(kind["shape"], dtype=getattr(torch, kind["dtype"]))
         raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        return raw.view(getattr(torch, kind["dtype"])).reshape(kind["shape"])
+        tensor, order = raw.view(getattr(torch, kind["dtype"])).reshape(kind["shape"]), kind["order"]
+        # The runtime reads the memory of a tensor, whatever its strides are.
+        return tensor.permute(order).contiguous().permute([order.index(dim) for dim in range(len(order))])
 
     def _dump(self, tensor: Any) -> bytes:
         return bytes(tensor.reshape(-1).view(self._torch.uint8).numpy().tobytes())

@@ -148,6 +148,10 @@ class Lowering:
     def align(self, *tensors: Tensor) -> tuple[list[Value], Tensor]:
         """Values of equal rank that broadcast in TOSA, and a tensor that shows the view of their result."""
         shape = broadcast(*(t.shape for t in tensors))
+        if self.target.is_npu and len(shape) > _VELA_RANK and _starts_with_number(tensors, math.prod(shape)):
+            flat = (math.prod(shape[:-3]), *shape[-3:])
+            values = [self.emit(self.reshape(t, (1,) * len(flat) if t.size == 1 else flat)) for t in tensors]
+            return values, Tensor(shape, values[-1].dtype, values[-1], perm=tuple(range(len(flat))))
         lead = self._lead(tensors, shape)
         if lead is None:
             values = [self.emit(self.reshape(t, _pad_rank(t.shape, len(shape)))) for t in tensors]
@@ -272,6 +276,20 @@ def _bounded(factor: float, before: DType, after: DType) -> float:
     if factor > most and after not in (DType.I8, DType.I16):
         raise Unsupported(f"a rescale by {factor:g} is out of range ({most:g} at most)", "check the calibration data")
     return min(factor, most)
+
+
+#: Vela 5.2 makes several commands of an operation on more dimensions, and in all but the first of them it reads past a
+#: number that is not the last operand.
+_VELA_RANK = 4
+
+
+def _starts_with_number(tensors: Sequence[Tensor], size: int) -> bool:
+    """Whether an operand before the last has one element, and the others have all of the result's."""
+    return (
+        any(t.size == 1 for t in tensors[:-1])
+        and tensors[-1].size == size
+        and all(t.size in (1, size) for t in tensors)
+    )
 
 
 def _same_view(a: Tensor, b: Tensor) -> bool:

@@ -323,7 +323,10 @@ def apply(lo: Lowering, record: Record, arguments: Mapping[str, Any]) -> Result:
             f"`{record.name}` is quantized as a whole, so the ranges inside it are unknown",
             "quantize with tosaic's quantizer, which expands it before calibration",
         )
-    return record.expand(_Caller(lo), **arguments)
+    result = record.expand(_Caller(lo), **arguments)
+    if result is None:
+        raise Unsupported(f"`{record.name}` has no form for these arguments", "write it with simpler operators")
+    return result
 
 
 def find_permutation(source: Source, node: Node, nhwc: frozenset[Node]) -> tuple[int, ...] | None:

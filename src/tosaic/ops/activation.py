@@ -278,7 +278,7 @@ def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
     if self.q is None:
         slopes = lo.reshape(weight, _slope_shape(weight.shape, self.rank))
         below = arith.product(lo, bounded(lo, self, -math.inf, 0.0), slopes)
-        return arith.total(lo, bounded(lo, self, 0.0, math.inf), below)
+        return lo.reshape(arith.total(lo, bounded(lo, self, 0.0, math.inf), below), self.shape)
     x, q = lo.codes(self), lo.next_q
     if not weight.is_const:
         raise Unsupported("its slopes are not constants", "use a parameter or buffer as weight")

@@ -236,7 +236,7 @@ def index_select(lo: Lowering, self: Tensor, dim: int, index: Tensor) -> Tensor:
     x, d = movable(lo, self), dim % max(self.rank, 1)
     if index.array is not None:
         return taken(lo, x, d, [int(i) for i in index.array.reshape(-1)])
-    return _gathered(lo, x, d, checked(index))
+    return _gathered(lo, x, d, lo.reshape(checked(index), (index.size,)))
 
 
 def _same_everywhere(array: Array, dim: int) -> list[int] | None:

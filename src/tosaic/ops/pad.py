@@ -101,6 +101,10 @@ def pad(lo: Lowering, self: Tensor, pad: Sequence[int], value: float | None = No
     ],
 )
 def reflection_pad(lo: Lowering, self: Tensor, padding: Sequence[int]) -> Tensor:
+    ends = zip(reversed(self.shape), padding[::2], padding[1::2], strict=False)
+    if any(min(first, last) < 0 and max(first, last) >= size + min(first, last) for size, first, last in ends):
+        why = "it takes away at one end of a dimension, and reflects that at the other"
+        raise Unsupported(why, "pad with no negative numbers, then cut")
     return surrounded(lo, self, padding, "reflect")
 
 

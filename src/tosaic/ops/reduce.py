@@ -100,7 +100,7 @@ def amin(lo: Lowering, self: Tensor, dim: Any = (), keepdim: bool = False) -> Te
 
 def _over_channels(lo: Lowering, a: Mapping[str, Any]) -> bool:
     x, dim = a["self"], a.get("dim")
-    size = x.size if dim is None else x.shape[dim % max(x.rank, 1)]
+    size = x.size if dim is None or not x.rank else x.shape[dim % x.rank]
     return size <= 127 and x.size // size <= 1 << 16
 
 
@@ -120,6 +120,7 @@ def _over_channels(lo: Lowering, a: Mapping[str, Any]) -> bool:
         call(lambda x: x.argmax(1).to(torch.int32), f32(1, 64, 3, 4)),
         call(lambda x: x.argmax(1, keepdim=True).to(torch.int32), f32(3, 5, 4)),
         call(lambda x: x.argmax().to(torch.int32), f32(2, 3)),
+        call(lambda x: x.argmax(-1).to(torch.int32), f32()),
         call(lambda x: (x + 1.0).argmax(-1).to(torch.int32), f32(1, 200), targets=NOT_U55),
         call(lambda x: x.argmax(1).to(torch.int32), f32(1, 3, 5, 5, low=-30.0, high=0.1)),
     ],
@@ -127,11 +128,12 @@ def _over_channels(lo: Lowering, a: Mapping[str, Any]) -> bool:
 def argmax(lo: Lowering, self: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The result is int32; the partitioner lets it out of a delegate only where torch has cast it to that."""
     x = self if self.q is None else lo.codes(self)
-    if dim is None:
+    everything = dim is None or not x.rank
+    if everything:
         x = lo.reshape(x, (x.size,))
-    d = 0 if dim is None else dim % max(x.rank, 1)
+    d = 0 if dim is None else dim % x.rank
     rest = [n for i, n in enumerate(x.shape) if i != d]
-    kept = [1] * self.rank if dim is None else [1 if i == d else n for i, n in enumerate(x.shape)]
+    kept = [1] * self.rank if everything else [1 if i == d else n for i, n in enumerate(x.shape)]
     if lo.target.is_npu:
         # The dimension goes last and all others into one: Ethos-U55 has no other form.
         last = lo.permute(x, [*(i for i in range(x.rank) if i != d), d])

@@ -295,6 +295,8 @@ def subsampled(lo: Lowering, x: Tensor, dim: int, step: int) -> Tensor:
     count = -(-x.shape[dim] // step)
     if step == 1 or count == 1:
         return cut(lo, x, dim, 0, count)
+    if x.array is not None:
+        return of_array(np.take(x.array, range(0, x.shape[dim], step), dim), x.dtype, x.q)
     if x.shape[dim] % step:
         # The last group is cut short: one more element than it needs is enough, whatever it holds.
         x = padded(lo, x, [(0, count * step - x.shape[dim]) if i == dim else (0, 0) for i in range(x.rank)], 0.0)

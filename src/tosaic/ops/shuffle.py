@@ -54,11 +54,12 @@ def mirrored(lo: Lowering, x: Tensor, dim: int) -> Tensor:
         call(lambda x: F.conv2d(x, torch.ones(2, 3, 1, 1)).flip((2, 3)), f32(1, 3, 4, 5)),
         call(lambda x: (x + 1.0).flip((0, 2)), f32(3, 2, 64)),
         call(lambda x: (x + 1).flip(1), i32(2, 3)),
+        call(lambda x: (x + 1.0).flip(-1), f32()),
     ],
 )
 def flip(lo: Lowering, self: Tensor, dims: Sequence[int]) -> Tensor:
     x = movable(lo, self)
-    for dim in dims:
+    for dim in dims if x.rank else ():
         x = mirrored(lo, x, dim % x.rank)
     return x
 

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from tosaic.core.targets import Target
 from tosaic.ir.graph import Graph
+from tosaic.passes.copy_outputs import copy_outputs
 from tosaic.passes.cse import merge_equal
 from tosaic.passes.dce import drop_dead
 from tosaic.passes.fold_conv_scale import fold_channels
@@ -25,7 +26,11 @@ PIPELINE: tuple[tuple[Rewrite, str], ...] = (
     ),
     (
         lambda g, t: convolve_transposes(g, t.family),
-        "last: nothing later would know these convolutions for transposes",
+        "after costs are known: nothing later would know these convolutions for transposes",
+    ),
+    (
+        lambda g, t: copy_outputs(g) if t.family == "vgf" else g,
+        "last: an operator that changes nothing would be merged",
     ),
 )
 

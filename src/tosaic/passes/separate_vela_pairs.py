@@ -5,11 +5,14 @@ of a slice, they take more of the tensor than was cut, and write more than there
 rescale after a tensor that was put together of parts, to more bits or into another such tensor. After a maximum it
 keeps the limits of 8 bits.
 Two operands that are one tensor in two shapes, both repeated, are read in one shape.
+A maximum along the last dimension reads it as one before the last; where that is the shape in which its input was
+written, Vela takes the format of 16 channels for it and room for a single one.
 `tests/npu/test_pairs.py` has the smallest graph for each pair.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 
@@ -53,6 +56,8 @@ def settle(graph: Graph) -> Graph:
     fused, joined = _find_fused(graph), _find_joined(graph)
 
     def rule(b: Builder, op: Op) -> Value | None:
+        if _reduces_column(op):
+            return _reduce_before_last(b, op)
         widens = op.kind == "RESCALE" and op.outputs[0].dtype is not DType.I8 and op.outputs[0] not in fused
         wrong = _BEFORE_WIDENING if widens else _BEFORE.get(op.kind)
         if op.kind == "RESCALE" and op.outputs[0] in joined:
@@ -67,6 +72,21 @@ def settle(graph: Graph) -> Graph:
 
 
 _SAME = np.arange(-128, 128, dtype=np.int8)
+
+
+def _reduces_column(op: Op) -> bool:
+    """Whether a maximum is taken along the last dimension of a tensor that was written with one channel."""
+    if op.kind not in ("REDUCE_MAX", "REDUCE_MIN") or op.attrs["axis"] != op.inputs[0].rank - 1:
+        return False
+    source = op.inputs[0].op
+    return source is not None and source.kind == "RESHAPE" and source.inputs[0].shape[-1:] == (1,)
+
+
+def _reduce_before_last(b: Builder, op: Op) -> Value:
+    x = op.inputs[0]
+    shape = (math.prod(x.shape[:-1]), x.shape[-1], 1)
+    reduce = tosa.reduce_max if op.kind == "REDUCE_MAX" else tosa.reduce_min
+    return tosa.reshape(b, reduce(b, tosa.reshape(b, x, shape), 1), op.outputs[0].shape)
 
 
 def _find_fused(graph: Graph) -> set[Value]:

@@ -14,10 +14,24 @@ from tosaic.ops import registry
 #: numbers beyond these are of no interest: the ranges of quantization would be nothing but them
 MOST_FLOAT, MOST_INTEGER = 300.0, 1 << 15
 MOST_INPUTS = 6
+#: torch.export takes minutes for the 200 parts of a tensor
+MOST_OUTPUTS = 16
 #: steps of a graph: about 8 in the mean, where most of a check's time is spent once per graph, not per step
 SMALLEST, LARGEST = 3, 30
 #: what gives other numbers at every call, or a tensor whose shape depends on numbers
 _REFUSED = torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape
+
+
+_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+
+
+def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
+def _is_noise(step: Step, result: torch.Tensor) -> bool:
+    """Whether equal numbers were normalized: nothing is left of them but torch's rounding, 300 times as large."""
+    return "_norm" in step.op and result.is_floating_point() and float(result.abs().max()) < 1e-3
 
 
 class Generator:
@@ -183,27 +197,44 @@ class Generator:
     def _try(self, step: Step) -> bool:
         """Add a call if torch takes it and its numbers are of use."""
         schema = find_op(step.op)._schema
-        before = None
+        before = {r: v.clone() for r, v in self.values.items()}
         if schema.is_mutable:
             changed = step.args[0]
             if not isinstance(changed, Ref) or self._is_constant(changed):
                 return False
-            before = {r: v.clone() for r, v in self.values.items()}
         try:
             with torch.no_grad():
                 result = call(step, lambda r: self.values[r])
         except (RuntimeError, TypeError, IndexError, ValueError, NotImplementedError):
-            self.values = before or self.values
+            self._restore(before)
             return False
         tensors = list(result) if isinstance(result, (tuple, list)) else [result]
-        if not tensors or not all(isinstance(t, torch.Tensor) and self._is_useful(t) for t in tensors):
-            self.values = before or self.values
+        useful = all(isinstance(t, torch.Tensor) and self._is_useful(t) for t in tensors)
+        # A norm in training changes its statistics, of which its schema says nothing.
+        hidden = not schema.is_mutable and any(not _is_same(v, before[r]) for r, v in self.values.items())
+        if not tensors or not useful or hidden or _is_noise(step, tensors[0]) or self._is_close(step):
+            self._restore(before)
             return False
         self.steps.append(step)
         many = isinstance(result, (tuple, list))
         for i, tensor in enumerate(tensors):
             self.values[Ref("v", len(self.steps) - 1, i if many else None)] = tensor
         return True
+
+    def _restore(self, before: dict[Ref, torch.Tensor]) -> None:
+        """Undo what a refused call has changed, in place: constants are known by their memory."""
+        for ref, value in self.values.items():
+            if not _is_same(value, before[ref]):
+                value.copy_(before[ref])
+
+    def _is_close(self, step: Step) -> bool:
+        """Whether two floats are compared that are equal but for rounding: which is larger is nobody's to say."""
+        operands = [a for a in step.args[:2] if isinstance(a, Ref)]
+        if step.op.split(".")[1].strip("_") not in _COMPARISONS or len(set(operands)) < 2:
+            return False
+        a, b = (self.values[r].double() for r in operands)
+        near = (a - b).abs() <= 1e-5 * a.abs().clamp(min=1.0)
+        return self.values[operands[0]].is_floating_point() and float(near.double().mean()) > 0.002
 
     def _is_useful(self, tensor: torch.Tensor) -> bool:
         if tensor.dtype not in DTYPES or not 0 < tensor.numel() <= MOST_ELEMENTS or tensor.dim() > 6:
@@ -228,7 +259,7 @@ class Generator:
         if outputs and self.random.random() < 0.1:
             outputs.append(self.random.choice(outputs))
         self.random.shuffle(outputs)
-        return tuple(outputs or leaves[:1] or list(self.values)[:1])
+        return tuple(outputs[:MOST_OUTPUTS] or leaves[:1] or list(self.values)[:1])
 
 
 def generate(seed: int) -> Graph:
