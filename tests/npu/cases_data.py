@@ -389,7 +389,7 @@ def scatter() -> Case:
     b = Builder()
     values, source = b.input(Type(I8, (1, 10, 6))), b.input(Type(I8, (1, 4, 6)))
     index = b.const(np.array([[7, 0, 3, 9]]), I32)
-    return Case(b.finish([ops.scatter(b, values, index, source)]))
+    return Case(b.finish(b.emit(ops.SCATTER, (values, index, source))))
 
 
 @case()
@@ -413,7 +413,7 @@ def branch() -> Case:
     for function in (lambda c, y: ops.clamp(c, y, -10, 10), lambda c, y: ops.negate(c, y)):
         inner = Builder()
         bodies.append(inner.finish([function(inner, inner.input(x.type))]))
-    return Case(b.finish([ops.cond_if(b, condition, [x], bodies[0], bodies[1])[0]]))
+    return Case(b.finish(b.emit(ops.COND_IF, (condition, x), then_graph=bodies[0], else_graph=bodies[1])))
 
 
 @case(U85)
@@ -425,5 +425,6 @@ def loop() -> Case:
     test = condition.finish([ops.greater(condition, condition.const(np.array([7]), I32), value)])
     value, tensor = body.input(count.type), body.input(x.type)
     step = ops.add(body, value, body.const(np.array([2]), I32))
-    outputs = ops.while_loop(b, [count, x], test, body.finish([step, ops.add(body, tensor, tensor)]))
+    repeated = body.finish([step, ops.add(body, tensor, tensor)])
+    outputs = b.emit(ops.WHILE_LOOP, (count, x), cond_graph=test, body_graph=repeated)
     return Case(b.finish(list(outputs)), ranges=((0, 8), (-100, 100)))

@@ -60,7 +60,7 @@ def _fold(b: Builder, op: Op) -> Value | None:
         bias = bias + factor
     b.origin = tuple(dict.fromkeys((*conv.origin, *op.origin)))
     inputs = (conv.inputs[0], b.const(weight, DType.F32), b.const(bias, DType.F32), *conv.inputs[3:])
-    return b.emit(conv.kind, inputs, **conv.attrs)[0]
+    return b.emit(conv.definition, inputs, **conv.attrs)[0]
 
 
 def _numbers(value: Value) -> npt.NDArray[np.float64] | None:
