@@ -9,6 +9,7 @@ from cases import BOOL, I8, I16, I32, I48, U85, Case, case, const, make_rng, qua
 
 from tosaic.ir import ops
 from tosaic.ir.build import Builder
+from tosaic.ir.definition import OpDef
 from tosaic.ir.graph import DType, Graph, Type, Value
 
 
@@ -152,26 +153,26 @@ def conv_with_table() -> Case:
     return Case(b.finish([ops.table(b, quantize(b, acc), make_rng().integers(-128, 128, 256))]))
 
 
-def _shift(function: Callable[..., Value], dtype: DType, **more: bool) -> Case:
+def _shift(definition: OpDef, dtype: DType, **more: bool) -> Case:
     b = Builder()
     x, y = b.input(Type(dtype, (1, 4, 5, 6))), b.input(Type(dtype, (1, 4, 5, 6)))
     bits = {I8: 8, I16: 16, I32: 32}[dtype]
-    return Case(b.finish([function(b, x, y, **more)]), ranges=(None, (0, bits)))
+    return Case(b.finish(b.emit(definition, (x, y), **more)), ranges=(None, (0, bits)))
 
 
 @case()
 def shift_right_rounded() -> Case:
-    return _shift(ops.arithmetic_right_shift, I32, round=True)
+    return _shift(ops.ARITHMETIC_RIGHT_SHIFT, I32, round=True)
 
 
 @case(U85)
 def shift_right_floor() -> Case:
-    return _shift(ops.arithmetic_right_shift, I32)
+    return _shift(ops.ARITHMETIC_RIGHT_SHIFT, I32)
 
 
 @case(U85)
 def shift_right_int8() -> Case:
-    return _shift(ops.arithmetic_right_shift, I8)
+    return _shift(ops.ARITHMETIC_RIGHT_SHIFT, I8)
 
 
 @case()

@@ -302,7 +302,7 @@ def test_a_constant_without_data_cannot_be_written() -> None:
 
 def test_a_broken_graph_cannot_be_written() -> None:
     b, other = Builder(), Builder()
-    with pytest.raises(Invalid, match="ABS reads a value that no op"):
+    with pytest.raises(Invalid, match="ABS reads a value that its graph does not define"):
         serialize(b.finish([ops.abs(b, other.input(I32))]))
     with pytest.raises(Invalid, match="no VARIABLE declares 's'"):
         serialize(Graph([], [], [Op(ops.VARIABLE_READ, (), (), {"name": "s", "type": I32})]))

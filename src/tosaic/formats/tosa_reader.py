@@ -145,7 +145,7 @@ def _index(tables: list[Table], slot: int) -> dict[str, Table]:
 def _read_op(table: Table, scope: _Scope) -> Op:
     code, union = table.get(_Operator.OP, "<I"), table.get(_Operator.ATTRIBUTE_TYPE, "<B")
     if code not in _DEFINITIONS:
-        raise Invalid(f"{table.what} of the .tosa file has code {code}, which is no operator of TOSA 1.0")
+        raise Invalid(f"{table.what} of the .tosa file has code {code}, which is not an operator of TOSA 1.0")
     definition = _DEFINITIONS[code]
     kind, stored = definition.name, definition.stored_attributes
     attribute_table = table.get_table(_Operator.ATTRIBUTE, f"attribute of {kind}")
@@ -240,13 +240,13 @@ def _find_variable(name: str, scope: _Scope) -> Table:
 
 def _use(name: str, scope: _Scope, user: str) -> Value:
     if name not in scope.values:
-        raise Invalid(f"{user} of the .tosa file uses {name!r}, which nothing before it makes")
+        raise Invalid(f"{user} of the .tosa file uses {name!r}, which is not defined before it")
     return scope.values[name]
 
 
 def _define(name: str, scope: _Scope) -> Value:
     if name in scope.values:
-        raise Invalid(f"the .tosa file makes {name!r} twice")
+        raise Invalid(f"the .tosa file defines {name!r} twice")
     if name in scope.tensors:
         value = Value(_read_type(scope.tensors[name], name))
     elif name in scope.shapes:
@@ -260,7 +260,7 @@ def _define(name: str, scope: _Scope) -> Value:
 def _read_type(table: Table, name: str) -> Type:
     code = table.get(_Tensor.TYPE, "<I")
     if code not in _DTYPES:
-        raise Invalid(f"tensor {name!r} of the .tosa file has type {code}, which TOSA 1.0 has not")
+        raise Invalid(f"tensor {name!r} of the .tosa file has type {code}, which TOSA 1.0 does not have")
     shape = table.get_ints(_Tensor.SHAPE, f"shape of {name!r}")
     if len(shape) > _MAX_RANK:
         raise Invalid(

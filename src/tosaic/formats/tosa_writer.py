@@ -124,7 +124,7 @@ def _name_operands(block: binding.Block, op: Op, region: _Region, regions: _Regi
     try:
         inputs, outputs = ([region.values[value] for value in values] for values in (op.inputs, op.outputs))
     except KeyError:
-        raise Invalid(f"{op.kind} reads a value that no op of its graph makes") from None
+        raise Invalid(f"{op.kind} reads a value that its graph does not define") from None
     if op.definition not in (VARIABLE, VARIABLE_READ, VARIABLE_WRITE):
         return inputs, outputs
     name = op.get("name", str)

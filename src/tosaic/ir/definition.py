@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum, StrEnum
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -138,9 +139,9 @@ class Attribute:
             items = value if isinstance(value, tuple) else (None,)
             counted = self.count is None or len(items) == self.count
             return counted and all(isinstance(item, _ITEM_TYPES[self.field]) for item in items)
+        wanted = _PYTHON_TYPES[self.field]
         # A bool is an int to Python, and a DType is a str.
-        subtype = bool if isinstance(value, bool) else DType if isinstance(value, DType) else None
-        return isinstance(value, _PYTHON_TYPES[self.field]) and subtype in (None, _PYTHON_TYPES[self.field])
+        return isinstance(value, wanted) and (not isinstance(value, bool | DType) or type(value) is wanted)
 
 
 AXIS = Attribute("axis", Field.INT)
@@ -226,22 +227,29 @@ class OpDef:
     check_variables: Callable[[Op, Variables], None] | None = None
     constant: bool = False
 
-    @property
+    @cached_property
     def stored_attributes(self) -> tuple[Attribute, ...]:
+        """The attributes of the file's table."""
         return tuple(attribute for attribute in self.attributes if attribute.stored)
+
+    @cached_property
+    def _positions(self) -> Mapping[str, int]:
+        return {operand.name: position for position, operand in enumerate(self.operands)}
+
+    @cached_property
+    def _defaults(self) -> Mapping[str, Attr]:
+        return {a.name: a.default for a in self.attributes if a.optional or a.default is not None}
 
     def find_position(self, name: str) -> int:
         """Find the place of an operand among the inputs of an op."""
-        for position, operand in enumerate(self.operands):
-            if operand.name == name:
-                return position
-        names = ", ".join(operand.name for operand in self.operands) or "none"
-        raise Invalid(f"{self.name} has no operand {name!r}; it has {names}")
+        if name not in self._positions:
+            raise Invalid(f"{self.name} has no operand {name!r}; it has {', '.join(self._positions) or 'none'}")
+        return self._positions[name]
 
     def complete(self, attrs: Mapping[str, Attr]) -> dict[str, Attr]:
         """Return the attributes in their order, with defaults for those that are not given."""
-        known = (a for a in self.attributes if a.name in attrs or a.optional or a.default is not None)
-        return {**{a.name: attrs.get(a.name, a.default) for a in known}, **attrs}
+        given = {**self._defaults, **attrs}
+        return {**{a.name: given[a.name] for a in self.attributes if a.name in given}, **given}
 
     def infer_types(self, op: Op) -> tuple[Type, ...]:
         """Check operands and attributes, and return the types of the outputs."""
@@ -258,12 +266,11 @@ class OpDef:
         least = len(self.operands) - variadic
         if len(inputs) < least or (len(inputs) > least and not variadic):
             want = f"{least} or more" if variadic else str(least)
-            names = ", ".join(operand.name for operand in self.operands)
-            raise Invalid(f"takes {want} inputs ({names}), not {len(inputs)}")
+            raise Invalid(f"takes {want} inputs ({', '.join(self._positions)}), not {len(inputs)}")
 
     def _check_attributes(self, attrs: Mapping[str, Attr]) -> None:
-        names = [attribute.name for attribute in self.attributes]
-        if set(attrs) != set(names):
-            raise Invalid(f"has the attributes {', '.join(names) or 'none'}, not {', '.join(attrs) or 'none'}")
+        if len(attrs) != len(self.attributes) or any(attribute.name not in attrs for attribute in self.attributes):
+            names = ", ".join(attribute.name for attribute in self.attributes)
+            raise Invalid(f"has the attributes {names or 'none'}, not {', '.join(attrs) or 'none'}")
         for attribute in self.attributes:
             attribute.check(attrs[attribute.name])

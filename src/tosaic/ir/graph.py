@@ -1,4 +1,4 @@
-"""The typed TOSA graph: every value has a dtype and a shape, every op is one record."""
+"""The typed TOSA graph: every value has a dtype and a shape, every op names its definition."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class Graph:
     ops: list[Op]
 
     def uses(self) -> dict[Value, list[Op]]:
-        """Every value with the ops that read it (an op that reads it twice stands there twice)."""
+        """Map every value to the ops that read it (an op that reads it twice is listed twice)."""
         table: dict[Value, list[Op]] = {}
         for op in self.ops:
             for value in op.inputs:

@@ -20,7 +20,8 @@ def get_axis(op: Op, rank: int) -> int:
 
 def get_numbers(value: Value) -> npt.NDArray[np.int64] | None:
     """Read the integers of a constant operand, if they are known; None for floats."""
-    return None if value.data is None or value.dtype.is_float else value.data.astype(np.int64)
+    data = value.data
+    return None if data is None or value.dtype.is_float else data.astype(np.int64)
 
 
 def get_shape(op: Op, name: str, count: int | None = None) -> tuple[int, ...]:

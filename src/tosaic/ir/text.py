@@ -70,7 +70,7 @@ def _write_op(op: Op, names: Mapping[Value, str], indent: str, full: bool) -> It
 
 
 def _is_left_out(attribute: Attribute, value: Attr) -> bool:
-    """Whether the line says it already: by the types of the results, or because it is the default."""
+    """Return whether the line says it already: by the types of the results, or because it is the default."""
     return attribute.implied or (attribute.default is not None and value == attribute.default)
 
 
