@@ -28,6 +28,8 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operand:
+    """One input of an operator, or for a LIST all inputs from its place on."""
+
     name: str
     role: Role = Role.TENSOR
 
@@ -126,7 +128,7 @@ class Attribute:
         if self.optional and value is None:
             return
         if self.field in CHOICES:
-            if value not in CHOICES[self.field]:
+            if not isinstance(value, str) or value not in CHOICES[self.field]:
                 raise Invalid(f"attribute {self.name} must be one of {', '.join(CHOICES[self.field])}, not {value!r}")
             return
         if not self._fits(value):
