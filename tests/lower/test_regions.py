@@ -109,7 +109,7 @@ def test_data_movement_that_a_profile_has_not_stays_on_the_cpu(target: str, dtyp
         assert (array == want.numpy()).all(), name
     if target == "TOSA-1.0+FP" and dtype is not torch.bool:
         assert {r.why for r in program.reasons if r.op in ("aten.reshape.default", "aten.transpose.int")} == {
-            f"i{dtype.itemsize * 8} needs INT, which TOSA-1.0+FP has not"
+            f"i{dtype.itemsize * 8} needs INT, which TOSA-1.0+FP does not have"
         }
 
 

@@ -9,6 +9,7 @@ from cases import BOOL, I8, I16, I32, I48, U85, Case, case, const, make_rng, qua
 
 from tosaic.ir import ops
 from tosaic.ir.build import Builder
+from tosaic.ir.definition import OpDef
 from tosaic.ir.graph import DType, Graph, Type, Value
 
 
@@ -152,26 +153,26 @@ def conv_with_table() -> Case:
     return Case(b.finish([ops.table(b, quantize(b, acc), make_rng().integers(-128, 128, 256))]))
 
 
-def _shift(function: Callable[..., Value], dtype: DType, **more: bool) -> Case:
+def _shift(definition: OpDef, dtype: DType, **more: bool) -> Case:
     b = Builder()
     x, y = b.input(Type(dtype, (1, 4, 5, 6))), b.input(Type(dtype, (1, 4, 5, 6)))
     bits = {I8: 8, I16: 16, I32: 32}[dtype]
-    return Case(b.finish([function(b, x, y, **more)]), ranges=(None, (0, bits)))
+    return Case(b.finish(b.emit(definition, (x, y), **more)), ranges=(None, (0, bits)))
 
 
 @case()
 def shift_right_rounded() -> Case:
-    return _shift(ops.arithmetic_right_shift, I32, round=True)
+    return _shift(ops.ARITHMETIC_RIGHT_SHIFT, I32, round=True)
 
 
 @case(U85)
 def shift_right_floor() -> Case:
-    return _shift(ops.arithmetic_right_shift, I32)
+    return _shift(ops.ARITHMETIC_RIGHT_SHIFT, I32)
 
 
 @case(U85)
 def shift_right_int8() -> Case:
-    return _shift(ops.arithmetic_right_shift, I8)
+    return _shift(ops.ARITHMETIC_RIGHT_SHIFT, I8)
 
 
 @case()
@@ -389,7 +390,7 @@ def scatter() -> Case:
     b = Builder()
     values, source = b.input(Type(I8, (1, 10, 6))), b.input(Type(I8, (1, 4, 6)))
     index = b.const(np.array([[7, 0, 3, 9]]), I32)
-    return Case(b.finish([ops.scatter(b, values, index, source)]))
+    return Case(b.finish(b.emit(ops.SCATTER, (values, index, source))))
 
 
 @case()
@@ -413,7 +414,7 @@ def branch() -> Case:
     for function in (lambda c, y: ops.clamp(c, y, -10, 10), lambda c, y: ops.negate(c, y)):
         inner = Builder()
         bodies.append(inner.finish([function(inner, inner.input(x.type))]))
-    return Case(b.finish([ops.cond_if(b, condition, [x], bodies[0], bodies[1])[0]]))
+    return Case(b.finish(b.emit(ops.COND_IF, (condition, x), then_graph=bodies[0], else_graph=bodies[1])))
 
 
 @case(U85)
@@ -425,5 +426,6 @@ def loop() -> Case:
     test = condition.finish([ops.greater(condition, condition.const(np.array([7]), I32), value)])
     value, tensor = body.input(count.type), body.input(x.type)
     step = ops.add(body, value, body.const(np.array([2]), I32))
-    outputs = ops.while_loop(b, [count, x], test, body.finish([step, ops.add(body, tensor, tensor)]))
+    repeated = body.finish([step, ops.add(body, tensor, tensor)])
+    outputs = b.emit(ops.WHILE_LOOP, (count, x), cond_graph=test, body_graph=repeated)
     return Case(b.finish(list(outputs)), ranges=((0, 8), (-100, 100)))

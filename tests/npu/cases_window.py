@@ -142,7 +142,8 @@ def conv_3d() -> Case:
     x = b.input(Type(I8, (1, 5, 7, 7, 20)))
     w, bias = const(b, (9, 3, 3, 3, 20)), const(b, (9,), I32, -900, 900)
     once, twice = (1, 1, 1, 1, 1, 1), (2, 2, 2)
-    acc = ops.conv3d(b, x, w, bias, pad=once, stride=twice, dilation=(1, 1, 1), acc_type=I32, x_zp=2)
+    operands = (x, w, bias, b.zero_point(2, I8), b.zero_point(0, I8))
+    (acc,) = b.emit(ops.CONV3D, operands, pad=once, stride=twice, dilation=(1, 1, 1), acc_type=I32)
     return Case(b.finish([quantize(b, acc)]))
 
 

@@ -96,8 +96,8 @@ def convolution(b: Builder, kind: str) -> Value:
     window = {"pad": (0,) * 4, "stride": (1, 1), "dilation": (1, 1)}
     if kind == "CONV3D":
         window = {"pad": (0,) * 6, "stride": (1, 1, 1), "dilation": (1, 1, 1)}
-    build = {"CONV2D": ops.conv2d, "CONV3D": ops.conv3d, "DEPTHWISE_CONV2D": ops.depthwise_conv2d}[kind]
-    return build(b, x, weight, bias, acc_type=DType.F32, **window)
+    zero = b.zero_point(0, DType.F32)
+    return b.emit(ops.find(kind), (x, weight, bias, zero, zero), acc_type=DType.F32, **window)[0]
 
 
 def normalize(b: Builder, value: Value) -> Value:

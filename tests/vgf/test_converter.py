@@ -28,7 +28,7 @@ def make_custom(attributes: bytes = b"x") -> Graph:
     x = builder.input(Type(DType.F32, (1, 4)))
     y = ops.add(builder, x, x)
     attrs = {"operator_name": "wish", "domain_name": "tosaic", "implementation_attrs": attributes}
-    return builder.finish(list(builder.emit("CUSTOM", (y,), types=(Type(DType.F32, (1, 4)),), **attrs)))
+    return builder.finish(list(builder.emit(ops.CUSTOM, (y,), types=(Type(DType.F32, (1, 4)),), **attrs)))
 
 
 def test_gives_the_same_bytes_again() -> None:

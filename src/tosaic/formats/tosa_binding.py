@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tosaic.ir.definition import Field
 from tosaic.ir.graph import DType
 
 
@@ -64,9 +65,11 @@ make_attribute: Callable[[], Attribute] = _module["TosaSerializerAttribute"]
 make_location: Callable[[str], object] = _module["TosaOpLocation"]
 
 OPS: Mapping[str, Enumeration] = _module["Op"].__members__
-NAN_MODES: Mapping[str, Enumeration] = _module["NanPropagationMode"].__members__
-ROUNDING_MODES: Mapping[str, Enumeration] = _module["RoundingMode"].__members__
-RESIZE_MODES: Mapping[str, Enumeration] = _module["ResizeMode"].__members__
+CHOICES: Mapping[Field, Mapping[str, Enumeration]] = {
+    Field.NAN_MODE: _module["NanPropagationMode"].__members__,
+    Field.ROUNDING_MODE: _module["RoundingMode"].__members__,
+    Field.RESIZE_MODE: _module["ResizeMode"].__members__,
+}
 
 _DTYPE_NAMES = {
     DType.BOOL: "BOOL",

@@ -1,9 +1,10 @@
-"""Reads a .tosa file that nobody vouches for: a Graph, or Invalid that names the field or the offset."""
+"""Reads an untrusted .tosa file: a Graph, or Invalid that names the field or the offset."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 
@@ -11,36 +12,91 @@ from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
 from tosaic.formats import tosa_binding as binding
 from tosaic.formats.flatbuffer import Buffer, Table
+from tosaic.ir.definition import CHOICES, Attribute, Field, OpDef
 from tosaic.ir.encode import count_bytes, decode, from_bytes
 from tosaic.ir.graph import NUMPY, Array, Attr, DType, Graph, Op, Type, Value
-from tosaic.ir.signature import SIGNATURES, Field
+from tosaic.ir.ops import CONST_SHAPE, DEFINITIONS, VARIABLE, VARIABLE_READ, VARIABLE_WRITE
 
 _DTYPES = {entry.value: dtype for dtype, entry in binding.DTYPES.items()}
 #: The union of attributes is numbered as the operators are.
-_KINDS = {binding.OPS[kind].value: kind for kind in SIGNATURES}
-_ENUMS = {
-    Field.NAN_MODE: {entry.value: name for name, entry in binding.NAN_MODES.items() if name != "UNKNOWN"},
-    Field.ROUNDING: {entry.value: name for name, entry in binding.ROUNDING_MODES.items() if name != "UNKNOWN"},
-    Field.RESIZE: {entry.value: name for name, entry in binding.RESIZE_MODES.items() if name != "UNKNOWN"},
-}
+_DEFINITIONS = {binding.OPS[name].value: definition for name, definition in DEFINITIONS.items()}
+_CHOICES = {field: {binding.CHOICES[field][name].value: name for name in names} for field, names in CHOICES.items()}
 _MAX_NESTING = 64
 #: What TOSA's largest level allows; a product of thousands of sizes would take minutes.
 _MAX_RANK = 32
 
 
+# The fields of the file's tables, by their slots.
+
+
+class _Graph(IntEnum):
+    VERSION = 0
+    REGIONS = 1
+
+
+class _Version(IntEnum):
+    MAJOR = 0
+
+
+class _Region(IntEnum):
+    NAME = 0
+    BLOCKS = 1
+
+
+class _Block(IntEnum):
+    OPERATORS = 1
+    TENSORS = 2
+    INPUTS = 3
+    OUTPUTS = 4
+    SHAPES = 5
+
+
+class _Tensor(IntEnum):
+    NAME = 0
+    SHAPE = 1
+    TYPE = 2
+    DATA = 3
+    VARIABLE = 4
+    IS_UNRANKED = 5
+    VARIABLE_NAME = 6
+    OFFSET = 7
+    SIZE = 8
+    SCALE_TYPE = 9
+    BLOCK_SHAPE = 11
+
+
+class _Shape(IntEnum):
+    NAME = 0
+    RANK = 1
+    DATA = 2
+
+
+class _Operator(IntEnum):
+    OP = 0
+    ATTRIBUTE_TYPE = 1
+    ATTRIBUTE = 2
+    INPUTS = 3
+    OUTPUTS = 4
+    LOCATION = 5
+
+
+class _Location(IntEnum):
+    TEXT = 0
+
+
 def read(data: bytes, budget: Budget | None = None) -> Graph:
-    """The graph of a .tosa file. Types are as the file says: `verify` checks them against the rules.
+    """Read the graph of a .tosa file. Types are as the file says: `verify` checks them against the definitions.
 
     `budget` is the memory that it may take; that of a file of its own, unless given.
     """
     root = Buffer(data, budget).root()
-    version = root.get_table(0, "the version")
-    major = -1 if version is None else version.get(0, "<i", -1)
+    version = root.get_table(_Graph.VERSION, "the version")
+    major = -1 if version is None else version.get(_Version.MAJOR, "<i", -1)
     if major != 1:
         raise Invalid(f"the .tosa file has TOSA version {major}; version 1 is needed")
     regions: dict[str, Table] = {}
-    for region in root.get_tables(1, "region"):
-        name = region.get_text(0, "a region's name")
+    for region in root.get_tables(_Graph.REGIONS, "region"):
+        name = region.get_text(_Region.NAME, "a region's name")
         if name in regions:
             raise Invalid(f"the .tosa file has two regions named {name!r}")
         regions[name] = region
@@ -63,23 +119,23 @@ def _read_region(name: str, regions: Mapping[str, Table], path: tuple[str, ...])
         raise Invalid(f"the .tosa file has no region named {name!r}")
     if name in path or len(path) >= _MAX_NESTING:
         raise Invalid(f"region {name!r} of the .tosa file contains itself or is nested deeper than {_MAX_NESTING}")
-    blocks = regions[name].get_tables(1, f"block of region {name!r}")
+    blocks = regions[name].get_tables(_Region.BLOCKS, f"block of region {name!r}")
     if len(blocks) != 1:
         raise Invalid(f"region {name!r} of the .tosa file has {len(blocks)} blocks; one is needed")
     (block,) = blocks
-    scope = _Scope(
-        _index(block.get_tables(2, "tensor")), _index(block.get_tables(5, "shape")), {}, regions, (*path, name)
-    )
-    inputs = [_define(text, scope) for text in block.get_texts(3, "an input's name")]
-    ops = [_read_op(table, scope) for table in block.get_tables(1, "operator")]
-    outputs = [_use(text, scope, "the block's outputs") for text in block.get_texts(4, "an output's name")]
+    tensors = _index(block.get_tables(_Block.TENSORS, "tensor"), _Tensor.NAME)
+    shapes = _index(block.get_tables(_Block.SHAPES, "shape"), _Shape.NAME)
+    scope = _Scope(tensors, shapes, {}, regions, (*path, name))
+    inputs = [_define(text, scope) for text in block.get_texts(_Block.INPUTS, "an input's name")]
+    ops = [_read_op(table, scope) for table in block.get_tables(_Block.OPERATORS, "operator")]
+    outputs = [_use(text, scope, "the block's outputs") for text in block.get_texts(_Block.OUTPUTS, "an output's name")]
     return Graph(inputs, outputs, ops)
 
 
-def _index(tables: list[Table]) -> dict[str, Table]:
+def _index(tables: list[Table], slot: int) -> dict[str, Table]:
     index: dict[str, Table] = {}
     for table in tables:
-        name = table.get_text(0, "a tensor's name")
+        name = table.get_text(slot, "a tensor's name")
         if name in index:
             raise Invalid(f"the .tosa file has two tensors named {name!r}")
         index[name] = table
@@ -87,29 +143,31 @@ def _index(tables: list[Table]) -> dict[str, Table]:
 
 
 def _read_op(table: Table, scope: _Scope) -> Op:
-    code, union = table.get(0, "<I"), table.get(1, "<B")
-    if code not in _KINDS:
-        raise Invalid(f"{table.what} of the .tosa file has code {code}, which is no operator of TOSA 1.0")
-    kind = _KINDS[code]
-    attribute = table.get_table(2, f"attribute of {kind}")
-    if union != code and (union != 0 or SIGNATURES[kind].attrs):
+    code, union = table.get(_Operator.OP, "<I"), table.get(_Operator.ATTRIBUTE_TYPE, "<B")
+    if code not in _DEFINITIONS:
+        raise Invalid(f"{table.what} of the .tosa file has code {code}, which is not an operator of TOSA 1.0")
+    definition = _DEFINITIONS[code]
+    kind, stored = definition.name, definition.stored_attributes
+    attribute_table = table.get_table(_Operator.ATTRIBUTE, f"attribute of {kind}")
+    if union != code and (union != 0 or stored):
         raise Invalid(f"{table.what} {kind} of the .tosa file has an attribute of type {union}; {code} is needed")
-    sources = table.get_texts(3, f"an input's name of {kind}")
-    results = table.get_texts(4, f"an output's name of {kind}")
-    location = table.get_table(5, "a location")
-    text = location.get_text(0, "a location") if location else ""
+    sources = table.get_texts(_Operator.INPUTS, f"an input's name of {kind}")
+    results = table.get_texts(_Operator.OUTPUTS, f"an output's name of {kind}")
+    location = table.get_table(_Operator.LOCATION, "a location")
+    text = location.get_text(_Location.TEXT, "a location") if location else ""
     origin = (text,) if text else ()
-    if kind.startswith("VARIABLE"):
-        return _read_variable_op(kind, sources, results, scope, origin)
+    if definition in (VARIABLE, VARIABLE_READ, VARIABLE_WRITE):
+        return _read_variable_op(definition, sources, results, scope, origin)
     inputs = tuple(_use(name, scope, kind) for name in sources)
     outputs = tuple(_define(name, scope) for name in results)
     attrs: dict[str, Attr] = {}
-    for slot, (name, field) in enumerate(SIGNATURES[kind].attrs):
-        if attribute is None:
+    for slot, attribute in enumerate(stored):
+        if attribute_table is None:
             raise Invalid(f"{table.what} {kind} of the .tosa file has no attributes")
-        attrs[name] = _read_attr(attribute, slot, field, f"{name} of {kind}", inputs, scope)
-    attrs |= _read_hidden(kind, results, outputs, scope)
-    return _link(Op(kind, inputs, outputs, attrs, origin))
+        what = f"{attribute.name} of {kind}"
+        attrs[attribute.name] = _read_attr(attribute_table, slot, attribute, what, inputs, scope)
+    attrs |= _read_attrs_of_outputs(definition, results, outputs, scope)
+    return _link(Op(definition, inputs, outputs, attrs, origin))
 
 
 def _link(op: Op) -> Op:
@@ -118,64 +176,81 @@ def _link(op: Op) -> Op:
     return op
 
 
-def _read_hidden(kind: str, names: list[str], outputs: tuple[Value, ...], scope: _Scope) -> dict[str, Attr]:
-    """The attributes that a file keeps as the type or the data of the op's output."""
-    if kind == "CUSTOM":
-        return {"types": tuple(value.type for value in outputs)}
-    if not SIGNATURES[kind].hidden:
-        return {}
-    if len(outputs) != 1:
-        raise Invalid(f"{kind} of the .tosa file has {len(outputs)} outputs; one is needed")
-    (value,) = outputs
-    if kind not in ("CONST", "CONST_SHAPE"):
-        return {"out_type": value.dtype}
-    table = (scope.shapes if kind == "CONST_SHAPE" else scope.tensors).get(names[0])
+def _read_attrs_of_outputs(
+    definition: OpDef, names: list[str], outputs: tuple[Value, ...], scope: _Scope
+) -> dict[str, Attr]:
+    """Read the attributes that a file keeps as the type or the data of the op's output."""
+    attrs: dict[str, Attr] = {}
+    for attribute in definition.attributes:
+        if attribute.field is Field.OUT_TYPES:
+            attrs[attribute.name] = tuple(value.type for value in outputs)
+        elif not attribute.stored:
+            if len(outputs) != 1:
+                raise Invalid(f"{definition.name} of the .tosa file has {len(outputs)} outputs; one is needed")
+            attrs[attribute.name] = _read_attr_of_output(definition, attribute, names[0], outputs[0], scope)
+    return attrs
+
+
+def _read_attr_of_output(definition: OpDef, attribute: Attribute, name: str, output: Value, scope: _Scope) -> Attr:
+    match attribute.field:
+        case Field.OUT_DTYPE:
+            return output.dtype
+        case Field.TYPE:
+            return output.type
+        case _:
+            return _read_constant(definition, name, output.type, scope)
+
+
+def _read_constant(definition: OpDef, name: str, type: Type, scope: _Scope) -> Array:
+    is_shape = definition is CONST_SHAPE
+    table = (scope.shapes if is_shape else scope.tensors).get(name)
     if table is None:
-        raise Invalid(f"{kind} {names[0]!r} of the .tosa file gives {value.type}")
-    data = _read_data(table, 2 if kind == "CONST_SHAPE" else 3, value.type, names[0])
+        raise Invalid(f"{definition.name} {name!r} of the .tosa file gives {type}")
+    data = _read_data(table, _Shape.DATA if is_shape else _Tensor.DATA, type, name)
     if data is None:
-        raise Invalid(f"{kind} {names[0]!r} of the .tosa file has no data")
-    return {"type": value.type, "data": data}
+        raise Invalid(f"{definition.name} {name!r} of the .tosa file has no data")
+    return data
 
 
-def _read_variable_op(kind: str, sources: list[str], results: list[str], scope: _Scope, origin: tuple[str, ...]) -> Op:
-    """A variable is a tensor of its own: made by VARIABLE and VARIABLE_WRITE, used by VARIABLE_READ."""
-    holders = sources if kind == "VARIABLE_READ" else results
-    plain = results if kind == "VARIABLE_READ" else sources
-    if len(holders) != 1 or len(plain) != (kind != "VARIABLE"):
-        raise Invalid(f"{kind} of the .tosa file has {len(sources)} inputs and {len(results)} outputs")
+def _read_variable_op(
+    definition: OpDef, sources: list[str], results: list[str], scope: _Scope, origin: tuple[str, ...]
+) -> Op:
+    """Read an op on a variable: a tensor that VARIABLE and VARIABLE_WRITE give, and that VARIABLE_READ takes."""
+    holders, plain = (sources, results) if definition is VARIABLE_READ else (results, sources)
+    if len(holders) != 1 or len(plain) != (definition is not VARIABLE):
+        raise Invalid(f"{definition.name} of the .tosa file has {len(sources)} inputs and {len(results)} outputs")
     table = _find_variable(holders[0], scope)
-    name = table.get_text(6, "a variable's name")
-    if kind == "VARIABLE":
+    name = table.get_text(_Tensor.VARIABLE_NAME, "a variable's name")
+    if definition is VARIABLE:
         declared = _read_type(table, holders[0])
-        data = _read_data(table, 3, declared, holders[0])
-        return Op(kind, (), (), {"name": name, "type": declared, "data": data}, origin)
-    if kind == "VARIABLE_WRITE":
-        return Op(kind, (_use(plain[0], scope, kind),), (), {"name": name}, origin)
+        data = _read_data(table, _Tensor.DATA, declared, holders[0])
+        return Op(definition, (), (), {"name": name, "type": declared, "data": data}, origin)
+    if definition is VARIABLE_WRITE:
+        return Op(definition, (_use(plain[0], scope, definition.name),), (), {"name": name}, origin)
     value = _define(plain[0], scope)
-    return _link(Op(kind, (), (value,), {"name": name, "type": value.type}, origin))
+    return _link(Op(definition, (), (value,), {"name": name, "type": value.type}, origin))
 
 
 def _find_variable(name: str, scope: _Scope) -> Table:
     table = scope.tensors.get(name)
-    if table is None or not table.get(4, "<B"):
+    if table is None or not table.get(_Tensor.VARIABLE, "<B"):
         raise Invalid(f"the .tosa file has no variable tensor named {name!r}")
     return table
 
 
 def _use(name: str, scope: _Scope, user: str) -> Value:
     if name not in scope.values:
-        raise Invalid(f"{user} of the .tosa file uses {name!r}, which nothing before it makes")
+        raise Invalid(f"{user} of the .tosa file uses {name!r}, which is not defined before it")
     return scope.values[name]
 
 
 def _define(name: str, scope: _Scope) -> Value:
     if name in scope.values:
-        raise Invalid(f"the .tosa file makes {name!r} twice")
+        raise Invalid(f"the .tosa file defines {name!r} twice")
     if name in scope.tensors:
         value = Value(_read_type(scope.tensors[name], name))
     elif name in scope.shapes:
-        value = Value(Type(DType.SHAPE, (scope.shapes[name].get(1, "<I"),)))
+        value = Value(Type(DType.SHAPE, (scope.shapes[name].get(_Shape.RANK, "<I"),)))
     else:
         raise Invalid(f"the .tosa file declares no tensor named {name!r}")
     scope.values[name] = value
@@ -183,18 +258,19 @@ def _define(name: str, scope: _Scope) -> Value:
 
 
 def _read_type(table: Table, name: str) -> Type:
-    code = table.get(2, "<I")
+    code = table.get(_Tensor.TYPE, "<I")
     if code not in _DTYPES:
-        raise Invalid(f"tensor {name!r} of the .tosa file has type {code}, which TOSA 1.0 has not")
-    shape = table.get_ints(1, f"shape of {name!r}")
+        raise Invalid(f"tensor {name!r} of the .tosa file has type {code}, which TOSA 1.0 does not have")
+    shape = table.get_ints(_Tensor.SHAPE, f"shape of {name!r}")
     if len(shape) > _MAX_RANK:
         raise Invalid(
             f"tensor {name!r} of the .tosa file has {len(shape)} dimensions; at most {_MAX_RANK} are possible"
         )
-    if table.get(5, "<B") or min(shape, default=1) < 1:
+    if table.get(_Tensor.IS_UNRANKED, "<B") or min(shape, default=1) < 1:
         raise Invalid(f"tensor {name!r} of the .tosa file has no fixed shape: {list(shape)}")
-    # Slots 7 to 13 are data outside the file's tables and block scaling: neither is in TOSA 1.0.
-    if any(table.get(slot, "<Q") for slot in (7, 8)) or table.get(9, "<I") or table.get(11, "<I"):
+    # Data outside the file's tables and block scaling are not in TOSA 1.0.
+    external = any(table.get(slot, "<Q") for slot in (_Tensor.OFFSET, _Tensor.SIZE))
+    if external or table.get(_Tensor.SCALE_TYPE, "<I") or table.get(_Tensor.BLOCK_SHAPE, "<I"):
         raise Invalid(f"tensor {name!r} of the .tosa file uses external data or block scaling")
     return Type(_DTYPES[code], shape)
 
@@ -211,8 +287,10 @@ def _read_data(table: Table, slot: int, type: Type, name: str) -> Array | None:
     return from_bytes(raw, type.shape, type.dtype)
 
 
-def _read_attr(table: Table, slot: int, field: Field, what: str, inputs: tuple[Value, ...], scope: _Scope) -> Attr:
-    match field:
+def _read_attr(
+    table: Table, slot: int, attribute: Attribute, what: str, inputs: tuple[Value, ...], scope: _Scope
+) -> Attr:
+    match attribute.field:
         case Field.INT:
             return table.get(slot, "<i")
         case Field.INTS:
@@ -231,9 +309,9 @@ def _read_attr(table: Table, slot: int, field: Field, what: str, inputs: tuple[V
             return _choose(_DTYPES, table.get(slot, "<I"), what)
         case Field.NAN_MODE:
             # Zero means that the writer left it out, and TOSA's default is to propagate.
-            return _choose(_ENUMS[field], table.get(slot, "<I") or 1, what)
+            return _choose(_CHOICES[Field.NAN_MODE], table.get(slot, "<I") or 1, what)
         case _:
-            return _choose(_ENUMS[field], table.get(slot, "<I"), what)
+            return _choose(_CHOICES[attribute.field], table.get(slot, "<I"), what)
 
 
 def _choose(choices: Mapping[int, str], code: int, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Graphs to and from .tosa files: deterministic bytes with canonical names, and a reader that trusts nothing."""
+"""Writes a graph as a .tosa file: deterministic bytes with canonical names."""
 
 from __future__ import annotations
 
@@ -11,22 +11,16 @@ import numpy.typing as npt
 from tosaic.core.errors import Invalid
 from tosaic.formats import tosa_binding as binding
 from tosaic.formats.tosa_reader import read
+from tosaic.ir.definition import CHOICES, Attribute, Field
 from tosaic.ir.encode import encode, to_bytes
 from tosaic.ir.graph import Array, Attr, DType, Graph, Op, Type, Value
-from tosaic.ir.rule import get_data, get_graph, get_shape, get_text, get_type
-from tosaic.ir.signature import SIGNATURES, Field
+from tosaic.ir.ops import IDENTITY, VARIABLE, VARIABLE_READ, VARIABLE_WRITE
 
 __all__ = ["names", "read", "serialize"]
 
-_ENUMS = {
-    Field.NAN_MODE: binding.NAN_MODES,
-    Field.ROUNDING: binding.ROUNDING_MODES,
-    Field.RESIZE: binding.RESIZE_MODES,
-}
-
 
 def serialize(graph: Graph, *, location: Callable[[Op], str] | None = None) -> bytes:
-    """The .tosa file of a graph (TOSA 1.0.0). `location` gives the text kept beside each op."""
+    """Write the .tosa file of a graph (TOSA 1.0.0). `location` gives the text kept beside each op."""
     regions = _name_regions(_separate_outputs(graph))
     serializer = binding.make_serializer("", targetMajor=1, targetMinor=0, targetPatch=0, targetDraft=False)
     for region in regions.all:
@@ -38,7 +32,7 @@ def serialize(graph: Graph, *, location: Callable[[Op], str] | None = None) -> b
 
 
 def names(graph: Graph) -> dict[Value, str]:
-    """The name that each value has in the file. A value that is an input and an output keeps its input name."""
+    """Name each value as in the file. A value that is an input and an output keeps its input name."""
     return _name_regions(_separate_outputs(graph)).values
 
 
@@ -61,12 +55,12 @@ class _Regions:
 
 
 def _separate_outputs(graph: Graph) -> Graph:
-    """The graph with an IDENTITY before each output that is also an input or an earlier output."""
+    """Put an IDENTITY before each output that is also an input or an earlier output."""
     taken, outputs, ops = set(graph.inputs), list[Value](), list(graph.ops)
     for value in graph.outputs:
         if value in taken:
             copy = Value(value.type)
-            copy.op = Op("IDENTITY", (value,), (copy,))
+            copy.op = Op(IDENTITY, (value,), (copy,))
             ops.append(copy.op)
             outputs.append(copy)
         else:
@@ -86,13 +80,13 @@ def _name_regions(graph: Graph) -> _Regions:
         regions.all.append(region)
         regions.values.update(region.values)
         for op in current.ops:
-            if op.kind == "VARIABLE":
-                tensor = (f"variable_{len(regions.variables)}", get_type(op.attrs, "type"))
-                regions.variables.setdefault(get_text(op.attrs, "name"), tensor)
-            for attr, kind in _get_fields(op):
-                if kind is Field.GRAPH:
-                    region.bodies[op, attr] = f"region_{count}"
-                    waiting.append((f"region_{count}", _separate_outputs(get_graph(op.attrs, attr))))
+            if op.definition is VARIABLE:
+                tensor = (f"variable_{len(regions.variables)}", op.get("type", Type))
+                regions.variables.setdefault(op.get("name", str), tensor)
+            for attribute in op.definition.stored_attributes:
+                if attribute.field is Field.GRAPH:
+                    region.bodies[op, attribute.name] = f"region_{count}"
+                    waiting.append((f"region_{count}", _separate_outputs(op.get(attribute.name, Graph))))
                     count += 1
     return regions
 
@@ -101,12 +95,6 @@ def _name_values(graph: Graph, prefix: str) -> dict[Value, str]:
     table = {value: f"{prefix}t{i}" for i, value in enumerate(v for op in graph.ops for v in op.outputs)}
     table |= {value: f"{prefix}output_{i}" for i, value in enumerate(graph.outputs)}
     return table | {value: f"{prefix}input_{i}" for i, value in enumerate(graph.inputs)}
-
-
-def _get_fields(op: Op) -> tuple[tuple[str, Field], ...]:
-    if op.kind not in SIGNATURES:
-        raise Invalid(f"{op.kind} is no TOSA 1.0 operator")
-    return SIGNATURES[op.kind].attrs
 
 
 def _write_block(
@@ -120,45 +108,43 @@ def _write_block(
     for op in region.graph.ops:
         for value in op.outputs:
             _write_value(block, region.values[value], value)
-        inputs, outputs = _name_operands(block, op, region, regions)
-        attribute = binding.make_attribute()
-        attribute.setAttribute(
-            binding.OPS[op.kind], *(_to_argument(op, name, kind, region) for name, kind in _get_fields(op))
-        )
+        if op.kind not in binding.OPS:
+            raise Invalid(f"{op.kind} is not an operator of TOSA 1.0")
+        code, (inputs, outputs) = binding.OPS[op.kind], _name_operands(block, op, region, regions)
+        table = binding.make_attribute()
+        table.setAttribute(code, *(_to_argument(op, a, region) for a in op.definition.stored_attributes))
         text = location(op) if location else ""
-        block.addOperator(
-            binding.OPS[op.kind], inputs, outputs, attribute, binding.make_location(text) if text else None
-        )
+        block.addOperator(code, inputs, outputs, table, binding.make_location(text) if text else None)
     for value in region.graph.outputs:
         block.addOutput(region.values[value])
 
 
 def _name_operands(block: binding.Block, op: Op, region: _Region, regions: _Regions) -> tuple[list[str], list[str]]:
-    """The op's tensor names. A variable is a tensor of its own: the output of VARIABLE and VARIABLE_WRITE."""
+    """Name the op's tensors. A variable is a tensor of its own: the output of VARIABLE and VARIABLE_WRITE."""
     try:
         inputs, outputs = ([region.values[value] for value in values] for values in (op.inputs, op.outputs))
     except KeyError:
-        raise Invalid(f"{op.kind} reads a value that no op of its graph makes") from None
-    if not op.kind.startswith("VARIABLE"):
+        raise Invalid(f"{op.kind} reads a value that its graph does not define") from None
+    if op.definition not in (VARIABLE, VARIABLE_READ, VARIABLE_WRITE):
         return inputs, outputs
-    name = get_text(op.attrs, "name")
+    name = op.get("name", str)
     if name not in regions.variables:
         raise Invalid(f"{op.kind}: no VARIABLE declares {name!r}")
     tensor, type = regions.variables[name]
     if name not in region.variables:
         region.variables.add(name)
-        _write_tensor(block, tensor, type, get_data(op.attrs, "data"), variable=name)
-    return ([tensor], outputs) if op.kind == "VARIABLE_READ" else (inputs, [tensor])
+        _write_tensor(block, tensor, type, op.data, variable=name)
+    return ([tensor], outputs) if op.definition is VARIABLE_READ else (inputs, [tensor])
 
 
 def _write_value(block: binding.Block, name: str, value: Value) -> None:
-    if value.op is not None and value.op.kind in ("CONST", "CONST_SHAPE") and value.data is None:
-        raise Invalid(f"{value.op.kind} {value.type} has no data: a graph from a dry run cannot be written")
-    if value.dtype is DType.SHAPE:
-        numbers = get_shape(value, None, "a shape")
-        block.addShape(name, len(numbers), numbers)
+    data = value.data
+    if data is None and (value.dtype is DType.SHAPE or (value.op is not None and value.op.is_constant)):
+        raise Invalid(f"{value.op.kind if value.op else 'a shape'} {value.type} has no data")
+    if data is not None and value.dtype is DType.SHAPE:
+        block.addShape(name, data.size, [int(n) for n in data.astype(np.int64)])
     else:
-        _write_tensor(block, name, value.type, value.data)
+        _write_tensor(block, name, value.type, data)
 
 
 def _write_tensor(block: binding.Block, name: str, type: Type, data: Array | None, variable: str | None = None) -> None:
@@ -170,16 +156,16 @@ def _write_tensor(block: binding.Block, name: str, type: Type, data: Array | Non
     tensor.setDtype(binding.DTYPES[type.dtype])
 
 
-def _to_argument(op: Op, name: str, kind: Field, region: _Region) -> object:
-    """An attribute as the serializer wants it."""
-    value: Attr = op.attrs[name]
-    if kind is Field.GRAPH:
-        return region.bodies[op, name]
-    if kind in _ENUMS:
-        return _ENUMS[kind][get_text(op.attrs, name)]
+def _to_argument(op: Op, attribute: Attribute, region: _Region) -> object:
+    """Convert an attribute for the serializer."""
+    value: Attr = op.attrs[attribute.name]
+    if attribute.field is Field.GRAPH:
+        return region.bodies[op, attribute.name]
+    if attribute.field in CHOICES:
+        return binding.CHOICES[attribute.field][op.get(attribute.name, str)]
     if isinstance(value, DType):
         return binding.DTYPES[value]
-    if kind is Field.NUMBER and isinstance(value, int | float):
+    if attribute.field is Field.NUMBER and isinstance(value, int | float):
         dtype = op.inputs[0].dtype
         return to_bytes(encode(np.array([value]), dtype), dtype).tolist()
     return list(value) if isinstance(value, tuple | bytes) else value

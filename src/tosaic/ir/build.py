@@ -1,4 +1,4 @@
-"""The builder: collects ops in order, infers their types by RULES, and keeps each constant once."""
+"""The builder: collects ops in order, infers their types by their definitions, and keeps each constant once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from zlib import crc32
 
 import numpy as np
 
-from tosaic.core.errors import Invalid
+from tosaic.ir.definition import OpDef
 from tosaic.ir.encode import encode
 from tosaic.ir.graph import Array, Attr, DType, Graph, Op, Type, Value
-from tosaic.ir.rules import RULES
+from tosaic.ir.ops_const import CONST, CONST_SHAPE
 
 
 class Builder:
@@ -27,38 +27,37 @@ class Builder:
         self._inputs.append(value)
         return value
 
-    def emit(self, kind: str, inputs: Sequence[Value], **attrs: Attr) -> tuple[Value, ...]:
-        """Append one op; its output types come from its rule, which raises Invalid if the op is wrong."""
-        if kind not in RULES:
-            raise Invalid(f"{kind} is no TOSA 1.0 operator")
-        outputs = tuple(Value(type) for type in RULES[kind](inputs, attrs))
-        op = Op(kind, tuple(inputs), outputs, attrs, self.origin)
-        for value in outputs:
-            value.op = op
+    def emit(self, definition: OpDef, inputs: Sequence[Value], **attrs: Attr) -> tuple[Value, ...]:
+        """Append one op; attributes that are not given have their defaults. Raise Invalid if the op is wrong."""
+        op = Op(definition, tuple(inputs), (), definition.complete(attrs), self.origin)
+        op.outputs = tuple(Value(type, op) for type in definition.infer_types(op))
         self.ops.append(op)
-        return outputs
+        return op.outputs
 
     def const(self, data: Array, dtype: DType) -> Value:
-        """A CONST of these numbers; equal constants are one value."""
-        return self._keep("CONST", encode(data, dtype), dtype)
+        """Make a CONST of these numbers; equal constants are one value."""
+        return self._keep(CONST, encode(data, dtype), dtype)
 
     def const_shape(self, values: Sequence[int]) -> Value:
-        """A CONST_SHAPE of these numbers; equal lists are one value."""
-        return self._keep("CONST_SHAPE", np.array(values, dtype=np.int64), DType.SHAPE)
+        """Make a CONST_SHAPE of these numbers; equal lists are one value."""
+        return self._keep(CONST_SHAPE, np.array(values, dtype=np.int64), DType.SHAPE)
 
-    def hole(self, type: Type) -> Value:
-        """A constant whose numbers are not known yet: for dry runs, where only types matter."""
-        return self.emit("CONST", (), type=type, data=None)[0]
+    def zero_point(self, value: int, dtype: DType, *, unsigned: bool = False) -> Value:
+        """Make a zero point operand: one number of the tensor's dtype (an unsigned one by its bit pattern)."""
+        if unsigned and dtype in (DType.I8, DType.I16):
+            bits = 8 if dtype is DType.I8 else 16
+            value = value - (1 << bits) if value >= 1 << (bits - 1) else value
+        return self.const(np.array([value], dtype=np.int64), dtype)
 
     def finish(self, outputs: Sequence[Value]) -> Graph:
         return Graph(list(self._inputs), list(outputs), list(self.ops))
 
-    def _keep(self, kind: str, data: Array, dtype: DType) -> Value:
+    def _keep(self, definition: OpDef, data: Array, dtype: DType) -> Value:
         raw = data.reshape(-1).view(np.uint8)
         same = self._constants.setdefault((dtype, data.shape, crc32(raw.data)), [])
         for value in same:
             if value.data is not None and np.array_equal(value.data.reshape(-1).view(np.uint8), raw):
                 return value
-        (value,) = self.emit(kind, (), type=Type(dtype, data.shape), data=data)
+        (value,) = self.emit(definition, (), type=Type(dtype, data.shape), data=data)
         same.append(value)
         return value

@@ -1,4 +1,4 @@
-"""Numbers to and from the form each TOSA dtype has in memory and in a file."""
+"""Conversion of numbers to and from the form that each TOSA dtype has in memory and in a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SMALL_FLOATS: Mapping[DType, type[np.generic]] = {
 
 
 def encode(data: Array, dtype: DType) -> Array:
-    """The array in the memory form of `dtype`, read-only: raw bits as they are, other numbers converted.
+    """Convert an array to the memory form of `dtype`, read-only: raw bits as they are, other numbers converted.
 
     Integers must fit; floats are rounded.
     """
@@ -39,14 +39,14 @@ def encode(data: Array, dtype: DType) -> Array:
 
 
 def decode(data: Array, dtype: DType) -> Array:
-    """The numbers that raw bits of bf16 and fp8 stand for, in float32; other arrays as they are."""
+    """Convert the raw bits of bf16 and fp8 to float32; return other arrays as they are."""
     if dtype not in _SMALL_FLOATS:
         return data
     return data.view(_SMALL_FLOATS[dtype]).astype(np.float32)
 
 
 def to_bytes(data: Array, dtype: DType) -> npt.NDArray[np.uint8]:
-    """The bytes of a constant in a file: int4 two to a byte, low half first; int48 as six bytes."""
+    """Convert a constant to its bytes in a file: int4 two to a byte, low half first; int48 as six bytes."""
     flat = np.ascontiguousarray(data).reshape(-1)
     if dtype is DType.I4:
         halves = flat.view(np.uint8) & np.uint8(0xF)
@@ -59,14 +59,14 @@ def to_bytes(data: Array, dtype: DType) -> npt.NDArray[np.uint8]:
 
 
 def count_bytes(size: int, dtype: DType) -> int:
-    """How many bytes `to_bytes` gives for `size` numbers."""
+    """Count the bytes that `to_bytes` gives for `size` numbers."""
     if dtype is DType.I4:
         return (size + 1) // 2
     return size * (6 if dtype is DType.I48 else np.dtype(NUMPY[dtype]).itemsize)
 
 
 def from_bytes(raw: npt.NDArray[np.uint8], shape: tuple[int, ...], dtype: DType) -> Array:
-    """The inverse of `to_bytes`; the caller has checked the length."""
+    """Invert `to_bytes`; the caller has checked the length."""
     if dtype is DType.I4:
         halves = np.stack((raw & 0xF, raw >> 4), axis=-1).reshape(-1)
         signed = (halves ^ 8).astype(np.int8) - np.int8(8)

@@ -1,15 +1,21 @@
-"""The typed TOSA graph: every value has a dtype and a shape, every op is one record."""
+"""The typed TOSA graph: every value has a dtype and a shape, every op names its definition."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from tosaic.core.errors import Invalid
+
+if TYPE_CHECKING:
+    from tosaic.ir.definition import OpDef
+
+T = TypeVar("T")
 Array: TypeAlias = npt.NDArray[np.generic]
 
 
@@ -111,11 +117,8 @@ class Value:
 
     @property
     def data(self) -> Array | None:
-        """The numbers of a CONST or CONST_SHAPE value; None for anything else and for a constant in a dry run."""
-        if self.op is None or self.op.kind not in ("CONST", "CONST_SHAPE"):
-            return None
-        data = self.op.attrs["data"]
-        return data if isinstance(data, np.ndarray) else None
+        """The numbers of a CONST or CONST_SHAPE value; None for any other value."""
+        return self.op.data if self.op is not None and self.op.is_constant else None
 
 
 #: int tuples for pads, strides and permutations; ndarray for constant data; Graph for the bodies of control flow;
@@ -127,13 +130,58 @@ Attr: TypeAlias = (
 
 @dataclass(eq=False, slots=True)
 class Op:
-    """One TOSA operator. `origin` holds the keys of the source nodes it was made from."""
+    """One use of a TOSA operator. `origin` holds the keys of the source nodes it was made from."""
 
-    kind: str
+    definition: OpDef
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     attrs: Mapping[str, Attr] = field(default_factory=dict[str, Attr])
     origin: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return self.definition.name
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether this is a CONST or CONST_SHAPE."""
+        return self.definition.constant
+
+    @property
+    def data(self) -> Array | None:
+        """The numbers that a constant or a variable starts with, if the op has any."""
+        data = self.attrs.get("data")
+        return data if isinstance(data, np.ndarray) else None
+
+    def operand(self, name: str) -> Value:
+        """Find an input by the name that the definition gives it."""
+        return self.inputs[self.definition.find_position(name)]
+
+    def rest(self, name: str) -> tuple[Value, ...]:
+        """Return the values of a variadic operand."""
+        return self.inputs[self.definition.find_position(name) :]
+
+    def get(self, name: str, kind: type[T]) -> T:
+        """Read an attribute of a known type."""
+        value = self.attrs.get(name)
+        if not isinstance(value, kind):
+            raise Invalid(f"attribute {name} must be of type {kind.__name__}, not {value!r}")
+        return value
+
+    def get_ints(self, name: str) -> tuple[int, ...]:
+        """Read an attribute that is a tuple of integers."""
+        return self._get_items(name, int)
+
+    def get_types(self, name: str) -> tuple[Type, ...]:
+        """Read an attribute that is a tuple of types."""
+        return self._get_items(name, Type)
+
+    def _get_items(self, name: str, kind: type[T]) -> tuple[T, ...]:
+        value = self.attrs.get(name)
+        items = tuple(item for item in value if isinstance(item, kind)) if isinstance(value, tuple) else ()
+        if items != value:
+            raise Invalid(f"attribute {name} must be a tuple of {kind.__name__}, not {value!r}")
+        return items
 
 
 @dataclass(eq=False, slots=True)
@@ -145,7 +193,7 @@ class Graph:
     ops: list[Op]
 
     def uses(self) -> dict[Value, list[Op]]:
-        """Every value with the ops that read it (an op that reads it twice stands there twice)."""
+        """Map every value to the ops that read it (an op that reads it twice is listed twice)."""
         table: dict[Value, list[Op]] = {}
         for op in self.ops:
             for value in op.inputs:

@@ -1,165 +1,40 @@
-"""One builder function per TOSA 1.0 operator, named as the operator in lower case."""
+"""Every operator of TOSA 1.0: `DEFINITIONS` by name, and the builders.
+
+A builder is named as its operator in lower case: `ops.add(b, x, y)`. Where several operators have one form, the builder
+is the definition itself; where a builder makes operands of plain numbers, the definition stands beside it in upper
+case. `Builder.emit` makes an op of any definition. A new operator is one definition in one of the modules below.
+"""
 
 from __future__ import annotations
 
-from tosaic.ir.ops_data import (
-    cast,
-    concat,
-    cond_if,
-    const,
-    const_shape,
-    custom,
-    gather,
-    identity,
-    pad,
-    rescale,
-    reshape,
-    resize,
-    reverse,
-    scatter,
-    slice,
-    tile,
-    transpose,
-    variable,
-    variable_read,
-    variable_write,
-    while_loop,
-)
-from tosaic.ir.ops_elementwise import (
-    abs,
-    add,
-    arithmetic_right_shift,
-    bitwise_and,
-    bitwise_not,
-    bitwise_or,
-    bitwise_xor,
-    ceil,
-    clamp,
-    clz,
-    cos,
-    equal,
-    erf,
-    exp,
-    floor,
-    greater,
-    greater_equal,
-    intdiv,
-    log,
-    logical_and,
-    logical_left_shift,
-    logical_not,
-    logical_or,
-    logical_right_shift,
-    logical_xor,
-    maximum,
-    minimum,
-    mul,
-    negate,
-    pow,
-    reciprocal,
-    reduce_all,
-    reduce_any,
-    reduce_max,
-    reduce_min,
-    reduce_product,
-    reduce_sum,
-    rsqrt,
-    select,
-    sigmoid,
-    sin,
-    sub,
-    table,
-    tanh,
-)
-from tosaic.ir.ops_tensor import (
-    argmax,
-    avg_pool2d,
-    conv2d,
-    conv3d,
-    depthwise_conv2d,
-    fft2d,
-    matmul,
-    max_pool2d,
-    rfft2d,
-    transpose_conv2d,
-    zero_point,
-)
+from collections.abc import Mapping
+from types import MappingProxyType, ModuleType
 
-__all__ = [
-    "abs",
-    "add",
-    "argmax",
-    "arithmetic_right_shift",
-    "avg_pool2d",
-    "bitwise_and",
-    "bitwise_not",
-    "bitwise_or",
-    "bitwise_xor",
-    "cast",
-    "ceil",
-    "clamp",
-    "clz",
-    "concat",
-    "cond_if",
-    "const",
-    "const_shape",
-    "conv2d",
-    "conv3d",
-    "cos",
-    "custom",
-    "depthwise_conv2d",
-    "equal",
-    "erf",
-    "exp",
-    "fft2d",
-    "floor",
-    "gather",
-    "greater",
-    "greater_equal",
-    "identity",
-    "intdiv",
-    "log",
-    "logical_and",
-    "logical_left_shift",
-    "logical_not",
-    "logical_or",
-    "logical_right_shift",
-    "logical_xor",
-    "matmul",
-    "max_pool2d",
-    "maximum",
-    "minimum",
-    "mul",
-    "negate",
-    "pad",
-    "pow",
-    "reciprocal",
-    "reduce_all",
-    "reduce_any",
-    "reduce_max",
-    "reduce_min",
-    "reduce_product",
-    "reduce_sum",
-    "rescale",
-    "reshape",
-    "resize",
-    "reverse",
-    "rfft2d",
-    "rsqrt",
-    "scatter",
-    "select",
-    "sigmoid",
-    "sin",
-    "slice",
-    "sub",
-    "table",
-    "tanh",
-    "tile",
-    "transpose",
-    "transpose_conv2d",
-    "variable",
-    "variable_read",
-    "variable_write",
-    "while_loop",
-    "zero_point",
-]
+from tosaic.core.errors import Invalid
+from tosaic.ir import ops_const, ops_control, ops_data, ops_elementwise, ops_tensor
+from tosaic.ir.definition import OpDef
+from tosaic.ir.ops_const import *  # noqa: F403
+from tosaic.ir.ops_control import *  # noqa: F403
+from tosaic.ir.ops_data import *  # noqa: F403
+from tosaic.ir.ops_elementwise import *  # noqa: F403
+from tosaic.ir.ops_tensor import *  # noqa: F403
+
+
+def _collect(*modules: ModuleType) -> Mapping[str, OpDef]:
+    table: dict[str, OpDef] = {}
+    for module in modules:
+        for found in vars(module).values():
+            if isinstance(found, OpDef) and table.setdefault(found.name, found) is not found:
+                raise ValueError(f"{found.name} is defined twice, the second time in {module.__name__}")
+    return MappingProxyType(table)
+
+
+#: The definition of each operator.
+DEFINITIONS: Mapping[str, OpDef] = _collect(ops_tensor, ops_elementwise, ops_data, ops_const, ops_control)
+
+
+def find(name: str) -> OpDef:
+    """Find an operator by the name that TOSA gives it."""
+    if name not in DEFINITIONS:
+        raise Invalid(f"{name} is not an operator of TOSA 1.0")
+    return DEFINITIONS[name]

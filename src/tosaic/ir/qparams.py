@@ -39,7 +39,7 @@ class QParams:
         return self.zero_point[0]
 
     def same_grid(self, other: QParams) -> bool:
-        """Whether equal codes mean equal numbers."""
+        """Return whether equal codes mean equal numbers."""
         return (self.scale, self.zero_point, self.dtype, self.axis) == (
             other.scale,
             other.zero_point,
@@ -49,12 +49,12 @@ class QParams:
 
 
 def accumulator(scale: tuple[float, ...], axis: int | None = None) -> QParams:
-    """The parameters of an int32 accumulator: no zero point, the product of its operands' scales."""
+    """Return the parameters of an int32 accumulator: no zero point, the product of its operands' scales."""
     return QParams(scale, (0,) * len(scale), DType.I32, -(2**31), 2**31 - 1, axis)
 
 
 def multiplier(factor: float, bits: int = 31) -> tuple[int, int]:
-    """TOSA's (multiplier, shift) for a positive real factor: factor ~ multiplier * 2**-shift."""
+    """Compute TOSA's (multiplier, shift) for a positive real factor: factor ~ multiplier * 2**-shift."""
     if not (factor > 0.0 and math.isfinite(factor)):
         raise Unsupported(f"a rescale by {factor} is not possible", "calibrate with data that gives finite scales")
     mantissa, exponent = math.frexp(factor)
@@ -70,7 +70,7 @@ def multiplier(factor: float, bits: int = 31) -> tuple[int, int]:
 
 
 def along(values: tuple[float, ...] | tuple[int, ...], axis: int | None, rank: int) -> Reals:
-    """Per-channel numbers shaped so that they broadcast along `axis`."""
+    """Shape per-channel numbers so that they broadcast along `axis`."""
     shape = [1] * rank
     if axis is not None:
         shape[axis] = len(values)
@@ -78,13 +78,13 @@ def along(values: tuple[float, ...] | tuple[int, ...], axis: int | None, rank: i
 
 
 def dequantize(codes: npt.NDArray[np.generic], q: QParams) -> Reals:
-    """The real numbers that codes stand for."""
+    """Compute the real numbers that codes stand for."""
     zero, scale = along(q.zero_point, q.axis, codes.ndim), along(q.scale, q.axis, codes.ndim)
     return (codes.astype(np.float64) - zero) * scale
 
 
 def quantize(reals: npt.NDArray[np.generic], q: QParams) -> npt.NDArray[np.int64]:
-    """Codes for real numbers, computed in float32 as torch's quantize_per_tensor does (half to even, then clip)."""
+    """Compute codes for real numbers in float32 as torch's quantize_per_tensor does (half to even, then clip)."""
     scale = along(q.scale, q.axis, reals.ndim).astype(np.float32)
     zero = along(q.zero_point, q.axis, reals.ndim)
     inverse = np.float32(1.0) / scale

@@ -15,6 +15,7 @@ from tosaic.core.specification import Specification
 from tosaic.core.targets import Target
 from tosaic.fx.dynamic import has_fixed_shape
 from tosaic.fx.source import DTYPES, FILLS, QDQ, QUANTIZE, Source, bind, fill, overload, torch_op
+from tosaic.ir import ops as tosa
 from tosaic.ir.graph import Array, DType, Graph, Op, Type
 from tosaic.ir.qparams import QParams
 from tosaic.ir.verifier import verify_legality
@@ -262,7 +263,7 @@ class Walk:
                 "pass a mask as float numbers that are added, or compare quantized tensors where it is used",
             )
         if not result.is_settled:
-            verify_legality(Op("RESHAPE", (result.value,), (result.value,)), self.lo.spec)
+            verify_legality(Op(tosa.RESHAPE, (result.value,), (result.value,)), self.lo.spec)
 
     def finish(self, outputs: Sequence[Node]) -> Graph:
         """The graph with these nodes' results as outputs, in logical layout."""

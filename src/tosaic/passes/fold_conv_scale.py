@@ -47,7 +47,8 @@ def _fold(b: Builder, op: Op) -> Value | None:
     conv = op.inputs[0].op
     if op.kind not in ("MUL", "ADD") or conv is None or conv.kind not in _CHANNELS or op.outputs[0].dtype != DType.F32:
         return None
-    factor, weight, bias = (_numbers(v) for v in (op.inputs[1], *conv.inputs[1:3]))
+    operands = (op.operand("input2"), conv.operand("weight"), conv.operand("bias"))
+    factor, weight, bias = (_numbers(v) for v in operands)
     channels = op.outputs[0].shape[-1]
     if factor is None or weight is None or bias is None or factor.shape[-1] != factor.size or bias.size != channels:
         return None
@@ -59,8 +60,9 @@ def _fold(b: Builder, op: Op) -> Value | None:
     else:
         bias = bias + factor
     b.origin = tuple(dict.fromkeys((*conv.origin, *op.origin)))
-    inputs = (conv.inputs[0], b.const(weight, DType.F32), b.const(bias, DType.F32), *conv.inputs[3:])
-    return b.emit(conv.kind, inputs, **conv.attrs)[0]
+    zero_points = (conv.operand("input_zp"), conv.operand("weight_zp"))
+    inputs = (conv.operand("input"), b.const(weight, DType.F32), b.const(bias, DType.F32), *zero_points)
+    return b.emit(conv.definition, inputs, **conv.attrs)[0]
 
 
 def _numbers(value: Value) -> npt.NDArray[np.float64] | None:

@@ -32,7 +32,7 @@ def with_inputs(op: Op, inputs: tuple[Value, ...]) -> Op:
     """The op on other inputs: itself if they are the same, else a new op with new results."""
     if inputs == op.inputs:
         return op
-    new = Op(op.kind, inputs, tuple(Value(v.type) for v in op.outputs), op.attrs, op.origin)
+    new = Op(op.definition, inputs, tuple(Value(v.type) for v in op.outputs), op.attrs, op.origin)
     for value in new.outputs:
         value.op = new
     return new
