@@ -18,7 +18,7 @@ import torch
 
 import tosaic
 from tosaic.api.program import Program
-from tosaic.backends.converter import cache_folder
+from tosaic.core.paths import find_cache_folder
 from tosaic.core.targets import Target
 from tosaic.driver import delegate
 from tosaic.ir.graph import DType, Graph, Type
@@ -46,7 +46,7 @@ LINE = next(i for i, line in enumerate(Path(__file__).read_text().splitlines(), 
 @pytest.fixture(scope="module")
 def old_vela() -> str:
     """Vela 5.1.0 in an environment of its own, which stays in the cache folder."""
-    folder = cache_folder() / f"vela-{VERSION}"
+    folder = find_cache_folder() / f"vela-{VERSION}"
     program = folder / "bin" / "vela"
     if not _works(program):
         steps = (

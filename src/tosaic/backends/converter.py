@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import os
 import re
 import struct
 import subprocess
@@ -17,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tosaic.core.errors import Invalid, ToolFailed
+from tosaic.core.paths import find_cache_folder
 from tosaic.formats.flatbuffer import Buffer
 from tosaic.formats.tosa_writer import names, read
 from tosaic.tools.cache import CompileCache, make_key
@@ -163,16 +163,9 @@ def _find_reason(log: str) -> str:
     return re.sub(r"^<unknown>:0: error: |^ERROR: ", "", lines[0]) if lines else log.strip().rpartition("\n")[2]
 
 
-def cache_folder() -> Path:
-    """Where Tosaic keeps files between runs: `TOSAIC_CACHE`, else `tosaic` in the user's cache folder."""
-    chosen = os.environ.get("TOSAIC_CACHE", "")
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(chosen) if chosen else (Path(base) if base else Path.home() / ".cache") / "tosaic"
-
-
 def _keep(tosa: bytes) -> Path | None:
     """Keep a refused graph so that the user can try again; the oldest ones go. None where nothing can be written."""
-    path = cache_folder() / "refused" / f"{make_key([tosa])[:12]}.tosa"
+    path = find_cache_folder() / "refused" / f"{make_key([tosa])[:12]}.tosa"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(hide_writer(tosa))

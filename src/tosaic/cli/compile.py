@@ -15,7 +15,7 @@ from tosaic.api import model_file
 from tosaic.cli.guard import Debug, Json, guarded, speak_options
 from tosaic.cli.quiet import import_torch
 from tosaic.cli.size import MaxMemory
-from tosaic.core.errors import Invalid
+from tosaic.core.errors import ExitStatus, Invalid
 from tosaic.core.output import find_target
 from tosaic.core.targets import Target, find
 
@@ -140,7 +140,7 @@ def compile_model(
         verdict = program.verify()
         typer.echo(str(verdict), err=as_json)
         if not verdict.ok:
-            raise typer.Exit(1)
+            raise typer.Exit(ExitStatus.CHECK_FAILED)
 
 
 class Progress:

@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from tosaic import doctor
-from tosaic.cli.guard import FAILED, Debug, Json, guarded
+from tosaic.cli.guard import Debug, Json, guarded
 from tosaic.cli.quiet import import_torch
+from tosaic.core.errors import ExitStatus
 
 SCHEMA = "tosaic-doctor/1"
 _TITLES = {"ethos-u": "for an Ethos-U", "vgf": "for VGF", "tosa": "for TOSA"}
@@ -49,7 +50,7 @@ def show_health(
     if as_json:
         plain = {"schema": SCHEMA, "ok": works, "targets": working, "checks": [asdict(check) for check in checks]}
         typer.echo(json.dumps(plain, indent=2))
-    raise typer.Exit(0 if works else FAILED)
+    raise typer.Exit(ExitStatus.DONE if works else ExitStatus.TOOL_FAILED)
 
 
 def _show(examination: Iterable[doctor.Check], as_json: bool) -> list[doctor.Check]:

@@ -10,11 +10,7 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from tosaic.core.errors import ToolFailed, TosaicError
-
-INTERRUPTED = 130
-BAD_INPUT = 2
-FAILED = 3
+from tosaic.core.errors import ExitStatus, ToolFailed, TosaicError
 
 #: what messages call an argument of tosaic.compile, and the option for it
 _OPTIONS = {
@@ -46,7 +42,7 @@ def guarded(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
             raise
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(ExitStatus.INTERRUPTED) from None
         except Exception as error:
             if kwargs.get("debug"):
                 _print_details(error)
@@ -75,11 +71,12 @@ def speak_options(text: str) -> str:
     return text
 
 
-def exit_code(error: Exception) -> int:
+def exit_code(error: Exception) -> ExitStatus:
     """The exit code of an error: bad input, or anything else that stopped the work."""
     if isinstance(error, TosaicError):
         return error.exit_code
-    return BAD_INPUT if isinstance(error, OSError) and error.errno is not None else FAILED
+    is_file_error = isinstance(error, OSError) and error.errno is not None
+    return ExitStatus.BAD_INPUT if is_file_error else ExitStatus.TOOL_FAILED
 
 
 def _print_details(error: Exception) -> None:

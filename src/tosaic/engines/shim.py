@@ -14,17 +14,12 @@ import tempfile
 from pathlib import Path
 
 from tosaic.core.errors import ToolFailed
+from tosaic.core.paths import CACHE_VARIABLE, find_cache_folder
 from tosaic.tools.worker import time_limit
 
-CACHE_VARIABLE = "TOSAIC_CACHE"
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-DC10_USING_CUSTOM_GENERATED_MACROS")
 _INSTEAD = "or use engine `npu`, which needs no compiler"
-
-
-def cache_folder() -> Path:
-    """Where files that are made once are kept."""
-    return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "tosaic")
 
 
 def find_compiler() -> str:
@@ -39,7 +34,7 @@ def build() -> Path:
     version, include = _find_executorch()
     parts = (source, version.encode(), " ".join(_FLAGS).encode(), platform.machine().encode())
     key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
-    target = cache_folder() / f"shim-{key}.so"
+    target = find_cache_folder() / f"shim-{key}.so"
     if not target.exists():
         _compile(source, include, target)
     return target
