@@ -20,3 +20,9 @@ def test_first_variable_that_is_set(monkeypatch: pytest.MonkeyPatch, own: str, b
     monkeypatch.setenv("XDG_CACHE_HOME", base)
     monkeypatch.setenv("HOME", "/home/user")
     assert find_cache_folder() == expected
+
+
+def test_a_relative_folder_becomes_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOSAIC_CACHE", "cache")
+    assert find_cache_folder() == tmp_path / "cache"
