@@ -20,7 +20,6 @@ from tosaic.npu.errors import (
     UnknownField,
 )
 from tosaic.npu.hazard import Hazards
-from tosaic.npu.lut import count_ram
 from tosaic.npu.machine import DEFAULT_LIMITS, Limits, Trace, execute
 from tosaic.npu.memory import INTERNAL, Memory, Numbers, Region, make_region
 from tosaic.npu.operation import Op, decode
@@ -165,7 +164,7 @@ def _make_memory(stream: Stream, weight_data: bytes, sizes: dict[int, int], trac
         number: make_region(f"region {number}", size, track=track) for number, size in sizes.items()
     }
     regions[WEIGHT_REGION] = make_region("the weights (region 0)", 0, data=weight_data)
-    size = count_ram(stream.family, stream.macs)
+    size = stream.accelerator.ram_bytes
     regions[INTERNAL] = make_region("the internal RAM", size, track=track)
     return Memory(regions)
 

@@ -20,10 +20,11 @@ from tosaic.formats import blob as ethosu_blob
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import Delegate, Pte, Tensor
 from tosaic.formats.sidecar import Sidecar
+from tosaic.npu.accelerator import ACCELERATORS
 from tosaic.npu.perf import Estimate
 from tosaic.npu.stream import parse
 from tosaic.report.cycles import SOURCE, describe_row, estimate_delegate
-from tosaic.report.pmu import PMU_EVENTS, count_events, find_family
+from tosaic.report.pmu import PMU_EVENTS, count_events
 
 VERSION = 1
 
@@ -102,7 +103,7 @@ class RunLog:
     @property
     def events(self) -> tuple[str, ...]:
         """The counters of that accelerator's family."""
-        return PMU_EVENTS[find_family(self.target)] if self.target else ()
+        return PMU_EVENTS[ACCELERATORS[self.target].family] if self.target else ()
 
     @property
     def ran(self) -> list[Init]:
@@ -265,7 +266,7 @@ def _load(delegate: Delegate, named: Mapping[str, bytes], vela: float | None) ->
         return Init(delegate.id, delegate.offset, len(delegate.blob), vela=vela)
     parts = ethosu_blob.unpack(delegate.blob, named=named)
     found = estimate_delegate(parts.cmd_data, delegate.compile_specs)
-    accelerator = parse(parts.cmd_data).accelerator
+    accelerator = parse(parts.cmd_data).accelerator.name
     return Init(delegate.id, delegate.offset, len(delegate.blob), parts.scratch_size, accelerator, found, vela)
 
 
