@@ -81,10 +81,10 @@ def run_old(program: str, tosa: bytes, options: vela.VelaOptions, folder: Path) 
     ]
     subprocess.run([program, "model.tosa", *arguments], cwd=folder, check=True, capture_output=True, timeout=120)
     with np.load(folder / "out" / "model_vela.npz", allow_pickle=False) as data:
-        sides: list[tuple[vela.IO, ...]] = []
+        sides: list[tuple[vela.Slot, ...]] = []
         for side in ("input", "output"):
             columns = [data[f"{side}_{field}"].tolist() for field in ("shape", "elem_size", "offset", "region")]
-            sides.append(tuple(vela.IO(tuple(shape), *rest) for shape, *rest in zip(*columns, strict=True)))
+            sides.append(tuple(vela.Slot(tuple(shape), *rest) for shape, *rest in zip(*columns, strict=True)))
         return vela.Compiled(
             cmd_data=data["cmd_data"].tobytes(),
             weight_data=data["weight_data"].tobytes(),

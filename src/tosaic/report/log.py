@@ -10,11 +10,11 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 
+from tosaic.core.dtypes import DTYPES
 from tosaic.engines.interpreter import BACKEND, Call
 from tosaic.formats import blob as ethosu_blob
 from tosaic.formats.npy import Array
@@ -29,22 +29,6 @@ from tosaic.report.pmu import PMU_EVENTS, count_events
 VERSION = 1
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
-
-#: What C calls each type in an output line.
-_C_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "float32": "float",
-        "float64": "double",
-        "float16": "half",
-        "int8": "char",
-        "uint8": "byte",
-        "int16": "short",
-        "int32": "int",
-        "int64": "long",
-        "bool": "bool",
-    }
-)
-
 
 _UNKNOWN = "(not known)"
 #: How many of a delegate's operations the text lists; the data hold all.
@@ -187,7 +171,8 @@ class RunLog:
     def _output_lines(self, max_values: int | None) -> Iterator[str]:
         yield f"I [tosaic] {len(self.outputs)} outputs:"
         for index, array in enumerate(self.outputs):
-            kind = _C_NAMES.get(str(array.dtype), str(array.dtype))
+            element = DTYPES.get(str(array.dtype))
+            kind = element.c_name if element is not None and element.c_name else str(array.dtype)
             flat = array.reshape(-1)
             for position, value in enumerate(flat[:max_values].tolist()):
                 text = f"{value:f}" if array.dtype.kind == "f" else str(int(value)) if kind == "bool" else str(value)
