@@ -12,17 +12,6 @@ import typer
 
 from tosaic.core.errors import ExitStatus, ToolFailed, TosaicError
 
-#: what messages call an argument of tosaic.compile, and the option for it
-_OPTIONS = {
-    'io="int8"': "--io int8",
-    "delegate=False": "--no-delegate",
-    "quantized=False": "--no-quantize",
-    "calibration": "--calibration",
-    "with_sidecar=False": "--no-sidecar",
-    "max_memory": "--max-memory",
-    "allow_ops": "--allow-op",
-}
-
 Parameters = ParamSpec("Parameters")
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback and the tool's log when something fails.")]
@@ -55,20 +44,13 @@ def guarded(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
 def explain(error: Exception) -> str:
     """What went wrong, for a user."""
     if isinstance(error, TosaicError):
-        return f"error: {speak_options(str(error))}"
+        return f"error: {error.to_cli_text()}"
     if isinstance(error, OSError) and error.errno is not None:
         # A full disk names no file.
         place = f"`{error.filename}`: " if error.filename is not None else ""
         return f"error: {place}{error.strerror}"
     first = next(iter(str(error).strip().splitlines()), "")
     return f"error: {type(error).__name__}: {first}\n  fix: this is a bug of Tosaic; `--debug` shows the traceback"
-
-
-def speak_options(text: str) -> str:
-    """A message with the command's options in place of the Python API's arguments."""
-    for argument, option in _OPTIONS.items():
-        text = text.replace(f"`{argument}`", f"`{option}`")
-    return text
 
 
 def exit_code(error: Exception) -> ExitStatus:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from tosaic.core.hints import get_cli_form
+
 
 class ExitStatus(IntEnum):
     """The exit codes of all commands."""
@@ -25,8 +27,15 @@ class TosaicError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
+        return self._describe(self.fix)
+
+    def to_cli_text(self) -> str:
+        """Return the message with its fix in the words of the command line."""
+        return self._describe(get_cli_form(self.fix))
+
+    def _describe(self, fix: str) -> str:
         parts = [self.what]
-        for label, text in (("where", self.where), ("why", self.why), ("fix", self.fix)):
+        for label, text in (("where", self.where), ("why", self.why), ("fix", fix)):
             if text:
                 parts.append(f"  {label}: {text}")
         return "\n".join(parts)

@@ -11,6 +11,7 @@ import numpy as np
 
 from tosaic.core.dtypes import BY_SCALAR_TYPE, NUMPY
 from tosaic.core.errors import Invalid, TosaicError
+from tosaic.core.hints import get_cli_form
 from tosaic.engines import shim
 from tosaic.engines.interpreter import BACKEND, Executor, Method
 from tosaic.formats import blob as ethosu_blob
@@ -190,6 +191,7 @@ class _Handler:
             outputs = self._runner.run(parts[0], body["method"], inputs, executor, body["max_memory"])
         except TosaicError as error:
             fields = {name: getattr(error, name) for name in ("what", "where", "why", "fix")}
+            fields["cli_fix"] = get_cli_form(error.fix)
             return {"error": fields, "code": error.exit_code}, ()
         types = [{"dtype": array.dtype.str, "shape": list(array.shape)} for array in outputs]
         return {"outputs": types}, [array.tobytes() for array in outputs]

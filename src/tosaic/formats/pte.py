@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from tosaic.core.budget import Budget
 from tosaic.core.dtypes import BY_SCALAR_TYPE, DTYPES
 from tosaic.core.errors import Invalid
+from tosaic.core.hints import Hint
 from tosaic.formats.pte_schema import IDENTIFIER, Row, open_program
 
 #: The most dimensions that ExecuTorch's runtime takes.
@@ -195,7 +196,7 @@ class Pte:
         raise Invalid(
             f"the .pte file has no method `{name}`",
             why=f"its methods are: {names}",
-            fix="name one of these, with `--method` on the command line",
+            fix=Hint("name one of these as `method`", "name one of these with `--method`"),
         )
 
 
