@@ -89,7 +89,7 @@ def run_file(
     if output is not None:
         _save(output, outcome.outputs)
     if as_json:
-        typer.echo(json.dumps(report.to_dict(values), indent=2))
+        typer.echo(json.dumps(report.to_json(values), indent=2))
     else:
         typer.echo(report.to_text(values))
 
