@@ -68,12 +68,13 @@ def _needs_packages() -> bool:
 def install_with_root(announce: Announce) -> None:
     """apt-get install; with fresh package lists if the first try fails."""
     announce(f"installing {', '.join(PACKAGES)}")
+    command = list(_INSTALL)
     try:
-        execute(_INSTALL)
+        execute(command)
     except ToolFailed:
         announce("updating the package lists")
         execute(["apt-get", "update"])
-        execute(_INSTALL)
+        execute(command)
 
 
 def unpack_without_root(announce: Announce) -> Path:
