@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 # The driver comes from apt; without root it is unpacked into the cache folder TOSAIC_CACHE.
 setup-vgf: setup
 	$(PIP) install --no-compile -e '.[dev,vision,vgf]' -c constraints.txt
-	$(BIN)/tosaic doctor --fix vgf
+	$(BIN)/tosaic doctor --fix vgf --yes
 
 demo: setup
 	@mkdir -p out

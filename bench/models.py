@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tosaic import zoo
-from tosaic.backends.converter import cache_folder
+from tosaic.core.paths import find_cache_folder
 
 EFFICIENTNET = "efficientnet_lite0"
 SIZE = 224
@@ -109,7 +109,7 @@ TRAINING = Training()
 def load_resnet8() -> nn.Module:
     """The ResNet-8 of the zoo, trained here on CIFAR-10; the first call takes a while, the cache keeps the weights."""
     key = hashlib.sha256(repr(TRAINING).encode()).hexdigest()[:12]
-    path = cache_folder() / "trained" / f"resnet8-{key}.pt"
+    path = find_cache_folder() / "trained" / f"resnet8-{key}.pt"
     if not path.exists():
         trained = train(TRAINING)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ import numpy as np
 from data import Missing
 from run import TARGETS, last_words
 
-from tosaic.backends.converter import cache_folder
+from tosaic.core.paths import find_cache_folder
 from tosaic.core.targets import ACCELERATORS, Target
 from tosaic.npu.perf import estimate
 from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions
@@ -69,7 +69,7 @@ def run(arguments: Sequence[str | Path], what: str) -> None:
 
 def find_tensorflow() -> Path:
     """The Python of the environment that has TensorFlow; made by the first call."""
-    folder = cache_folder() / TENSORFLOW.replace("==", "-")
+    folder = find_cache_folder() / TENSORFLOW.replace("==", "-")
     python, done = folder / "bin" / "python", folder / "done"
     if not done.exists():
         run([sys.executable, "-m", "venv", "--clear", folder], "making an environment")

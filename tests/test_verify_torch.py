@@ -20,8 +20,9 @@ from tosaic.api.torch_reference import Match, check_samples, judge
 from tosaic.api.verification import verify
 from tosaic.cli import app
 from tosaic.core.errors import Invalid
+from tosaic.core.tensor_info import TensorInfo
 from tosaic.formats import sidecar
-from tosaic.formats.sidecar import Border, Sample, Sidecar, Trait
+from tosaic.formats.sidecar import Sample, Sidecar, Trait
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType
 from tosaic.lower.lowering import Lowering
@@ -38,7 +39,7 @@ def match(got: Any, want: Any, trait: Trait, floats: Any = None, dtype: str = "f
     got, want = np.asarray(got), np.asarray(want)
     outputs = () if floats is None else (np.asarray(floats, np.float32),)
     sample = Sample((), outputs, (want,))
-    made = Sidecar("", "", "", {}, (), (Border("y", want.shape, dtype),), (), (sample,), (trait,))
+    made = Sidecar("", "", "", {}, (), (TensorInfo("y", want.shape, dtype),), (), (sample,), (trait,))
     (found,) = judge([[got]], made)
     json.dumps(found.to_json(), allow_nan=False)
     return found
@@ -134,7 +135,7 @@ def test_integers(wrong: int, trait: Trait, ok: bool) -> None:
 
 
 def test_samples_that_do_not_fit_are_refused() -> None:
-    border = Border("x", (2,), "float32")
+    border = TensorInfo("x", (2,), "float32")
     good = Sidecar("", "", "", {}, (border,), (border,), (), (Sample((np.zeros(2),), (), (np.zeros(2),)),), (Trait(),))
     check_samples(good)
     for sample in (

@@ -1,4 +1,4 @@
-"""Is everything there, and does it work? Each check ends with the command that mends it."""
+"""Is everything there, and does it work? Each check ends with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import platform
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -34,7 +35,7 @@ class Check:
 def examine(import_torch: Callable[[], None]) -> Iterator[Check]:
     """All checks, one after the other; the later ones take seconds."""
     yield from _examine_all()
-    fix = "mend what is missing above; `tosaic compile add --debug` tells more"
+    fix = "install what is missing above; `tosaic compile add --debug` tells more"
     for check in (
         lambda: _try("Vela", _run_vela, "pip install --force-reinstall ethos-u-vela"),
         lambda: _try("Ethos-U compile", lambda: _run_compile(import_torch, "ethos-u55-128"), fix),
@@ -58,19 +59,31 @@ def examine_vgf(import_torch: Callable[[], None]) -> Iterator[Check]:
     yield Check("Vulkan", probe.ok, found, probe.fix or _FIX_VGF, needed=False, target="vgf")
 
 
-def mend_vgf(announce: Callable[[str], None]) -> None:
+def plan_vgf() -> list[str]:
+    """Return the commands that `install_vgf` would run, as a user would type them."""
+    from tosaic.engines import vulkan_setup
+
+    command = _find_pip_command()
+    return [*([shlex.join(command)] if command else []), *vulkan_setup.plan()]
+
+
+def install_vgf(announce: Callable[[str], None]) -> None:
     """Install what `examine_vgf` would miss: Python packages with pip, the Vulkan driver with apt."""
     from tosaic.engines import vulkan_setup
 
-    wanted = _read_ranges("vgf")
-    missing = [
-        f"{package}{versions}" for package, versions in wanted.items() if not _check_package(package, versions).ok
-    ]
-    if missing:
-        announce(f"installing {', '.join(missing)}")
-        vulkan_setup.execute([sys.executable, "-m", "pip", "install", *missing])
+    command = _find_pip_command()
+    if command:
+        announce("installing Python packages")
+        vulkan_setup.execute(command)
         importlib.invalidate_caches()
     vulkan_setup.install(announce)
+
+
+def _find_pip_command() -> list[str]:
+    """Return the command that installs the Python packages which VGF lacks; empty if it lacks none."""
+    wanted = _read_ranges("vgf").items()
+    missing = [f"{package}{versions}" for package, versions in wanted if not _check_package(package, versions).ok]
+    return [sys.executable, "-m", "pip", "install", *missing] if missing else []
 
 
 def list_working(checks: Iterable[Check]) -> dict[str, bool]:

@@ -1,4 +1,4 @@
-"""`tosaic doctor`: what each target needs, what is missing, and `--fix vgf`, which mends it."""
+"""`tosaic doctor`: what each target needs, what is missing, and `--fix vgf`, which installs it."""
 
 import functools
 import importlib.metadata
@@ -24,11 +24,11 @@ class Machine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, root: bool, apt: bool = True) -> None:
         self.commands: list[list[str]] = []
         self.failures: list[str] = []
-        self.mended = False
+        self.installed = False
         self.versions = {"ai-ml-sdk-model-converter": "0.9.0", "ai-ml-emulation-layer-for-vulkan": "0.9.0"}
         real = importlib.metadata.version
         monkeypatch.setattr(importlib.metadata, "version", lambda name: self.versions.get(name) or real(name))
-        # Kept, as the real answer is: whoever mends something has to ask again.
+        # Kept, as the real answer is: whoever installs something has to ask again.
         monkeypatch.setattr(vulkan, "probe", functools.cache(self.probe))
         monkeypatch.setattr(vulkan_setup, "execute", self.execute)
         monkeypatch.setattr(vulkan_env, "find", self.find)
@@ -36,7 +36,7 @@ class Machine:
         monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if apt else None)
 
     def probe(self) -> Probe:
-        return USABLE if self.mended else MISSING
+        return USABLE if self.installed else MISSING
 
     def find(self) -> Any:
         raise vulkan_env.NoVulkan("the loader is missing", "")
@@ -48,7 +48,7 @@ class Machine:
             self.failures = [f for f in self.failures if f not in line]
             raise ToolFailed(f"`{line}` failed", why="E: Unable to locate package")
         if command[:2] == ["apt-get", "install"] or command[0] == "dpkg-deb":
-            self.mended = True
+            self.installed = True
         if command[0] == "apt-cache":
             return "libvulkan1\n  Depends: libc6\nlibc6\nlibx:i386\n<virtual>\nmesa-vulkan-drivers\n"
         if command[0] == "dpkg-query":
@@ -82,7 +82,7 @@ def test_fix_installs_with_root(tosaic: Any, monkeypatch: pytest.MonkeyPatch) ->
     machine = Machine(monkeypatch, root=True)
     # The package lists of a fresh machine are empty.
     machine.failures = ["apt-get install"]
-    done = tosaic("doctor", "--fix", "vgf")
+    done = tosaic("doctor", "--fix", "vgf", "--yes")
     assert done.code == 0, done.stdout + done.stderr
     assert [c[:2] for c in machine.commands] == [["apt-get", "install"], ["apt-get", "update"], ["apt-get", "install"]]
     assert machine.commands[-1][-2:] == ["libvulkan1", "mesa-vulkan-drivers"]
@@ -92,7 +92,7 @@ def test_fix_installs_with_root(tosaic: Any, monkeypatch: pytest.MonkeyPatch) ->
 def test_fix_unpacks_without_root(tosaic: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOSAIC_CACHE", str(tmp_path))
     machine = Machine(monkeypatch, root=False)
-    done = tosaic("doctor", "--fix", "vgf", "--json")
+    done = tosaic("doctor", "--fix", "vgf", "--yes", "--json")
     assert done.code == 0, done.stdout + done.stderr
     assert done.json["ok"]
     assert not any("install" in command for command in machine.commands)
@@ -103,23 +103,63 @@ def test_fix_unpacks_without_root(tosaic: Any, monkeypatch: pytest.MonkeyPatch, 
 
 def test_fix_where_nothing_helps(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Machine(monkeypatch, root=True, apt=False)
-    done = tosaic("doctor", "--fix", "vgf")
+    done = tosaic("doctor", "--fix", "vgf", "--yes")
     assert done.code == 3
     assert "no apt-get" in done.stderr and "package manager" in done.stderr
     machine = Machine(monkeypatch, root=True)
     machine.failures = ["apt-get install", "apt-get update"]
-    done = tosaic("doctor", "--fix", "vgf")
+    done = tosaic("doctor", "--fix", "vgf", "--yes")
     assert done.code == 3
     assert "`apt-get update` failed" in done.stderr and "E: Unable to locate package" in done.stderr
 
 
 def test_fix_takes_missing_packages_from_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, root=True)
-    machine.mended = True
+    machine.installed = True
     machine.versions["ai-ml-sdk-model-converter"] = "0.11.0"
-    doctor.mend_vgf(lambda text: None)
+    doctor.install_vgf(lambda text: None)
     assert machine.commands == [[sys.executable, "-m", "pip", "install", "ai-ml-sdk-model-converter==0.9.0"]]
 
 
-def test_only_vgf_can_be_mended(tosaic: Any) -> None:
+def test_fix_shows_the_commands_and_asks(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, root=True)
+    machine.versions["ai-ml-sdk-model-converter"] = "0.11.0"
+    monkeypatch.setattr("tosaic.cli.doctor.has_terminal", lambda: True)
+    asked: list[str] = []
+
+    def answer(text: str, **_: object) -> bool:
+        asked.append(text)
+        return len(asked) > 1
+
+    monkeypatch.setattr("typer.confirm", answer)
+    done = tosaic("doctor", "--fix", "vgf")
+    assert done.code == 3 and "nothing was installed" in done.stderr
+    assert "-m pip install ai-ml-sdk-model-converter==0.9.0" in done.stderr
+    assert "apt-get install -y --no-install-recommends libvulkan1 mesa-vulkan-drivers" in done.stderr
+    assert machine.commands == []
+    done = tosaic("doctor", "--fix", "vgf")
+    assert len(asked) == 2
+    assert [command[:4] for command in machine.commands] == [
+        [sys.executable, "-m", "pip", "install"],
+        ["apt-get", "install", "-y", "--no-install-recommends"],
+    ]
+
+
+def test_fix_without_a_terminal_needs_yes(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, root=False)
+    done = tosaic("doctor", "--fix", "vgf")
+    assert done.code == 2
+    assert "dpkg-deb -x" in done.stderr and "fix: add `--yes`" in done.stderr
+    assert machine.commands == []
+
+
+def test_fix_has_nothing_to_ask_where_nothing_is_missing(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, root=True)
+    machine.installed = True
+    done = tosaic("doctor", "--fix", "vgf")
+    assert done.code == 0 and machine.commands == []
+    assert "Vulkan is usable already" in done.stderr
+
+
+def test_only_vgf_can_be_fixed(tosaic: Any) -> None:
     assert tosaic("doctor", "--fix", "ethos-u").code == 2

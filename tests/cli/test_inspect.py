@@ -216,7 +216,7 @@ def test_an_estimate_keeps_no_registers_and_counts_its_rows(codes: tuple[Path, A
     """A command of four bytes starts an operation, which holds a copy of all registers while it is looked at."""
     stream = blobs.unpack(pte.read(codes[0].read_bytes()).find().delegates[0].blob).cmd_data
     words = list(parse(stream).words)
-    wait = next(c.opcode for c in COMMANDS[parse(stream).family].values() if c.name == "OP_KERNEL_WAIT")
+    wait = next(c.opcode for c in COMMANDS[parse(stream).accelerator.family].values() if c.name == "OP_KERNEL_WAIT")
     more = [*words[:-1], *[wait] * 50_000, words[-1]]
     head, tag = stream[: -4 * len(words) - 4], stream[-4 * len(words) - 4]
     tag |= (len(more) >> 16) << 8 | (len(more) & 0xFFFF) << 16

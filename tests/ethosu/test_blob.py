@@ -13,7 +13,7 @@ from tosaic.ir import ops
 from tosaic.ir.build import Builder
 from tosaic.ir.graph import DType, Type
 from tosaic.tools import vela
-from tosaic.tools.vela import IO, Compiled
+from tosaic.tools.vela import Compiled, Slot
 
 NAMES = ["vela_bin_stream", "cmd_data", "weight_data", "scratch_size", "inputs", "outputs", "vela_end_stream"]
 SMALL = Compiled(
@@ -21,8 +21,8 @@ SMALL = Compiled(
     weight_data=b"\x07",
     scratch_size=0x01020304,
     fast_scratch_size=0,
-    inputs=(IO((1, 1, 1, 2, 3, 4), 1, 16, 1), IO((1, 1, 1, 1, 1, 5), 4, 64, 1)),
-    outputs=(IO((1, 1, 1, 1, 1, 8), 2, 0, 1),),
+    inputs=(Slot((1, 1, 1, 2, 3, 4), 1, 16, 1), Slot((1, 1, 1, 1, 1, 5), 4, 64, 1)),
+    outputs=(Slot((1, 1, 1, 1, 1, 8), 2, 0, 1),),
     weight_region=0,
     scratch_region=1,
     fast_scratch_region=0,
@@ -97,7 +97,7 @@ def test_compiled_network_survives_the_round_trip(name: str) -> None:
 
 def test_numbers_that_need_more_than_32_bits_are_invalid() -> None:
     with pytest.raises(Invalid, match="does not fit"):
-        pack(replace(SMALL, outputs=(IO((1, 1, 1, 1, 1, 8), 1, 1 << 31, 1),)))
+        pack(replace(SMALL, outputs=(Slot((1, 1, 1, 1, 1, 8), 1, 1 << 31, 1),)))
     with pytest.raises(Invalid, match="does not fit"):
         pack(replace(SMALL, scratch_size=1 << 32))
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tosaic import npu
+from tosaic.npu.accelerator import ACCELERATORS, make_name
 from tosaic.npu.hazard import Hazards
 from tosaic.npu.lut import Table, forget_tables
 from tosaic.npu.memory import INTERNAL, Access, make_region
@@ -196,24 +197,24 @@ def test_tables_are_forgotten_where_their_ram_is_shared(bench: Any) -> None:
     plain, looked_up = (
         npu.decode(bench.compile(graphs.make(name).tosa, U55).cmd_data)[-2] for name in ("conv_1x1", "conv_with_table")
     )
-    for op, macs, family, forgets in (
-        (plain, 32, Family.U55, True),
-        (plain, 64, Family.U55, True),
-        (looked_up, 32, Family.U55, False),
-        (plain, 128, Family.U55, False),
-        (plain, 256, Family.U55, False),
-        (plain, 512, Family.U65, False),
+    for op, name, forgets in (
+        (plain, "ethos-u55-32", True),
+        (plain, "ethos-u55-64", True),
+        (looked_up, "ethos-u55-32", False),
+        (plain, "ethos-u55-128", False),
+        (plain, "ethos-u55-256", False),
+        (plain, "ethos-u65-512", False),
     ):
         memory = make_memory()
         view(memory, 0, (64,), (1,), region=INTERNAL, write=True)
-        forget_tables(dataclasses.replace(op, macs=macs, family=family), memory)
+        forget_tables(dataclasses.replace(op, accelerator=ACCELERATORS[name]), memory)
         written = memory.regions[INTERNAL].written
         assert written is not None and written.any() != forgets
-    forget_tables(dataclasses.replace(plain, macs=32), make_memory(track=False))
+    forget_tables(dataclasses.replace(plain, accelerator=ACCELERATORS["ethos-u55-32"]), make_memory(track=False))
 
 
 def make_op(family: Family, kind: Kind, offset: int, raw: int = 0) -> Op:
-    return Op(family, 256, offset, kind, raw, {})
+    return Op(ACCELERATORS[make_name(family, 256)], offset, kind, raw, {})
 
 
 def access(start: int, writes: bool = False, region: int = 1) -> list[Access]:

@@ -17,9 +17,9 @@ import pytest
 
 from tosaic import npu
 from tosaic.core.targets import ACCELERATORS, find
+from tosaic.npu.accelerator import ACCELERATORS as RECORDS
 from tosaic.npu.operation import Kind
 from tosaic.npu.perf import Estimate, Timeline, estimate
-from tosaic.npu.registers import Family
 from tosaic.npu.system import MemoryPort, System, read_system
 from tosaic.tools import vela
 
@@ -149,11 +149,13 @@ def test_what_a_system_does_not_say(tmp_path: Path) -> None:
     assert system.find(1) == wanted
 
 
-@pytest.mark.parametrize(("family", "kernel_ends"), [("U55", 55), ("U65", 45), ("U85", 25)])
-def test_so_many_transfers_may_be_under_way(family: str, kernel_ends: int) -> None:
+@pytest.mark.parametrize(
+    ("accelerator", "kernel_ends"), [("ethos-u55-256", 55), ("ethos-u65-256", 45), ("ethos-u85-256", 25)]
+)
+def test_so_many_transfers_may_be_under_way(accelerator: str, kernel_ends: int) -> None:
     timeline = Timeline()
     for _ in range(6):
-        timeline.start_transfer(10, Family[family])
+        timeline.start_transfer(10, RECORDS[accelerator])
     timeline.start_kernel(5)
     assert (list(timeline.transfers)[-6:], timeline.kernels[-1]) == ([10, 20, 30, 40, 50, 60], kernel_ends)
     assert timeline.end() == 60

@@ -18,7 +18,7 @@ import torch
 
 import tosaic
 from tosaic.api.program import Program
-from tosaic.backends.converter import cache_folder
+from tosaic.core.paths import find_cache_folder
 from tosaic.core.targets import Target
 from tosaic.driver import delegate
 from tosaic.ir.graph import DType, Graph, Type
@@ -46,7 +46,7 @@ LINE = next(i for i, line in enumerate(Path(__file__).read_text().splitlines(), 
 @pytest.fixture(scope="module")
 def old_vela() -> str:
     """Vela 5.1.0 in an environment of its own, which stays in the cache folder."""
-    folder = cache_folder() / f"vela-{VERSION}"
+    folder = find_cache_folder() / f"vela-{VERSION}"
     program = folder / "bin" / "vela"
     if not _works(program):
         steps = (
@@ -81,10 +81,10 @@ def run_old(program: str, tosa: bytes, options: vela.VelaOptions, folder: Path) 
     ]
     subprocess.run([program, "model.tosa", *arguments], cwd=folder, check=True, capture_output=True, timeout=120)
     with np.load(folder / "out" / "model_vela.npz", allow_pickle=False) as data:
-        sides: list[tuple[vela.IO, ...]] = []
+        sides: list[tuple[vela.Slot, ...]] = []
         for side in ("input", "output"):
             columns = [data[f"{side}_{field}"].tolist() for field in ("shape", "elem_size", "offset", "region")]
-            sides.append(tuple(vela.IO(tuple(shape), *rest) for shape, *rest in zip(*columns, strict=True)))
+            sides.append(tuple(vela.Slot(tuple(shape), *rest) for shape, *rest in zip(*columns, strict=True)))
         return vela.Compiled(
             cmd_data=data["cmd_data"].tobytes(),
             weight_data=data["weight_data"].tobytes(),

@@ -67,9 +67,9 @@ def try_blob(data: bytes, passed: list[str]) -> None:
     npu.stream.parse(parts.cmd_data)
     passed.append("header")
     contents.read(data)
-    small = [io for io in parts.inputs if io.elem_size in (1, 2, 4) and math.prod(io.shape) < SMALL]
+    small = [io for io in parts.inputs if io.element_bytes in (1, 2, 4) and math.prod(io.shape) < SMALL]
     rng = np.random.default_rng(0)
-    inputs = [rng.integers(-9, 9, io.shape).astype(f"i{io.elem_size}") for io in small]
+    inputs = [rng.integers(-9, 9, io.shape).astype(f"i{io.element_bytes}") for io in small]
     npu.run_blob(data, inputs, fast_scratch_size=FAST_SCRATCH)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch.export import export
 
 from tosaic.core.errors import Invalid, ToolFailed
+from tosaic.core.paths import CACHE_VARIABLE, find_cache_folder
 from tosaic.engines import executorch, shim
 from tosaic.engines.interpreter import Method
 from tosaic.formats.npy import Array
@@ -27,7 +28,7 @@ needs_compiler = pytest.mark.skipif(
 def environment(tmp_path_factory: pytest.TempPathFactory):
     """A cache of its own, a child that can import the stand-ins, and no child left behind."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(shim.CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
         patch.setenv("PYTHONPATH", str(FOLDER))
         executorch.worker().close()
         yield
@@ -128,7 +129,7 @@ def test_crash_ends_the_child_only(add_pte: dict[str, bytes]) -> None:
 @needs_compiler
 def test_shim_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     path = shim.build()
-    assert path.parent == shim.cache_folder()
+    assert path.parent == find_cache_folder()
     monkeypatch.setattr(shim, "find_compiler", lambda: pytest.fail("it was built again"))
     assert shim.build() == path
 
@@ -136,7 +137,7 @@ def test_shim_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_compiler(add_pte: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setenv(shim.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     with pytest.raises(ToolFailed, match="needs a C\\+\\+ compiler") as caught:
         executorch.run(add_pte["inline"], [np.zeros(5, np.int32)])
     assert "engine `npu`" in caught.value.fix
@@ -148,7 +149,7 @@ def test_compiler_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     fake.write_text("#!/bin/sh\necho 'shim.cpp:1: error: no such thing'\nexit 1\n")
     fake.chmod(0o755)
     monkeypatch.setenv("CXX", str(fake))
-    monkeypatch.setenv(shim.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     with pytest.raises(ToolFailed, match="cannot compile the shim") as caught:
         shim.build()
     assert caught.value.why == "shim.cpp:1: error: no such thing"
@@ -158,7 +159,7 @@ def test_compiler_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def test_cache_folder_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CXX", sys.executable)
-    monkeypatch.setenv(shim.CACHE_VARIABLE, str(tmp_path / "file" / "cache"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file" / "cache"))
     with pytest.raises(ToolFailed, match="cannot be used") as caught:
         shim.build()
     assert "TOSAIC_CACHE" in caught.value.fix

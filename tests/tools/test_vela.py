@@ -32,8 +32,8 @@ def test_compiles_for_every_accelerator(conv: bytes, name: str) -> None:
     assert compiled.cmd_data[:4] == b"COP1"
     # The driver's config word carries log2 of the MACs and the product.
     assert (1 << (words[2] & 15), words[2] >> 28) == (target.macs, PRODUCTS[target.family])
-    assert [(io.shape, io.elem_size, io.region) for io in compiled.inputs] == [((1, 1, 1, 8, 8, 8), 1, 1)]
-    assert [(io.shape, io.elem_size, io.region) for io in compiled.outputs] == [((1, 1, 1, 8, 8, 16), 1, 1)]
+    assert [(io.shape, io.element_bytes, io.region) for io in compiled.inputs] == [((1, 1, 1, 8, 8, 8), 1, 1)]
+    assert [(io.shape, io.element_bytes, io.region) for io in compiled.outputs] == [((1, 1, 1, 8, 8, 16), 1, 1)]
     assert (compiled.weight_region, compiled.scratch_region) == (0, 1)
     for io in (*compiled.inputs, *compiled.outputs):
         assert io.offset + math.prod(io.shape) <= compiled.scratch_size

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tosaic.core.errors import Invalid, ToolFailed
-from tosaic.tools.worker import DEFAULT_TIMEOUT, TIMEOUT_VARIABLE, Worker, time_limit
+from tosaic.tools.process import DEFAULT_TIMEOUT, TIMEOUT_VARIABLE, find_time_limit
+from tosaic.tools.worker import Worker
 
 HERE = Path(__file__).parent
 SRC = HERE.parents[1] / "src"
@@ -281,14 +282,14 @@ def test_tools_do_not_import_torch(modules: str) -> None:
 
 def test_time_limit_comes_from_caller_environment_or_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TIMEOUT_VARIABLE, raising=False)
-    assert time_limit(None) == DEFAULT_TIMEOUT
+    assert find_time_limit(None) == DEFAULT_TIMEOUT
     monkeypatch.setenv(TIMEOUT_VARIABLE, "2.5")
-    assert time_limit(None) == 2.5
-    assert time_limit(7.0) == 7.0
+    assert find_time_limit(None) == 2.5
+    assert find_time_limit(7.0) == 7.0
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
 def test_time_limit_rejects_nonsense(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(TIMEOUT_VARIABLE, text)
     with pytest.raises(Invalid, match=TIMEOUT_VARIABLE):
-        time_limit(None)
+        find_time_limit(None)

@@ -24,6 +24,7 @@ from tosaic.backends.vgf import VgfCompileSpec
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid, Unsupported
 from tosaic.core.heap import short_lived
+from tosaic.core.hints import Hint
 from tosaic.core.quiet import quiet
 from tosaic.core.targets import find
 from tosaic.driver.delegate import Built, build, dump
@@ -253,7 +254,12 @@ def _front(
         return program, _keep([inputs], results, results)
     with stages.stage("quantize"):
         if calibration is None:
-            notes.append("no calibration data: ranges come from the example input alone; give samples as `calibration`")
+            notes.append(
+                Hint(
+                    "no calibration data: ranges come from the example input alone; give samples as `calibration`",
+                    "no calibration data: ranges come from the example input alone; give samples as `--calibration`",
+                )
+            )
             samples = [data.check(inputs, inputs, "the example input")]
         else:
             samples = data.read(calibration, inputs, max_memory)
@@ -312,7 +318,12 @@ def _source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tensor, .
 
 def _nothing(source: Source) -> Built:
     """A plan that leaves everything on the CPU."""
-    out = {n: Unsupported("delegation is switched off", "compile without `delegate=False`") for n in source.calls()}
+    out = {
+        n: Unsupported(
+            "delegation is switched off", Hint("compile without `delegate=False`", "compile without `--no-delegate`")
+        )
+        for n in source.calls()
+    }
     return Built((), Plan((), explain(out)))
 
 
@@ -322,5 +333,8 @@ def _refuse_float(source: Source, built: Built, spec: ArmCompileSpec) -> None:
     if any(getattr(source.fake(n), "is_floating_point", lambda: False)() for n in source.calls()):
         raise Invalid(
             f"the model is float and {spec.target.name} is an integer NPU",
-            fix="quantize it (leave out `quantized=False`), or compile with `delegate=False` for the CPU",
+            fix=Hint(
+                "quantize it (leave out `quantized=False`), or compile with `delegate=False` for the CPU",
+                "quantize it (leave out `--no-quantize`), or compile with `--no-delegate` for the CPU",
+            ),
         )

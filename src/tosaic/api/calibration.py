@@ -10,6 +10,7 @@ import torch
 
 from tosaic.core.budget import DEFAULT
 from tosaic.core.errors import Invalid
+from tosaic.core.hints import Hint
 from tosaic.engines.inputs import read_content
 
 Sample: TypeAlias = tuple[torch.Tensor, ...]
@@ -117,7 +118,10 @@ def _bounded(
             raise Invalid(
                 f"the calibration data are larger than {limit:,} bytes",
                 where=origin,
-                fix="give fewer samples: a few hundred are enough, or allow more with `max_memory`",
+                fix=Hint(
+                    "give fewer samples: a few hundred are enough, or allow more with `max_memory`",
+                    "give fewer samples: a few hundred are enough, or allow more with `--max-memory`",
+                ),
             )
         yield sample, where
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from tosaic.core.errors import Invalid
+from tosaic.core.hints import Hint
 from tosaic.ops import registry
 
 #: how results are taken apart, and arithmetic on plain numbers
@@ -39,7 +40,12 @@ def refuse(names: Iterable[str], path: object, allowed: Collection[str] = ()) ->
             short = name.removeprefix("torch.ops.").removesuffix(".default")
             raise Invalid(
                 f"`{path}` calls `{short[:80]}`, which Tosaic does not run from an untrusted file",
-                fix=f"if you trust the file, name `{short}` in `allow_ops`" if _is_operator(name) else "",
+                fix=Hint(
+                    f"if you trust the file, name `{short}` in `allow_ops`",
+                    f"if you trust the file, name `{short}` in `--allow-op`",
+                )
+                if _is_operator(name)
+                else "",
             )
 
 

@@ -24,12 +24,12 @@ from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid
 from tosaic.core.output import write_files
 from tosaic.core.targets import Target
+from tosaic.core.tensor_info import TensorInfo
 from tosaic.driver.delegate import Built, Delegate
 from tosaic.driver.pack import Signature
 from tosaic.driver.reason import Reason
 from tosaic.engines import engine as engines
 from tosaic.formats import sidecar
-from tosaic.formats.sidecar import Border
 from tosaic.npu.perf import Estimate, estimate
 from tosaic.report.schema import DelegateReport, MemoryReport, Report
 from tosaic.tools.vela_options import place_regions
@@ -44,8 +44,8 @@ class Program:
     delegates: tuple[Delegate, ...]
     cpu_ops: Mapping[str, int]
     reasons: tuple[Reason, ...]
-    inputs: tuple[Border, ...]
-    outputs: tuple[Border, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
     memory: MemoryReport
     seconds: Mapping[str, float]
     warnings: tuple[str, ...]
@@ -215,7 +215,7 @@ def describe(signature: Signature) -> dict[str, str]:
     return {"tosaic_io": json.dumps(borders, sort_keys=True)}
 
 
-def _check_inputs(tensors: Sequence[torch.Tensor], borders: Sequence[Border]) -> None:
+def _check_inputs(tensors: Sequence[torch.Tensor], borders: Sequence[TensorInfo]) -> None:
     if len(tensors) != len(borders):
         raise Invalid(f"{len(tensors)} inputs were given, the program takes {len(borders)}")
     for i, (x, b) in enumerate(zip(tensors, borders, strict=True)):

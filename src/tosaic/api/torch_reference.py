@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tosaic.core.errors import Invalid
+from tosaic.core.tensor_info import TensorInfo
 from tosaic.formats.npy import Array
-from tosaic.formats.sidecar import Border, Sidecar, Trait
+from tosaic.formats.sidecar import Sidecar, Trait
 
 Reals: TypeAlias = npt.NDArray[np.float64]
 
@@ -103,12 +104,12 @@ def decode_real(array: Array, dtype: str) -> Reals:
     return (array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array).astype(np.float64)
 
 
-def as_logical(array: Array, border: Border) -> Array:
+def as_logical(array: Array, border: TensorInfo) -> Array:
     """What a program gives, channels second as in torch."""
     return array.transpose(0, 3, 1, 2) if border.layout == "nhwc" and array.ndim == 4 else array
 
 
-def as_real(array: Array, border: Border) -> Reals:
+def as_real(array: Array, border: TensorInfo) -> Reals:
     """What a program gives, as the numbers that it means, channels second."""
     value = decode_real(as_logical(array, border), border.dtype)
     if border.scale is not None and border.zero_point is not None:
@@ -136,7 +137,7 @@ def check_samples(sidecar: Sidecar) -> None:
             raise Invalid("the .tosaic file is damaged", why=f"it has traits for {len(sidecar.traits)} outputs")
 
 
-def _logical_shape(border: Border) -> tuple[int, ...]:
+def _logical_shape(border: TensorInfo) -> tuple[int, ...]:
     shape = border.shape
     return (shape[0], shape[3], shape[1], shape[2]) if border.layout == "nhwc" and len(shape) == 4 else shape
 

@@ -20,6 +20,7 @@ from tosaic.api.locate import locate
 from tosaic.api.torch_reference import Match, allow, as_real, check_samples, decode_real, find_sqnr, judge, measure_gap
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
+from tosaic.core.hints import Hint
 from tosaic.engines.engine import TOSA_BACKEND, VGF_BACKEND, references
 from tosaic.engines.interpreter import BACKEND as NPU_BACKEND
 from tosaic.engines.interpreter import Executor, Method, Npu, find_fast_scratch
@@ -169,7 +170,10 @@ def verify(
         raise Invalid(
             "there is no .tosaic file to compare with",
             why="it holds the TOSA graphs, the samples and the source lines",
-            fix="compile again without `with_sidecar=False`, and keep both files together",
+            fix=Hint(
+                "compile again without `with_sidecar=False`, and keep both files together",
+                "compile again without `--no-sidecar`, and keep both files together",
+            ),
         )
     sidecar.check(pte)
     check_samples(sidecar)

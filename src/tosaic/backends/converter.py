@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import os
 import re
 import struct
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from tosaic.core.errors import Invalid, ToolFailed
+from tosaic.core.paths import find_cache_folder
 from tosaic.formats.flatbuffer import Buffer
 from tosaic.formats.tosa_writer import names, read
 from tosaic.tools.cache import CompileCache, make_key
-from tosaic.tools.worker import TIMEOUT_VARIABLE, signal_name, time_limit
+from tosaic.tools.process import run_tool
 
 PACKAGE = "ai-ml-sdk-model-converter"
 INSTALL = "pip install 'tosaic[vgf]'"
@@ -29,7 +28,6 @@ INSTALL = "pip install 'tosaic[vgf]'"
 FLAGS = ("--dump-mlir", "--emit-debug-info", "--require-static-shape", "--experimental-analysis", "--type-narrowing")
 #: How many refused graphs are kept for reproduction.
 _MAX_KEPT = 8
-_MAX_LOG = 1 << 20
 #: The field of a .tosa file's root table that holds the version of the library which wrote it.
 _SOFTWARE_VERSION = 2
 
@@ -78,23 +76,16 @@ def compile(tosa: bytes, flags: Sequence[str] = (), *, timeout: float | None = N
     Refused if the converter says no or crashes on the graph, ToolFailed if it takes longer than `timeout` seconds.
     """
     version()
-    limit = time_limit(timeout)
     with tempfile.TemporaryDirectory(prefix="tosaic-") as name:
         folder = Path(name)
         (folder / "model.tosa").write_bytes(hide_writer(tosa))
-        code = _execute(folder, check_flags(flags), limit)
-        log = (folder / "log").read_bytes()[:_MAX_LOG].decode("utf-8", "replace")
+        arguments = [_find_program(), *check_flags(flags), "-i", "model.tosa", "-o", "model.vgf"]
+        done = run_tool("the model converter", arguments, folder=folder, timeout=timeout)
         made = folder / "model.vgf"
-        if code is None:
-            raise ToolFailed(
-                f"the model converter was stopped: it did not end within the {limit:g} s it was given",
-                log=log,
-                fix=f"give it more seconds with the environment variable `{TIMEOUT_VARIABLE}`",
-            )
-        if code < 0:
-            raise Refused(tosa, f"it crashed with {signal_name(-code)}", log, flags)
-        if code or not made.exists():
-            raise Refused(tosa, _find_reason(log), log, flags)
+        if done.signal:
+            raise Refused(tosa, f"it crashed with {done.signal}", done.output, flags)
+        if done.code or not made.exists():
+            raise Refused(tosa, _find_reason(done.output), done.output, flags)
         return made.read_bytes()
 
 
@@ -126,25 +117,12 @@ def hide_writer(tosa: bytes) -> bytes:
     return bytes(data + fields)
 
 
-def _execute(folder: Path, flags: Sequence[str], limit: float) -> int | None:
-    """The exit code, None if the time was up."""
+def _find_program() -> str:
     files = importlib.metadata.distribution(PACKAGE).files or ()
     program = next((f.locate() for f in files if f.parts[-3:] == ("binaries", "bin", "model-converter")), None)
     if program is None:
         raise ToolFailed("the model converter's package holds no program", fix=f"{INSTALL} --force-reinstall")
-    with (folder / "log").open("wb") as log:
-        try:
-            return subprocess.run(
-                [str(program), *flags, "-i", "model.tosa", "-o", "model.vgf"],
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                timeout=limit,
-                check=False,
-            ).returncode
-        except subprocess.TimeoutExpired:
-            return None
+    return str(program)
 
 
 def refused_kinds(log: str) -> tuple[str, ...]:
@@ -163,16 +141,9 @@ def _find_reason(log: str) -> str:
     return re.sub(r"^<unknown>:0: error: |^ERROR: ", "", lines[0]) if lines else log.strip().rpartition("\n")[2]
 
 
-def cache_folder() -> Path:
-    """Where Tosaic keeps files between runs: `TOSAIC_CACHE`, else `tosaic` in the user's cache folder."""
-    chosen = os.environ.get("TOSAIC_CACHE", "")
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(chosen) if chosen else (Path(base) if base else Path.home() / ".cache") / "tosaic"
-
-
 def _keep(tosa: bytes) -> Path | None:
     """Keep a refused graph so that the user can try again; the oldest ones go. None where nothing can be written."""
-    path = cache_folder() / "refused" / f"{make_key([tosa])[:12]}.tosa"
+    path = find_cache_folder() / "refused" / f"{make_key([tosa])[:12]}.tosa"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(hide_writer(tosa))

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tosaic.api import model_file
-from tosaic.cli.guard import Debug, Json, guarded, speak_options
+from tosaic.cli.guard import Debug, Json, guarded
 from tosaic.cli.quiet import import_torch
 from tosaic.cli.size import MaxMemory
-from tosaic.core.errors import Invalid
+from tosaic.core.errors import ExitStatus, Invalid
+from tosaic.core.hints import get_cli_form
 from tosaic.core.output import find_target
 from tosaic.core.targets import Target, find
 
@@ -140,7 +141,7 @@ def compile_model(
         verdict = program.verify()
         typer.echo(str(verdict), err=as_json)
         if not verdict.ok:
-            raise typer.Exit(1)
+            raise typer.Exit(ExitStatus.CHECK_FAILED)
 
 
 class Progress:
@@ -211,8 +212,8 @@ def _finish(report: Report, model: str, files: dict[Path, bytes], as_json: bool)
         report,
         model=_name_model(model),
         files=written,
-        reasons=tuple(dataclasses.replace(reason, fix=speak_options(reason.fix)) for reason in report.reasons),
-        warnings=tuple(map(speak_options, report.warnings)),
+        reasons=tuple(dataclasses.replace(reason, fix=get_cli_form(reason.fix)) for reason in report.reasons),
+        warnings=tuple(map(get_cli_form, report.warnings)),
     )
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))

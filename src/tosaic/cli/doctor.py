@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from enum import StrEnum
@@ -11,14 +12,15 @@ from typing import Annotated
 import typer
 
 from tosaic import doctor
-from tosaic.cli.guard import FAILED, Debug, Json, guarded
+from tosaic.cli.guard import Debug, Json, guarded
 from tosaic.cli.quiet import import_torch
+from tosaic.core.errors import ExitStatus, Invalid
 
 SCHEMA = "tosaic-doctor/1"
 _TITLES = {"ethos-u": "for an Ethos-U", "vgf": "for VGF", "tosa": "for TOSA"}
 
 
-class Mendable(StrEnum):
+class Fixable(StrEnum):
     """A target whose parts can be installed."""
 
     VGF = "vgf"
@@ -27,13 +29,14 @@ class Mendable(StrEnum):
 @guarded
 def show_health(
     fix: Annotated[
-        Mendable | None,
+        Fixable | None,
         typer.Option(
             help="Install what compiling for VGF and running it need: Python packages with pip, Debian's Vulkan driver "
-            "with apt, or without root into the cache folder.",
+            "with apt, or without root into the cache folder. Shows the commands and asks first.",
             show_default=False,
         ),
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: install without asking.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -41,15 +44,40 @@ def show_health(
 
     Ends with exit code 0 if compiling for an Ethos-U works; with --fix, if a .vgf file runs here.
     """
-    if fix is not None:
-        doctor.mend_vgf(lambda text: typer.echo(text, err=True))
+    if fix is not None and _confirm(doctor.plan_vgf(), yes):
+        doctor.install_vgf(lambda text: typer.echo(text, err=True))
     checks = _show(doctor.examine(import_torch) if fix is None else doctor.examine_vgf(import_torch), as_json)
     working = doctor.list_working(checks)
     works = working["ethos-u" if fix is None else "vgf"]
     if as_json:
         plain = {"schema": SCHEMA, "ok": works, "targets": working, "checks": [asdict(check) for check in checks]}
         typer.echo(json.dumps(plain, indent=2))
-    raise typer.Exit(0 if works else FAILED)
+    raise typer.Exit(ExitStatus.DONE if works else ExitStatus.TOOL_FAILED)
+
+
+def has_terminal() -> bool:
+    """Return whether somebody can answer a question."""
+    return sys.stdin.isatty()
+
+
+def _confirm(commands: list[str], yes: bool) -> bool:
+    """Show the commands that would be run, and ask unless the user has agreed already."""
+    if not commands:
+        return True
+    typer.echo("these commands will be run:", err=True)
+    for command in commands:
+        typer.echo(f"  {command}", err=True)
+    if yes:
+        return True
+    if not has_terminal():
+        raise Invalid(
+            "nothing was installed: there is no terminal to ask for your consent",
+            fix="add `--yes` to install without a question, or run the commands yourself",
+        )
+    if typer.confirm("run them?", err=True):
+        return True
+    typer.echo("nothing was installed", err=True)
+    return False
 
 
 def _show(examination: Iterable[doctor.Check], as_json: bool) -> list[doctor.Check]:

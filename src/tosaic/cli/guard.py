@@ -10,22 +10,7 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from tosaic.core.errors import ToolFailed, TosaicError
-
-INTERRUPTED = 130
-BAD_INPUT = 2
-FAILED = 3
-
-#: what messages call an argument of tosaic.compile, and the option for it
-_OPTIONS = {
-    'io="int8"': "--io int8",
-    "delegate=False": "--no-delegate",
-    "quantized=False": "--no-quantize",
-    "calibration": "--calibration",
-    "with_sidecar=False": "--no-sidecar",
-    "max_memory": "--max-memory",
-    "allow_ops": "--allow-op",
-}
+from tosaic.core.errors import ExitStatus, ToolFailed, TosaicError
 
 Parameters = ParamSpec("Parameters")
 
@@ -46,7 +31,7 @@ def guarded(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
             raise
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(ExitStatus.INTERRUPTED) from None
         except Exception as error:
             if kwargs.get("debug"):
                 _print_details(error)
@@ -59,7 +44,7 @@ def guarded(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
 def explain(error: Exception) -> str:
     """What went wrong, for a user."""
     if isinstance(error, TosaicError):
-        return f"error: {speak_options(str(error))}"
+        return f"error: {error.to_cli_text()}"
     if isinstance(error, OSError) and error.errno is not None:
         # A full disk names no file.
         place = f"`{error.filename}`: " if error.filename is not None else ""
@@ -68,18 +53,12 @@ def explain(error: Exception) -> str:
     return f"error: {type(error).__name__}: {first}\n  fix: this is a bug of Tosaic; `--debug` shows the traceback"
 
 
-def speak_options(text: str) -> str:
-    """A message with the command's options in place of the Python API's arguments."""
-    for argument, option in _OPTIONS.items():
-        text = text.replace(f"`{argument}`", f"`{option}`")
-    return text
-
-
-def exit_code(error: Exception) -> int:
+def exit_code(error: Exception) -> ExitStatus:
     """The exit code of an error: bad input, or anything else that stopped the work."""
     if isinstance(error, TosaicError):
         return error.exit_code
-    return BAD_INPUT if isinstance(error, OSError) and error.errno is not None else FAILED
+    is_file_error = isinstance(error, OSError) and error.errno is not None
+    return ExitStatus.BAD_INPUT if is_file_error else ExitStatus.TOOL_FAILED
 
 
 def _print_details(error: Exception) -> None:

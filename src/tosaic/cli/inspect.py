@@ -94,7 +94,7 @@ def _print_commands(data: bytes, kind: str, max_memory: int | None) -> None:
     if not streams:
         raise Invalid("there is no Ethos-U command stream in this file", fix="give a .pte compiled for an Ethos-U")
     for label, stream in streams:
-        typer.echo(f"# {label}{parse(stream).accelerator}, {len(stream):,} bytes")
+        typer.echo(f"# {label}{parse(stream).accelerator.name}, {len(stream):,} bytes")
         budget.take(len(stream) // 4 * _LINE_BYTES, "the listing of a command stream")
         typer.echo(npu.disassemble(stream), nl=False)
         budget.give_back(len(stream) // 4 * _LINE_BYTES)

@@ -14,7 +14,7 @@ from tosaic.cli.guard import Debug, Json, guarded
 from tosaic.cli.quiet import import_torch
 from tosaic.cli.size import MaxMemory
 from tosaic.core import input_file
-from tosaic.core.errors import Invalid
+from tosaic.core.errors import ExitStatus, Invalid
 from tosaic.core.output import find_target, write_files
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def run_file(
     if output is not None:
         _save(output, outcome.outputs)
     if as_json:
-        typer.echo(json.dumps(report.to_dict(values), indent=2))
+        typer.echo(json.dumps(report.to_json(values), indent=2))
     else:
         typer.echo(report.to_text(values))
 
@@ -129,4 +129,4 @@ def verify_file(
     verdict = verify(data, read_beside(file, max_memory), rounds=rounds, max_memory=max_memory)
     typer.echo(json.dumps(verdict.to_json(), indent=2) if as_json else str(verdict))
     if not verdict.ok:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitStatus.CHECK_FAILED)

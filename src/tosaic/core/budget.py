@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tosaic.core.errors import Invalid
+from tosaic.core.hints import Hint
 
 #: What a file may ask for beyond its own size, in bytes.
 DEFAULT = 1 << 30
@@ -21,7 +22,10 @@ class Budget:
             raise Invalid(
                 f"{what} needs {size:,} bytes of memory, and {self.left:,} are left",
                 why=f"the file may take {self.limit:,} bytes in all",
-                fix="if you trust the file, allow it more with `max_memory`",
+                fix=Hint(
+                    "if you trust the file, allow it more with `max_memory`",
+                    "if you trust the file, allow it more with `--max-memory`",
+                ),
             )
         self.left -= size
 

@@ -1,20 +1,41 @@
-"""The errors a user sees: what happened, where in the user's code, why, and how to mend it."""
+"""The errors a user sees: what happened, where in the user's code, why, and how to fix it."""
 
 from __future__ import annotations
+
+from enum import IntEnum
+
+from tosaic.core.hints import get_cli_form
+
+
+class ExitStatus(IntEnum):
+    """The exit codes of all commands."""
+
+    DONE = 0
+    CHECK_FAILED = 1
+    BAD_INPUT = 2
+    TOOL_FAILED = 3
+    INTERRUPTED = 130
 
 
 class TosaicError(Exception):
     """Base of all errors that Tosaic raises on purpose."""
 
-    exit_code = 2
+    exit_code: ExitStatus = ExitStatus.BAD_INPUT
 
     def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "") -> None:
         self.what, self.where, self.why, self.fix = what, where, why, fix
         super().__init__(what)
 
     def __str__(self) -> str:
+        return self._describe(self.fix)
+
+    def to_cli_text(self) -> str:
+        """Return the message with its fix in the words of the command line."""
+        return self._describe(get_cli_form(self.fix))
+
+    def _describe(self, fix: str) -> str:
         parts = [self.what]
-        for label, text in (("where", self.where), ("why", self.why), ("fix", self.fix)):
+        for label, text in (("where", self.where), ("why", self.why), ("fix", fix)):
             if text:
                 parts.append(f"  {label}: {text}")
         return "\n".join(parts)
@@ -43,7 +64,7 @@ class Invalid(TosaicError):
 class ToolFailed(TosaicError):
     """A native tool (Vela, the reference model) failed, crashed or ran out of time."""
 
-    exit_code = 3
+    exit_code = ExitStatus.TOOL_FAILED
 
     def __init__(self, what: str, *, log: str = "", where: str = "", why: str = "", fix: str = "") -> None:
         self.log = log

@@ -47,7 +47,9 @@ def check_graph(source: Source, region: Region, graph: Graph, nhwc: frozenset[No
 def check_blob(source: Source, region: Region, blob: bytes, compiled: Compiled | None, is_vgf: bool) -> None:
     """Compare number and sizes of a blob's inputs and outputs with the call. A TOSA blob is the graph itself."""
     if compiled is not None:
-        made = [[(io.elem_size, math.prod(io.shape)) for io in side] for side in (compiled.inputs, compiled.outputs)]
+        made = [
+            [(io.element_bytes, math.prod(io.shape)) for io in side] for side in (compiled.inputs, compiled.outputs)
+        ]
     elif is_vgf:
         vgf = reader.read(blob)
         made = [[_vgf_size(vgf.resources[i]) for i in side] for side in (vgf.inputs, vgf.outputs)]
@@ -75,8 +77,7 @@ def _size(source: Source, node: Node) -> Size:
 
 
 def _vgf_size(resource: reader.Resource) -> Size:
-    bytes_each = reader.FORMATS[resource.vk_format][1] if resource.vk_format in reader.FORMATS else 0
-    return bytes_each, math.prod(resource.shape)
+    return resource.item_size, math.prod(resource.shape)
 
 
 def _describe(sizes: Sequence[Size]) -> str:

@@ -19,9 +19,9 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
+from tosaic.core.tensor_info import TensorInfo
 from tosaic.driver.delegate import Built, Delegate
 from tosaic.driver.exported import find_decomposition, spare_traces
-from tosaic.formats.sidecar import Border
 from tosaic.fx.source import ASSERTIONS, DEQUANTIZE, QDQ, QUANTIZE, Source, bind, overload
 from tosaic.fx.stub import stub
 
@@ -38,8 +38,8 @@ class Signature:
     coded  the dequantize nodes that are returned as the codes before them
     """
 
-    inputs: tuple[Border, ...]
-    outputs: tuple[Border, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
     codes: frozenset[Node]
     coded: frozenset[Node]
     nhwc: frozenset[Node]
@@ -91,17 +91,17 @@ def _grid(node: Node) -> tuple[Any, ...]:
     return (a["scale"], a["zero_point"], a["quant_min"], a["quant_max"], a["dtype"])
 
 
-def _border(source: Source, node: Node, codec: Node | None, moved: bool) -> Border:
+def _border(source: Source, node: Node, codec: Node | None, moved: bool) -> TensorInfo:
     fake = source.fake(node)
     if not isinstance(fake, torch.Tensor):
-        return Border(node.name, (), type(fake).__name__, "")
+        return TensorInfo(node.name, (), type(fake).__name__, "")
     shape = tuple(int(d) for d in fake.shape)
     if moved:
         shape = tuple(shape[i] for i in NCHW_TO_NHWC)
     dtype = fake.dtype if codec is None else bind(codec)["dtype"]
     layout = "nhwc" if moved else ("nchw" if len(shape) == 4 else "")
     scale, zero = (None, None) if codec is None else (float(bind(codec)["scale"]), int(bind(codec)["zero_point"]))
-    return Border(node.name, shape, str(dtype).removeprefix("torch."), layout, scale, zero)
+    return TensorInfo(node.name, shape, str(dtype).removeprefix("torch."), layout, scale, zero)
 
 
 def _in_order(argument: Any) -> Any:
@@ -225,7 +225,7 @@ class Outer:
             return torch.empty(shape, dtype=real.dtype)
 
 
-def example(border: Border) -> torch.Tensor:
+def example(border: TensorInfo) -> torch.Tensor:
     """A tensor with the dtype and shape of an input."""
     return torch.zeros(border.shape, dtype=getattr(torch, border.dtype))
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch.fx import Node
 
 from tosaic.core.errors import FloatInput, Unsupported
+from tosaic.core.hints import Hint, prepend
 from tosaic.core.location import describe_place
 from tosaic.fx.source import ASSERTIONS, QDQ, find_module, origin, overload, source_line
 
@@ -40,7 +41,11 @@ class FloatResult(Unsupported):
     def __init__(self, user: Node) -> None:
         if user.op == "output":
             super().__init__(
-                "its result leaves the model in float", 'compile with `io="int8"`, or quantize the output of the model'
+                "its result leaves the model in float",
+                Hint(
+                    'compile with `io="int8"`, or quantize the output of the model',
+                    "compile with `--io int8`, or quantize the output of the model",
+                ),
             )
         else:
             super().__init__(f"its result is needed in float by {_name(user)}, which is on the CPU")
@@ -87,7 +92,7 @@ def _mend(node: Node, out: Mapping[Node, Unsupported]) -> str:
     """What would bring a node to the NPU; the cause may lie with one before it."""
     while isinstance(out[node], FloatInput) and (giver := _find_giver(node, out)) is not None:
         node = giver
-    return f"for `{node.name}`: {out[node].fix}" if out[node].fix else ""
+    return prepend(f"for `{node.name}`: ", out[node].fix) if out[node].fix else ""
 
 
 def log_reasons(reasons: Iterable[Reason]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tosaic.core.errors import Invalid
+from tosaic.core.hints import Hint
 from tosaic.engines import reference
 from tosaic.engines.interpreter import BACKEND as NPU_BACKEND
 from tosaic.engines.interpreter import Call, Executor, Method, list_calls
@@ -95,7 +96,10 @@ def references(plan: Plan, sidecar: Sidecar | None) -> Mapping[str, Executor]:
         if tosa is None:
             raise Invalid(
                 "engine `tosa` needs the .tosaic file that was written beside the .pte",
-                fix="compile without `with_sidecar=False`, or use another engine",
+                fix=Hint(
+                    "compile without `with_sidecar=False`, or use another engine",
+                    "compile without `--no-sidecar`, or use another engine",
+                ),
             )
         return reference.run(tosa, inputs)
 

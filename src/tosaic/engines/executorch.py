@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tosaic.core.errors import Invalid, ToolFailed
+from tosaic.core.hints import Hint
 from tosaic.engines import shim
 from tosaic.engines.interpreter import Method
 from tosaic.formats.npy import Array
@@ -57,10 +58,11 @@ def run(
 
 def _check(reply: Reply) -> None:
     error = reply.body.get("error")
-    if error is not None and reply.body["code"] == ToolFailed.exit_code:
-        raise ToolFailed(error["what"], log=reply.log, where=error["where"], why=error["why"], fix=error["fix"])
     if error is not None:
-        raise Invalid(error["what"], where=error["where"], why=error["why"], fix=error["fix"])
+        fix = Hint(error["fix"], error["cli_fix"])
+        if reply.body["code"] == ToolFailed.exit_code:
+            raise ToolFailed(error["what"], log=reply.log, where=error["where"], why=error["why"], fix=fix)
+        raise Invalid(error["what"], where=error["where"], why=error["why"], fix=fix)
     if reply.failure:
         why, fix = _find_reason(reply)
         raise ToolFailed("ExecuTorch's runtime does not run the program", log=reply.log, why=why, fix=fix)

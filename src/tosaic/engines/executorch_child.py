@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from tosaic.core.dtypes import BY_SCALAR_TYPE, NUMPY
 from tosaic.core.errors import Invalid, TosaicError
+from tosaic.core.hints import get_cli_form
 from tosaic.engines import shim
 from tosaic.engines.interpreter import BACKEND, Executor, Method
 from tosaic.formats import blob as ethosu_blob
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import Tensor, read
-from tosaic.formats.pte_schema import DTYPES
-from tosaic.formats.tensors import NUMPY, TensorType, from_array, lay_out, to_array, type_of
+from tosaic.formats.tensors import TensorType, from_array, lay_out, to_array, type_of
 from tosaic.tools import wire
 from tosaic.tools.serve import serve
 
@@ -122,7 +123,7 @@ def _read_spec(spec: _Spec) -> tuple[str, bytes]:
 def _view(tensor: _Tensor) -> Array:
     """The memory of a tensor as an array, with the dimensions in memory order."""
     sizes, order = list(tensor.sizes)[: tensor.rank], list(tensor.order)[: tensor.rank]
-    dtype = np.dtype(NUMPY[DTYPES[tensor.dtype][0]])
+    dtype = np.dtype(NUMPY[BY_SCALAR_TYPE[tensor.dtype].name])
     if tensor.bytes and not tensor.data:
         raise Invalid("the runtime gives a delegate a tensor without memory")
     # An address of nothing is still an address.
@@ -190,6 +191,7 @@ class _Handler:
             outputs = self._runner.run(parts[0], body["method"], inputs, executor, body["max_memory"])
         except TosaicError as error:
             fields = {name: getattr(error, name) for name in ("what", "where", "why", "fix")}
+            fields["cli_fix"] = get_cli_form(error.fix)
             return {"error": fields, "code": error.exit_code}, ()
         types = [{"dtype": array.dtype.str, "shape": list(array.shape)} for array in outputs]
         return {"outputs": types}, [array.tobytes() for array in outputs]

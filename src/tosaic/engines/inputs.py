@@ -12,11 +12,12 @@ import numpy as np
 
 from tosaic.core import input_file
 from tosaic.core.budget import Budget
+from tosaic.core.dtypes import NUMPY
 from tosaic.core.errors import Invalid
 from tosaic.formats.archive import unpack
 from tosaic.formats.npy import Array, read_npy
 from tosaic.formats.pt import read_pt
-from tosaic.formats.tensors import NUMPY, TensorType, to_array
+from tosaic.formats.tensors import TensorType, to_array
 
 RAW = (".bin", ".raw")
 FORMATS = (".npy", ".npz", ".pt", *RAW)

@@ -28,7 +28,7 @@ from tosaic.formats.tensors import Memory, TensorType, order_in_memory, type_of
 from tosaic.formats.tosa_reader import read as read_tosa
 from tosaic.npu.machine import Trace
 from tosaic.npu.weights import WeightCache
-from tosaic.tools.vela import IO
+from tosaic.tools.vela import Slot
 
 if TYPE_CHECKING:
     pass
@@ -232,16 +232,16 @@ def _check_borders(pte: Pte, plan: Plan, call: model.DelegateCall) -> int:
     return len(blob.inputs)
 
 
-def _check_border(value: model.Value, io: IO, what: str) -> None:
+def _check_border(value: model.Value, io: Slot, what: str) -> None:
     if not isinstance(value, Tensor):
         raise Invalid(f"{what} is no tensor but {value!r}")
     found = order_in_memory(value)
     # Vela folds a reshape at the border into the blob's shape, so only the number of elements is sure to be the same.
     same = math.prod(found.shape) == math.prod(io.shape)
-    if not same or found.dtype.itemsize != io.elem_size or found.dtype.kind not in "iub" or io.elem_size > 4:
+    if not same or found.dtype.itemsize != io.element_bytes or found.dtype.kind not in "iub" or io.element_bytes > 4:
         raise Invalid(
             f"{what} does not fit its blob",
-            why=f"the program has {found}, the blob {io.elem_size}-byte integers of shape {list(io.shape)}",
+            why=f"the program has {found}, the blob {io.element_bytes}-byte integers of shape {list(io.shape)}",
         )
 
 

@@ -10,7 +10,6 @@ import functools
 import importlib.metadata
 import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,27 +19,13 @@ import numpy as np
 
 from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.formats.flatbuffer import Buffer
+from tosaic.formats.npy import write_npy
 from tosaic.formats.tosa_writer import read
 from tosaic.ir.graph import NUMPY, Array, DType, Type
-from tosaic.tools.worker import TIMEOUT_VARIABLE, signal_name, time_limit
+from tosaic.tools.process import run_tool
 
-#: The type that the program wants in the header of a .npy file; it rejects other spellings of the same thing.
-_NPY_TYPES: Mapping[DType, str] = MappingProxyType(
-    {
-        DType.BOOL: "|b1",
-        DType.I4: "|i1",
-        DType.I8: "|i1",
-        DType.I16: "<i2",
-        DType.I32: "<i4",
-        DType.I48: "<i8",
-        DType.F16: "<f2",
-        DType.BF16: "<V2",
-        DType.F32: "<f4",
-        DType.F8E4M3: "<V1",
-        DType.F8E5M2: "|u1",
-    }
-)
-_MAX_LOG = 1 << 16
+#: The types of a .npy file that the program wants where numpy would write the type of the bits.
+_NPY_TYPES: Mapping[DType, str] = MappingProxyType({DType.BF16: "<V2", DType.F8E4M3: "<V1"})
 
 
 class Undefined(ToolFailed):
@@ -69,7 +54,8 @@ def run(tosa: bytes, inputs: Sequence[Array], *, timeout: float | None = None, p
         folder = Path(name)
         (folder / "model.tosa").write_bytes(tosa)
         for index, (array, value) in enumerate(zip(arrays, graph.inputs, strict=True)):
-            _write_npy(folder / f"in{index}.npy", array, value.dtype)
+            data = write_npy(array, _NPY_TYPES.get(value.dtype, ""))
+            (folder / f"in{index}.npy").write_bytes(data)
         description = {
             "tosa_file": "model.tosa",
             "ifm_name": input_names,
@@ -79,7 +65,7 @@ def run(tosa: bytes, inputs: Sequence[Array], *, timeout: float | None = None, p
             "expected_failure": False,
         }
         (folder / "description.json").write_text(json.dumps(description), encoding="utf-8")
-        _execute(folder, precise, time_limit(timeout))
+        _execute(folder, precise, timeout)
         return [_read_npy(folder / f"out{index}.npy", value.type, precise) for index, value in enumerate(graph.outputs)]
 
 
@@ -101,18 +87,10 @@ def _check_input(index: int, array: Array, type: Type) -> Array:
     wanted = np.dtype(NUMPY[type.dtype])
     # TOSA has no unsigned tensors: uint8 is int8 with the same bits.
     signed = np.dtype(f"i{array.dtype.itemsize}") if array.dtype.kind == "u" and array.dtype.isnative else None
-    if array.shape != type.shape or wanted not in (array.dtype, signed) or type.dtype not in _NPY_TYPES:
+    if array.shape != type.shape or wanted not in (array.dtype, signed) or type.dtype is DType.SHAPE:
         given = f"{array.dtype}{list(array.shape)}"
         raise Invalid(f"input {index} of the .tosa file is {type} (as {wanted}), but {given} was given")
     return array
-
-
-def _write_npy(path: Path, array: Array, dtype: DType) -> None:
-    """numpy's own writer would spell the types of bf16 and fp8 in a way that the program rejects."""
-    text = repr({"descr": _NPY_TYPES[dtype], "fortran_order": False, "shape": array.shape}).encode()
-    # Magic, version 1.0, header length; the data begin at a multiple of 64.
-    header = text + b" " * (-(len(text) + 11) % 64) + b"\n"
-    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + array.tobytes())
 
 
 def _read_npy(path: Path, type: Type, precise: bool) -> Array:
@@ -120,7 +98,7 @@ def _read_npy(path: Path, type: Type, precise: bool) -> Array:
     return array if precise and type.dtype.is_float else array.view(NUMPY[type.dtype])
 
 
-def _execute(folder: Path, precise: bool, limit: float) -> None:
+def _execute(folder: Path, precise: bool, timeout: float | None) -> None:
     program = importlib.metadata.distribution("tosa-tools").locate_file("bin/tosa_reference_model")
     arguments = [
         str(program),
@@ -132,33 +110,13 @@ def _execute(folder: Path, precise: bool, limit: float) -> None:
     ]
     # Without this the model starts a debugger when a check fails.
     environment = {**os.environ, "TOSA_MODEL_NO_BACKTRACE": "1"}
-    with (folder / "log").open("wb") as log:
-        try:
-            done = subprocess.run(
-                arguments,
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                timeout=limit,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            done = None
-    text = (folder / "log").read_bytes()[:_MAX_LOG].decode("utf-8", "replace")
-    if done is None:
-        raise ToolFailed(
-            f"the TOSA reference model was stopped: it did not end within the {limit:g} s it was given",
-            log=text,
-            fix=f"give it more seconds with the environment variable `{TIMEOUT_VARIABLE}`",
-        )
-    if done.returncode < 0:
-        end = f"crashed with {signal_name(-done.returncode)}"
-        raise ToolFailed(f"the TOSA reference model {end}", log=text, why=_find_reason(text))
-    if "Graph result: UNPREDICTABLE" in text and done.returncode:
+    done = run_tool("the TOSA reference model", arguments, folder=folder, timeout=timeout, environment=environment)
+    text = done.output
+    if done.signal:
+        raise ToolFailed(f"the TOSA reference model crashed with {done.signal}", log=text, why=_find_reason(text))
+    if "Graph result: UNPREDICTABLE" in text and done.code:
         raise Undefined("the TOSA reference model found the result to be undefined", log=text, why=_find_reason(text))
-    if done.returncode:
+    if done.code:
         raise ToolFailed("the TOSA reference model refused the graph", log=text, why=_find_reason(text))
 
 

@@ -9,22 +9,16 @@ import importlib.util
 import os
 import platform
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
 from tosaic.core.errors import ToolFailed
-from tosaic.tools.worker import time_limit
+from tosaic.core.paths import CACHE_VARIABLE, find_cache_folder
+from tosaic.tools.process import run_tool
 
-CACHE_VARIABLE = "TOSAIC_CACHE"
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-DC10_USING_CUSTOM_GENERATED_MACROS")
 _INSTEAD = "or use engine `npu`, which needs no compiler"
-
-
-def cache_folder() -> Path:
-    """Where files that are made once are kept."""
-    return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "tosaic")
 
 
 def find_compiler() -> str:
@@ -39,7 +33,7 @@ def build() -> Path:
     version, include = _find_executorch()
     parts = (source, version.encode(), " ".join(_FLAGS).encode(), platform.machine().encode())
     key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
-    target = cache_folder() / f"shim-{key}.so"
+    target = find_cache_folder() / f"shim-{key}.so"
     if not target.exists():
         _compile(source, include, target)
     return target
@@ -81,21 +75,9 @@ def _run_compiler(compiler: str, source: bytes, include: Path, folder: Path) -> 
     (folder / "shim.cpp").write_bytes(source)
     types = include / "executorch" / "runtime" / "core" / "portable_type" / "c10"
     arguments = [compiler, *_FLAGS, f"-I{include}", f"-I{types}", "shim.cpp", "-o", "shim.so"]
-    limit = time_limit(None)
-    try:
-        done = subprocess.run(
-            arguments,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=limit,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise ToolFailed(f"`{compiler}` was stopped: it did not end within {limit:g} s") from None
-    if done.returncode:
-        log = done.stdout.decode("utf-8", "replace")
+    done = run_tool(f"`{compiler}`", arguments, folder=folder)
+    if done.code:
+        log = done.output
         why = next((line for line in log.splitlines() if "error" in line), log[:200])
         raise ToolFailed(
             f"`{compiler}` cannot compile the shim for engine `executorch`", log=log, why=why, fix=_INSTEAD

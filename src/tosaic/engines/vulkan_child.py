@@ -6,14 +6,15 @@ import hashlib
 import importlib
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tosaic.core.errors import ToolFailed
 from tosaic.engines import vulkan_device, vulkan_env
 from tosaic.tools import wire
+from tosaic.tools.process import run_tool
 from tosaic.tools.serve import serve
 
 #: Set in the process that has its final environment: the loader of libraries reads it only at the start.
@@ -37,17 +38,10 @@ def _prepare() -> dict[str, str]:
 def _has_backend(environment: dict[str, str]) -> bool:
     """Whether the backend works without layers: then the driver has Arm's extensions itself."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _ASK],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ASK_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+        done = run_tool("ExecuTorch", [sys.executable, "-c", _ASK], timeout=_ASK_SECONDS, environment=environment)
+    except ToolFailed:
         return False
-    return done.returncode == 0 and b"True" in done.stdout
+    return done.code == 0 and "True" in done.output
 
 
 class _Programs:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 
-from tosaic.tools.worker import signal_name
+from tosaic.tools.process import ToolTimedOut, run_tool
 
 _SECONDS = 60.0
 _VERSION_1_3 = (1 << 22) | (3 << 12)
@@ -54,20 +53,14 @@ class _Instance(ctypes.Structure):
 
 def find_trouble(environment: Mapping[str, str]) -> str:
     """Why the first device cannot run a .vgf file, in an environment; empty if nothing is known against it."""
+    arguments = [sys.executable, "-m", "tosaic.engines.vulkan_device"]
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "tosaic.engines.vulkan_device"],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+        done = run_tool("the driver", arguments, timeout=_SECONDS, environment=environment, keep_errors_apart=True)
+    except ToolTimedOut:
         return f"the driver did not answer within {_SECONDS:g} s"
-    if done.returncode < 0:
-        return f"the driver crashed with {signal_name(-done.returncode)} when it was asked for its devices"
-    return json.loads(done.stdout)["trouble"] if done.returncode == 0 else ""
+    if done.signal:
+        return f"the driver crashed with {done.signal} when it was asked for its devices"
+    return json.loads(done.output)["trouble"] if done.code == 0 else ""
 
 
 def _ask() -> str:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from tosaic.backends.converter import cache_folder
 from tosaic.core.errors import ToolFailed
+from tosaic.core.paths import find_cache_folder
 
 #: `auto` (the default), `keep` (take the VK_* variables as they are) or `off` (as if there were no Vulkan).
 MODE_VARIABLE = "TOSAIC_VULKAN"
@@ -62,7 +62,7 @@ def chosen_by() -> str:
 
 def unpacked() -> Path:
     """The folder into which `tosaic doctor --fix vgf` unpacks Debian's packages when it may not install them."""
-    return cache_folder() / "vulkan"
+    return find_cache_folder() / "vulkan"
 
 
 def find() -> Parts:

@@ -8,34 +8,48 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tosaic.core.errors import ToolFailed
 from tosaic.engines import vulkan, vulkan_env
+from tosaic.tools.process import run_tool
 
 PACKAGES = ("libvulkan1", "mesa-vulkan-drivers")
-_SECONDS = 900.0
+_INSTALL = ("apt-get", "install", "-y", "--no-install-recommends", *PACKAGES)
 
 Announce = Callable[[str], None]
 
 
+def plan() -> list[str]:
+    """Return the commands that `install` would run; none if Vulkan is usable or lacks no package."""
+    if vulkan.probe().ok or not _needs_packages():
+        return []
+    if shutil.which("apt-get") is None:
+        raise ToolFailed(
+            "there is no apt-get to install a Vulkan driver with",
+            fix="install the Vulkan loader and Mesa's software driver (lavapipe) with your package manager",
+        )
+    if os.geteuid() == 0:
+        return [f"{shlex.join(_INSTALL)}, after `apt-get update` if that fails"]
+    packages = " ".join(PACKAGES)
+    return [
+        f"apt-get download {packages} and the packages that they need, with package lists of its own",
+        f"dpkg-deb -x of each into {vulkan_env.unpacked()}; nothing is installed in the system",
+    ]
+
+
 def install(announce: Announce) -> vulkan.Probe:
-    """Install or unpack the packages unless Vulkan is usable already; gives the probe's answer afterwards."""
+    """Install or unpack what `plan` lists; return the probe's answer afterwards."""
     found = vulkan.probe()
     if found.ok:
         announce("Vulkan is usable already")
         return found
     announce(f"Vulkan is not usable: {found.reason}")
-    if _needs_packages():
-        if shutil.which("apt-get") is None:
-            raise ToolFailed(
-                "there is no apt-get to install a Vulkan driver with",
-                fix="install the Vulkan loader and Mesa's software driver (lavapipe) with your package manager",
-            )
+    if plan():
         if os.geteuid() == 0:
             install_with_root(announce)
         else:
@@ -54,7 +68,7 @@ def _needs_packages() -> bool:
 def install_with_root(announce: Announce) -> None:
     """apt-get install; with fresh package lists if the first try fails."""
     announce(f"installing {', '.join(PACKAGES)}")
-    command = ["apt-get", "install", "-y", "--no-install-recommends", *PACKAGES]
+    command = list(_INSTALL)
     try:
         execute(command)
     except ToolFailed:
@@ -98,22 +112,12 @@ def list_missing(needed: str, present: str) -> list[str]:
 
 
 def execute(command: Sequence[str], folder: Path | None = None) -> str:
-    """What a command prints; ToolFailed with its error if it fails."""
+    """Return what a command prints; raise ToolFailed with its error if it fails."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ToolFailed(f"`{' '.join(command)}` did not end", why=str(error)) from None
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()
-        raise ToolFailed(f"`{' '.join(command)}` failed", log=done.stdout + done.stderr, why=lines[0] if lines else "")
-    return done.stdout
+    name = f"`{' '.join(command)}`"
+    done = run_tool(name, command, folder=folder, environment=environment, keep_errors_apart=True)
+    if done.code:
+        errors = done.errors.splitlines()
+        lines = [line for line in errors if line.startswith("E:")] or errors
+        raise ToolFailed(f"{name} failed", log=done.output + done.errors, why=lines[0] if lines else "")
+    return done.output

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tosaic.core.errors import Invalid
-from tosaic.tools.vela import IO, Compiled
+from tosaic.tools.vela import Compiled, Slot
 
 _FIRST, _LAST = "vela_bin_stream", "vela_end_stream"
 _CONTENT = ("cmd_data", "weight_data", "scratch_size", "inputs", "outputs")
@@ -27,8 +27,8 @@ class Blob:
     cmd_data: bytes
     weight_data: bytes
     scratch_size: int
-    inputs: tuple[IO, ...]
-    outputs: tuple[IO, ...]
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ def pack(compiled: Compiled) -> bytes:
         ) from None
 
 
-def _pack_ios(ios: tuple[IO, ...]) -> bytes:
-    rows = (_IO.pack(*io.shape, io.elem_size, io.offset, io.region) for io in ios)
+def _pack_ios(ios: tuple[Slot, ...]) -> bytes:
+    rows = (_IO.pack(*io.shape, io.element_bytes, io.offset, io.region) for io in ios)
     return struct.pack("<i", len(ios)) + b"".join(rows)
 
 
@@ -136,7 +136,7 @@ def _resolve(block: _Block, named: Mapping[str, bytes]) -> bytes:
     return named[key]
 
 
-def _read_ios(block: _Block, scratch_size: int) -> tuple[IO, ...]:
+def _read_ios(block: _Block, scratch_size: int) -> tuple[Slot, ...]:
     if len(block.data) < 4:
         raise block.fail(f"it has {len(block.data)} bytes; the count alone takes 4")
     (count,) = struct.unpack_from("<i", block.data)
@@ -144,18 +144,18 @@ def _read_ios(block: _Block, scratch_size: int) -> tuple[IO, ...]:
         raise block.fail(
             f"its count is {count}, which takes {4 + count * _IO.size} bytes, but it has {len(block.data)}"
         )
-    ios: list[IO] = []
+    ios: list[Slot] = []
     for index in range(count):
         at = 4 + index * _IO.size
         *shape, elem_size, offset, region = _IO.unpack_from(block.data, at)
-        ios.append(IO(tuple(shape), elem_size, offset, region))
+        ios.append(Slot(tuple(shape), elem_size, offset, region))
         _check_io(block, at, ios[-1], scratch_size)
     return tuple(ios)
 
 
-def _check_io(block: _Block, at: int, io: IO, scratch_size: int) -> None:
-    if min(io.shape) < 1 or io.elem_size < 1 or io.offset < 0 or io.region < 0:
+def _check_io(block: _Block, at: int, io: Slot, scratch_size: int) -> None:
+    if min(io.shape) < 1 or io.element_bytes < 1 or io.offset < 0 or io.region < 0:
         raise block.fail(f"{io} has a field that is out of range", at)
-    size = math.prod(io.shape) * io.elem_size
+    size = math.prod(io.shape) * io.element_bytes
     if io.region == _SCRATCH_REGION and io.offset + size > scratch_size:
         raise block.fail(f"{io} takes {size} bytes and ends outside the scratch area of {scratch_size} bytes", at)

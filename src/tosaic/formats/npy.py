@@ -22,10 +22,10 @@ _HEADER = re.compile(
 )
 
 
-def write_npy(array: Array) -> bytes:
-    """The .npy file of an array, in row-major order and little endian."""
+def write_npy(array: Array, descr: str = "") -> bytes:
+    """Return the .npy file of an array, in row-major order and little endian; `descr` is another name of its type."""
     little = array.astype(array.dtype.newbyteorder("<"), order="C")
-    text = repr({"descr": little.dtype.str, "fortran_order": False, "shape": array.shape}).encode()
+    text = repr({"descr": descr or little.dtype.str, "fortran_order": False, "shape": array.shape}).encode()
     # Magic, version 1.0, header length; the data begin at a multiple of 64.
     header = text + b" " * (-(len(text) + 11) % 64) + b"\n"
     return _MAGIC + b"\x01\x00" + len(header).to_bytes(2, "little") + header + little.tobytes()

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tosaic.core.budget import Budget
+from tosaic.core.dtypes import BY_SCALAR_TYPE, DTYPES
 from tosaic.core.errors import Invalid
-from tosaic.formats.pte_schema import DTYPES, IDENTIFIER, Row, open_program
+from tosaic.core.hints import Hint
+from tosaic.formats.pte_schema import IDENTIFIER, Row, open_program
 
 #: The most dimensions that ExecuTorch's runtime takes.
 MAX_RANK = 16
@@ -46,7 +48,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * _ITEM_SIZES[self.dtype]
+        return math.prod(self.shape) * DTYPES[self.dtype].bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +196,8 @@ class Pte:
         raise Invalid(
             f"the .pte file has no method `{name}`",
             why=f"its methods are: {names}",
-            fix="name one of these, with `--method` on the command line",
+            fix=Hint("name one of these as `method`", "name one of these with `--method`"),
         )
-
-
-_ITEM_SIZES = dict(DTYPES.values())
 
 
 def read(data: bytes, *, max_memory: int | None = None) -> Pte:
@@ -395,12 +394,12 @@ def _read_value(row: Row, file: _File, sizes: Sequence[int]) -> Value:
 def _read_tensor(row: Row, file: _File, sizes: Sequence[int]) -> Tensor:
     shape, code = row.get_numbers("sizes", "i"), row.get_int("scalar_type", "<b")
     dim_order, dynamism = row.get_numbers("dim_order", "B"), row.get_int("shape_dynamism", "<B")
-    if code not in DTYPES or dynamism >= len(_DYNAMISM) or row.get_int("storage_offset", "<i"):
+    element = BY_SCALAR_TYPE.get(code)
+    if element is None or dynamism >= len(_DYNAMISM) or row.get_int("storage_offset", "<i"):
         raise row.fail(f"has type {code}, dynamism {dynamism} or a storage offset, which no runtime takes")
     if len(shape) > MAX_RANK or min(shape, default=0) < 0 or sorted(dim_order) != list(range(len(shape))):
         raise row.fail(f"has shape {_shorten(shape)} and dim order {_shorten(dim_order)}, which are not valid")
-    dtype, item_size = DTYPES[code]
-    nbytes = math.prod(shape) * item_size
+    nbytes = math.prod(shape) * element.bytes
     allocation = _read_allocation(row, nbytes, sizes)
     extra = row.get_row("extra_tensor_info", "ExtraTensorInfo")
     external = extra is not None and extra.get_int("location", "<B") == 1
@@ -410,7 +409,7 @@ def _read_tensor(row: Row, file: _File, sizes: Sequence[int]) -> Tensor:
         place = extra.get_int("mutable_data_segments_idx", "<Q") if extra else 0
         data = file.read_tensor_data(row, index, place if allocation else None, nbytes)
     name = extra.get_text("fully_qualified_name") if extra else ""
-    return Tensor(dtype, shape, dim_order, allocation, data, _DYNAMISM[dynamism], name, external)
+    return Tensor(element.name, shape, dim_order, allocation, data, _DYNAMISM[dynamism], name, external)
 
 
 def _shorten(numbers: tuple[int, ...]) -> str:

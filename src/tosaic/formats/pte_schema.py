@@ -106,37 +106,6 @@ UNIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
-#: The number of a tensor's type: its name as torch spells it, and its bytes per element.
-DTYPES: Mapping[int, tuple[str, int]] = MappingProxyType(
-    {
-        0: ("uint8", 1),
-        1: ("int8", 1),
-        2: ("int16", 2),
-        3: ("int32", 4),
-        4: ("int64", 8),
-        5: ("float16", 2),
-        6: ("float32", 4),
-        7: ("float64", 8),
-        9: ("complex64", 8),
-        10: ("complex128", 16),
-        11: ("bool", 1),
-        12: ("qint8", 1),
-        13: ("quint8", 1),
-        14: ("qint32", 4),
-        15: ("bfloat16", 2),
-        16: ("quint4x2", 1),
-        17: ("quint2x4", 1),
-        22: ("bits16", 2),
-        23: ("float8_e5m2", 1),
-        24: ("float8_e4m3fn", 1),
-        25: ("float8_e5m2fnuz", 1),
-        26: ("float8_e4m3fnuz", 1),
-        27: ("uint16", 2),
-        28: ("uint32", 4),
-        29: ("uint64", 8),
-    }
-)
-
 _SLOTS = {kind: {name: slot for slot, name in enumerate(names)} for kind, names in FIELDS.items()}
 
 

@@ -26,6 +26,7 @@ from typing import NoReturn, TypeAlias, TypeVar
 
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
+from tosaic.core.tensor_info import TensorInfo
 from tosaic.formats import plain_json
 from tosaic.formats.archive import MAX_FILES, unpack
 from tosaic.formats.npy import Array, read_npy, write_npy
@@ -47,18 +48,6 @@ _NAME = re.compile(
     r"manifest\.json|delegates/\d{1,4}/(graph\.tosa|origins\.json|debug\.xml|summary\.json)"
     r"|samples/[0-3]/(input|output|torch)_\d{1,4}\.npy"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Border:
-    """An input or output of the program as its caller sees it; scale and zero point where it is quantized."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    layout: str = ""
-    scale: float | None = None
-    zero_point: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +96,8 @@ class Sidecar:
     tosaic_version: str
     target: str
     options: Mapping[str, Json]
-    inputs: tuple[Border, ...]
-    outputs: tuple[Border, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
     delegates: tuple[DelegateFiles, ...] = ()
     samples: tuple[Sample, ...] = ()
     traits: tuple[Trait, ...] = ()
@@ -160,8 +149,8 @@ def _describe(sidecar: Sidecar) -> Json:
         "pte_sha256": sidecar.pte_sha256,
         "target": sidecar.target,
         "options": sidecar.options,
-        "inputs": [asdict(border) for border in sidecar.inputs],
-        "outputs": [asdict(border) for border in sidecar.outputs],
+        "inputs": [asdict(info) for info in sidecar.inputs],
+        "outputs": [asdict(info) for info in sidecar.outputs],
         "delegates": len(sidecar.delegates),
         "samples": [[len(sample.inputs), len(sample.outputs), len(sample.torch)] for sample in sidecar.samples],
         "traits": [asdict(trait) for trait in sidecar.traits],
@@ -195,8 +184,8 @@ def read(data: bytes | bytearray, *, max_memory: int | None = None) -> Sidecar:
         tosaic_version=manifest.get("tosaic_version", str),
         target=manifest.get("target", str),
         options=manifest.get_object("options").values,
-        inputs=tuple(_read_border(item, "manifest.json inputs") for item in manifest.get_list("inputs")),
-        outputs=tuple(_read_border(item, "manifest.json outputs") for item in manifest.get_list("outputs")),
+        inputs=tuple(_read_tensor_info(item, "manifest.json inputs") for item in manifest.get_list("inputs")),
+        outputs=tuple(_read_tensor_info(item, "manifest.json outputs") for item in manifest.get_list("outputs")),
         delegates=tuple(_read_delegate(files, i) for i in range(_limit(manifest.get("delegates", int)))),
         samples=tuple(_read_sample(files, i, item, kinds) for i, item in enumerate(samples)),
         traits=tuple(_read_trait(item, "manifest.json traits") for item in traits),
@@ -262,9 +251,9 @@ def _as_sizes(value: Json, where: str) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _read_border(item: Json, where: str) -> Border:
+def _read_tensor_info(item: Json, where: str) -> TensorInfo:
     border = _Object.of(item, where)
-    return Border(
+    return TensorInfo(
         name=border.get("name", str),
         shape=_as_sizes(border.values.get("shape"), f"{where} shape"),
         dtype=border.get("dtype", str),

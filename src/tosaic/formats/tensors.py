@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from tosaic.core.budget import Budget
+from tosaic.core.dtypes import NUMPY
 from tosaic.core.errors import Invalid
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import Plan, Pte, Tensor
@@ -28,30 +29,6 @@ class TensorType(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
-
-
-#: How arrays keep each type; what numpy has not is kept as its bits.
-NUMPY: Mapping[str, type[np.generic]] = {
-    "uint8": np.uint8,
-    "int8": np.int8,
-    "int16": np.int16,
-    "int32": np.int32,
-    "int64": np.int64,
-    "uint16": np.uint16,
-    "uint32": np.uint32,
-    "uint64": np.uint64,
-    "float16": np.float16,
-    "float32": np.float32,
-    "float64": np.float64,
-    "complex64": np.complex64,
-    "complex128": np.complex128,
-    "bool": np.bool_,
-    "bfloat16": np.uint16,
-    "float8_e5m2": np.uint8,
-    "float8_e4m3fn": np.uint8,
-    "float8_e5m2fnuz": np.uint8,
-    "float8_e4m3fnuz": np.uint8,
-}
 
 
 def type_of(tensor: Tensor) -> TensorType:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tosaic.core.budget import Budget
+from tosaic.core.dtypes import BY_VK_FORMAT, count_item_bytes
 from tosaic.core.errors import Invalid
 from tosaic.formats.flatbuffer import Buffer, Table
 
@@ -28,22 +28,6 @@ ModuleKind: TypeAlias = Literal["compute", "graph"]
 CATEGORIES: tuple[Category, ...] = ("input", "output", "intermediate", "constant")
 MODULE_KINDS: tuple[ModuleKind, ...] = ("compute", "graph")
 
-#: VkFormat by number: our name of the element type, and its bytes.
-FORMATS: Mapping[int, tuple[str, int]] = {
-    13: ("uint8", 1),
-    14: ("int8", 1),
-    74: ("uint16", 2),
-    75: ("int16", 2),
-    76: ("float16", 2),
-    98: ("uint32", 4),
-    99: ("int32", 4),
-    100: ("float32", 4),
-    110: ("uint64", 8),
-    111: ("int64", 8),
-    112: ("float64", 8),
-    1000460000: ("bool", 1),
-    1000460001: ("bfloat16", 2),
-}
 _SECTIONS = ("modules", "sequence", "resources", "constants")
 _CONSTANTS_MAGIC = b"CONST00\0"
 _CONSTANT = struct.Struct("<IiQQ")
@@ -73,9 +57,14 @@ class Resource:
     vk_descriptor_type: int
 
     @property
+    def item_size(self) -> int:
+        """The bytes of an element; 0 where the format has no name here."""
+        return count_item_bytes(self.dtype)
+
+    @property
     def nbytes(self) -> int:
         """The bytes of the tensor, one per element where the format has no name here."""
-        return FORMATS.get(self.vk_format, ("", 1))[1] * max(0, math.prod(self.shape))
+        return (self.item_size or 1) * max(0, math.prod(self.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +191,8 @@ def _read_resources(root: Table) -> tuple[Resource, ...]:
         description = table.get_table(3, "description")
         shape, strides = (_read_longs(description, slot) if description else () for slot in (0, 1))
         vk_format = table.get(1, "<I")
-        dtype = FORMATS.get(vk_format, ("", 0))[0]
+        element = BY_VK_FORMAT.get(vk_format)
+        dtype = "" if element is None else element.name
         kind = table.get(0, "<I")
         resources.append(Resource(CATEGORIES[category], dtype, shape, strides, vk_format, kind))
     return tuple(resources)
@@ -277,7 +267,7 @@ def _read_constants(data: bytes, start: int, size: int, resources: tuple[Resourc
 
 
 def _check_size(resource: Resource, length: int, index: int, at: int) -> None:
-    width = FORMATS.get(resource.vk_format, ("", 0))[1]
+    width = resource.item_size
     wanted = width * math.prod(resource.shape)
     if width and wanted != length:
         raise _damage(f"constant {index} has {length} bytes, its shape takes {wanted}", at)

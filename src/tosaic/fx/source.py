@@ -16,17 +16,9 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import GraphModule, Node
 
 from tosaic.core.location import find_innermost
-from tosaic.ir.graph import DType
+from tosaic.ir.graph import FROM_TORCH, DType
 
-DTYPES: Mapping[torch.dtype, DType] = {
-    torch.bool: DType.BOOL,
-    torch.int8: DType.I8,
-    torch.int16: DType.I16,
-    torch.int32: DType.I32,
-    torch.float16: DType.F16,
-    torch.bfloat16: DType.BF16,
-    torch.float32: DType.F32,
-}
+DTYPES: Mapping[torch.dtype, DType] = {getattr(torch, name): dtype for name, dtype in FROM_TORCH.items()}
 
 QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"

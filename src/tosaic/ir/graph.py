@@ -67,6 +67,11 @@ NUMPY: Mapping[DType, type[np.generic]] = {
 }
 
 
+#: The types of torch tensors that become TOSA tensors, by torch's name.
+FROM_TORCH: Mapping[str, DType] = {
+    dtype.torch_name: dtype for dtype in (DType.BOOL, DType.I8, DType.I16, DType.I32, DType.F16, DType.BF16, DType.F32)
+}
+
 #: The smallest and the largest number of each integer type.
 RANGES: Mapping[DType, tuple[int, int]] = {
     dtype: (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)

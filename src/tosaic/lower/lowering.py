@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tosaic.core.errors import FloatInput, Unsupported
+from tosaic.core.hints import Hint
 from tosaic.core.specification import Specification
 from tosaic.core.targets import Target
 from tosaic.ir import ops as tosa
@@ -217,7 +218,10 @@ class Lowering:
         if t.q is None:
             raise FloatInput(
                 "an input of the model is quantized here, on the border of the NPU",
-                'compile with `io="int8"` to feed the NPU directly',
+                Hint(
+                    'compile with `io="int8"` to feed the NPU directly',
+                    "compile with `--io int8` to feed the NPU directly",
+                ),
             )
         if t.lut is not None:
             return with_value(t, self._tabulate(t, q))

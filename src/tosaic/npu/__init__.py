@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +20,14 @@ from tosaic.npu.errors import (
     UnknownField,
 )
 from tosaic.npu.hazard import Hazards
-from tosaic.npu.lut import count_ram
 from tosaic.npu.machine import DEFAULT_LIMITS, Limits, Trace, execute
 from tosaic.npu.memory import INTERNAL, Memory, Numbers, Region, make_region
 from tosaic.npu.operation import Op, decode
 from tosaic.npu.stream import Stream, disassemble, parse
 from tosaic.npu.weights import WeightCache
+from tosaic.tools.vela import Slot
 
 __all__ = [
-    "IO",
     "Fault",
     "Hazard",
     "Limits",
@@ -51,26 +50,13 @@ WEIGHT_REGION, SCRATCH_REGION, FAST_REGION = 0, 1, 2
 _MAX_MEMORY = 256 << 20
 
 
-class IO(Protocol):
-    """Where an input or output lies: see tosaic.tools.vela.IO."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def elem_size(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def region(self) -> int: ...
-
-
 def run(
     cmd_data: bytes,
     weight_data: bytes,
     scratch_size: int,
     inputs: Sequence[npt.NDArray[np.generic]],
-    input_io: Sequence[IO],
-    output_io: Sequence[IO],
+    input_io: Sequence[Slot],
+    output_io: Sequence[Slot],
     *,
     output_dtypes: Sequence[npt.DTypeLike] | None = None,
     fast_scratch_size: int = 0,
@@ -112,7 +98,7 @@ def run(
             limits=limits,
         )
         memory.accesses = None
-        dtypes = output_dtypes or [f"i{io.elem_size}" for io in output_io]
+        dtypes = output_dtypes or [f"i{io.element_bytes}" for io in output_io]
         return [_read_output(memory, io, np.dtype(dtype)) for io, dtype in zip(output_io, dtypes, strict=True)]
     finally:
         budget.give_back(taken)
@@ -165,34 +151,34 @@ def _make_memory(stream: Stream, weight_data: bytes, sizes: dict[int, int], trac
         number: make_region(f"region {number}", size, track=track) for number, size in sizes.items()
     }
     regions[WEIGHT_REGION] = make_region("the weights (region 0)", 0, data=weight_data)
-    size = count_ram(stream.family, stream.macs)
+    size = stream.accelerator.ram_bytes
     regions[INTERNAL] = make_region("the internal RAM", size, track=track)
     return Memory(regions)
 
 
-def _count_bytes(io: IO) -> int:
-    total = io.elem_size
+def _count_bytes(io: Slot) -> int:
+    total = io.element_bytes
     for size in io.shape:
         total *= size
     return total
 
 
-def _write_inputs(memory: Memory, inputs: Sequence[npt.NDArray[np.generic]], ios: Sequence[IO]) -> None:
+def _write_inputs(memory: Memory, inputs: Sequence[npt.NDArray[np.generic]], ios: Sequence[Slot]) -> None:
     if len(inputs) != len(ios):
         raise Invalid(f"the network has {len(ios)} inputs, but {len(inputs)} were given")
     for index, (array, io) in enumerate(zip(inputs, ios, strict=True)):
         data = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
-        if data.size != _count_bytes(io) or array.dtype.itemsize != io.elem_size:
+        if data.size != _count_bytes(io) or array.dtype.itemsize != io.element_bytes:
             given = f"{array.dtype}{list(array.shape)}"
             raise Invalid(
                 f"input {index} is {given}",
-                why=f"the network takes {list(io.shape)} with {io.elem_size} bytes each",
+                why=f"the network takes {list(io.shape)} with {io.element_bytes} bytes each",
             )
         memory.view(io.region, io.offset, (data.size,), (1,), "u1", None, write=True)[...] = data
 
 
-def _read_output(memory: Memory, io: IO, dtype: np.dtype[np.generic]) -> Numbers:
-    if dtype.itemsize != io.elem_size:
-        raise Invalid(f"an output has {io.elem_size} bytes per element", why=f"{dtype} was asked for")
+def _read_output(memory: Memory, io: Slot, dtype: np.dtype[np.generic]) -> Numbers:
+    if dtype.itemsize != io.element_bytes:
+        raise Invalid(f"an output has {io.element_bytes} bytes per element", why=f"{dtype} was asked for")
     data = memory.read_bytes(io.region, io.offset, _count_bytes(io), None)
     return data.view(dtype).reshape(io.shape).copy()

@@ -5,33 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tosaic.npu.accelerator import INPUT_GROUP, KERNEL_PART, find_input_block
 from tosaic.npu.lut import find_function
 from tosaic.npu.operation import Kind, Op, Shape, Storage, Window, input_extent, read_map, read_ofm_shape, read_window
 from tosaic.npu.registers import Family
 
-_PART = 8
-#: Rows, columns and channels of output that the MACs make at once; on U85 the operation says it.
-_MICROBLOCKS = {32: Shape(1, 1, 4), 64: Shape(1, 1, 8), 128: Shape(1, 2, 8)}
-_LARGE_MICROBLOCK = Shape(2, 2, 8)
-_U85_MICROBLOCKS = {"U1X1": (1, 1), "U1X2": (1, 2), "U1X4": (1, 4), "U2X2": (2, 2), "U2X4": (2, 4), "U4X4": (4, 4)}
-_U85_CORES = {128: 1, 256: 1, 512: 2, 1024: 4, 2048: 4}
-# Cycles per output element, U55 and U65 by MACs: 32-bit unary, 32-bit binary, product of 32 bits, other product or
-# wide accumulator, plain sum, scaled sum, maximum, all else.
-_OUTPUT_U55 = {
-    32: (2.0, 3.0, 3.0, 3.0, 4.0, 6.0, 1.0, 2.0),
-    64: (1.0, 1.5, 1.5, 1.5, 2.0, 3.0, 0.5, 1.0),
-    128: (0.75, 1.25, 0.75, 0.75, 1.0, 1.5, 0.25, 0.5),
-    256: (0.625, 1.125, 0.5, 0.375, 0.5, 0.75, 0.125, 0.25),
-    512: (0.3125, 0.5625, 0.25, 0.1875, 0.25, 0.375, 0.0625, 0.125),
-}
-# Cycles per output element of a U85: 8, 16 and 32 bits, then 32-bit input to fewer bits and to 32 bits.
-_OUTPUT_U85 = {
-    128: (0.5, 0.5, 0.5, 1.0, 1.0),
-    256: (0.25, 0.25, 0.25, 0.5, 0.5),
-    512: (0.125, 0.125, 0.25, 0.25, 0.25),
-    1024: (0.0625, 0.125, 0.25, 0.125, 0.25),
-    2048: (0.03125, 0.0625, 0.125, 0.0625, 0.125),
-}
+#: Cycles per output element of a division on U85.
 _DIVISION = 33.0
 
 
@@ -99,8 +78,8 @@ def read_work(op: Op) -> Work:
     height, width = input_extent(op, window, ofm)
     ifm = Shape(height, width, depth)
     sums = op.kind is Kind.CONV or op.mode == "REDUCE_SUM" if op.kind is not Kind.DEPTHWISE else False
-    rows = (block.height - 1) * window.stride_y + min(window.height, _PART)
-    columns = (block.width - 1) * window.stride_x + min(window.width, _PART)
+    rows = (block.height - 1) * window.stride_y + min(window.height, KERNEL_PART)
+    columns = (block.width - 1) * window.stride_x + min(window.width, KERNEL_PART)
     deep = _find_input_depth(op, ifm_bits) if sums else block.depth
     ifm_block = _smaller(ifm, Shape(rows, columns, deep))
     micro = _find_microblock(op, ofm)
@@ -118,10 +97,9 @@ def _read_plain_input(op: Op, ofm: Shape) -> Shape:
 
 
 def _find_microblock(op: Op, ofm: Shape) -> Shape:
-    if op.family is Family.U85:
-        height, width = _U85_MICROBLOCKS[op.name("ACC_FORMAT", "microblock")]
-        return Shape(height, width, max(1, op.macs // 8 // (height * width)))
-    block = _MICROBLOCKS.get(op.macs, _LARGE_MICROBLOCK)
+    if op.accelerator.microblock is None:
+        return Shape(*op.accelerator.find_microblock(op.name("ACC_FORMAT", "microblock")))
+    block = Shape(*op.accelerator.microblock)
     # One row of output uses both rows of MACs for columns.
     flat = block.height == 2 and op.kind is Kind.CONV and ofm.height == 1 and ofm.width % 2 == 0
     return Shape(1, 4, block.depth) if flat and op.get("KERNEL_HEIGHT_M1") == 0 else block
@@ -131,12 +109,12 @@ def _find_input_depth(op: Op, bits: int) -> int:
     part_kernel = op.kind is Kind.CONV and op.get("KERNEL_STRIDE", "weight_order") == 1
     if op.family is Family.U85:
         return 16 if part_kernel else 32 if bits == 32 else 64
-    return 16 if part_kernel or bits == 16 else 32
+    return find_input_block(part_kernel, bits)
 
 
 def count_mac_cycles(work: Work) -> float:
     """Cycles of the MACs for one block of output."""
-    op, window = work.op, work.window
+    window = work.window
     if window is None:
         return 0.0
     groups = Shape(*(-(-size // step) for size, step in zip(work.ofm_block, work.microblock, strict=True)))
@@ -146,13 +124,13 @@ def count_mac_cycles(work: Work) -> float:
             total += down * across * _count_part(work, groups, rows * columns)
     if work.sums_inputs:
         total *= -(-work.ifm.depth // work.ifm_block.depth)
-    return total / (2 if op.family is Family.U65 and op.macs == 512 else 1)
+    return total / work.op.accelerator.parallel_microblocks
 
 
 def _cut_kernel(taps: int) -> list[tuple[int, int]]:
     """Sizes of the parts that a kernel is cut into along an axis, each with how often it occurs."""
-    whole, rest = divmod(taps, _PART)
-    return [(size, often) for size, often in ((_PART, whole), (rest, 1)) if size and often]
+    whole, rest = divmod(taps, KERNEL_PART)
+    return [(size, often) for size, often in ((KERNEL_PART, whole), (rest, 1)) if size and often]
 
 
 def _count_part(work: Work, groups: Shape, elements: int) -> float:
@@ -160,8 +138,8 @@ def _count_part(work: Work, groups: Shape, elements: int) -> float:
     op, bits = work.op, work.ifm_bits
     pixels = groups.height * groups.width
     u85 = op.family is Family.U85
-    decode = 4 * work.microblock.depth // (_U85_CORES[op.macs] if u85 else 1)
-    input_groups = -(-work.ifm_block.depth // 8)
+    decode = 4 * work.microblock.depth // op.accelerator.cores_per_microblock
+    input_groups = -(-work.ifm_block.depth // INPUT_GROUP)
     steps, repeats = elements, 1
     if op.kind is Kind.POOL and not work.sums_inputs:
         steps = 1
@@ -173,7 +151,7 @@ def _count_part(work: Work, groups: Shape, elements: int) -> float:
         steps, repeats = -(-elements // (2 if bits == 16 else 4)), input_groups
         cycles = max(decode, 4 * pixels) * steps * groups.depth * repeats / _sparsity(op)
     else:
-        busy = max(1, work.ifm_block.depth // 8) * pixels if u85 else 4 * pixels
+        busy = max(1, work.ifm_block.depth // INPUT_GROUP) * pixels if u85 else 4 * pixels
         cycles = max(decode, busy) * steps * groups.depth * (bits // 8 if u85 else 1) / _sparsity(op)
     return cycles + _count_delay(work, groups, steps) * repeats
 
@@ -186,12 +164,11 @@ def _sparsity(op: Op) -> int:
 def _count_delay(work: Work, groups: Shape, steps: int) -> int:
     op = work.op
     wide = op.name("ACC_FORMAT", "acc_format") != "I32"
-    small = op.family is Family.U55 and op.macs == 32
-    delay = (7 if wide else 3) if small else 3 if wide and op.macs <= 128 else 2
+    delay = op.accelerator.accumulation_wait[wide]
     total = 0
     if groups.height * groups.width == 1:
         total = delay * steps if groups.depth == 1 else delay * (steps - 1) * groups.depth
-    if small and wide and groups.depth > 1 and 1 in (groups.width, groups.height):
+    if op.macs == 32 and wide and groups.depth > 1 and 1 in (groups.width, groups.height):
         total += delay * groups.depth
     return total
 
@@ -203,7 +180,7 @@ def count_output_cycles(work: Work) -> float:
 
 
 def _output_u55(work: Work) -> float:
-    op, table = work.op, _OUTPUT_U55[work.op.macs]
+    op, table = work.op, work.op.accelerator.output_cycles
     elementwise = op.kind is Kind.ELEMENTWISE
     if elementwise and work.ifm_bits == 32:
         index = 0 if op.mode in ("ABS", "CLZ", "LRELU") else 1
@@ -215,12 +192,11 @@ def _output_u55(work: Work) -> float:
         index = 4 if op.name("IFM_PRECISION", "scale_mode") == "OPA_OPB_16" else 5
     else:
         index = 6 if op.kind is Kind.POOL and op.mode == "MAX" else 7
-    looked_up = 0.5 if op.macs == 512 else 1.0
-    return max(table[index], looked_up) if find_function(op) else table[index]
+    return max(table[index], 1.0 / op.accelerator.cores) if find_function(op) else table[index]
 
 
 def _output_u85(work: Work) -> float:
-    op, table = work.op, _OUTPUT_U85[work.op.macs]
+    op, table = work.op, work.op.accelerator.output_cycles
     binary = op.kind is Kind.ELEMENTWISE and op.mode not in ("ABS", "CLZ", "NOT", "LRELU")
     if op.kind is Kind.ELEMENTWISE and op.mode == "DIV":
         return _DIVISION

@@ -7,21 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tosaic.npu.accelerator import MAX_KERNELS
 from tosaic.npu.errors import Hazard
 from tosaic.npu.memory import Access
 from tosaic.npu.operation import Kind, Op
-from tosaic.npu.registers import Family
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
     offset: int
     accesses: Sequence[Access]
-
-
-#: How many kernel operations and DMAs may be under way: the next one starts when the oldest has ended.
-_MAX_KERNELS = 2
-_MAX_TRANSFERS = {Family.U55: 1, Family.U65: 2, Family.U85: 4}
 
 
 class Hazards:
@@ -44,11 +39,11 @@ class Hazards:
             _check(op, accesses, self._kernels, "KERNEL_WAIT")
             _check(op, accesses, self._transfers, "DMA_WAIT")
             self._transfers.append(_Pending(op.offset, tuple(accesses)))
-            del self._transfers[: -_MAX_TRANSFERS[op.family]]
+            del self._transfers[: -op.accelerator.max_transfers]
         elif op.kind.is_kernel:
             _check(op, accesses, self._transfers, "DMA_WAIT")
             self._kernels.append(_Pending(op.offset, tuple(accesses)))
-            del self._kernels[:-_MAX_KERNELS]
+            del self._kernels[:-MAX_KERNELS]
 
 
 def _check(op: Op, accesses: Sequence[Access], pending: Sequence[_Pending], missing: str) -> None:

@@ -6,16 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tosaic.npu.accelerator import LUT_BYTES
 from tosaic.npu.errors import Fault, UnknownField
 from tosaic.npu.memory import INTERNAL, Memory, Numbers
 from tosaic.npu.operation import FeatureMap, Op
 from tosaic.npu.registers import Family
-
-#: Bytes of internal RAM that hold the tables: the last ones on U55 and U65, all there is on U85.
-LUT_BYTES = 2048
-_RAM_BYTES = {32: 16 << 10, 64: 16 << 10, 128: 24 << 10, 256: 48 << 10, 512: 48 << 10}
-#: The smallest accelerators have no room for tables of their own: other data overwrites them.
-_SHARED = (32, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +37,10 @@ class Table:
         return (base << 7) + rise if self.widened else base + ((rise + 64) >> 7)
 
 
-def count_ram(family: Family, macs: int) -> int:
-    """Bytes of the internal RAM of one core."""
-    return LUT_BYTES if family is Family.U85 else _RAM_BYTES[macs]
-
-
 def forget_tables(op: Op, memory: Memory) -> None:
     """After an operation without a table, where the RAM for tables also holds accumulators."""
     written = memory.regions[INTERNAL].written
-    shares = op.family is Family.U55 and op.macs in _SHARED
-    if written is not None and shares and not find_function(op):
+    if written is not None and op.accelerator.shares_table_ram and not find_function(op):
         written[...] = False
 
 
@@ -73,7 +62,7 @@ def _find_u55(op: Op, memory: Memory, function: str, target: FeatureMap) -> Tabl
     if not function.startswith("TABLE_"):
         raise op.unknown("ACTIVATION", "activation_function", f"{function} is not known")
     slot = int(function.removeprefix("TABLE_"))
-    start = count_ram(op.family, op.macs) - LUT_BYTES + slot * 256
+    start = op.accelerator.ram_bytes - LUT_BYTES + slot * 256
     if target.bits == 32:
         raise op.unknown("ACTIVATION", "activation_function", "no table of 32-bit numbers has been seen")
     return _read_slopes(op, memory, start) if target.bits == 16 else _read_plain(op, memory, start, target.dtype)

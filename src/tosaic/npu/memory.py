@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tosaic.npu.accelerator import BRICK
 from tosaic.npu.errors import Fault, OutOfRange, TooMuch, Uninitialized
 from tosaic.npu.operation import FeatureMap, Layout, Shape, Storage
 
@@ -17,7 +18,6 @@ Numbers: TypeAlias = npt.NDArray[Any]
 
 #: The key of the NPU's internal RAM beside the numbers of the regions.
 INTERNAL = -1
-_BRICK = 16
 #: More elements than this are never needed at once.
 _MAX_ELEMENTS = 1 << 24
 
@@ -161,14 +161,14 @@ class Memory:
                 view = self.view(source.region, start, sizes, strides, source.dtype, source.offset, write)
                 yield _Part(rows, columns, slice(0, shape.depth), view)
                 continue
-            full = shape.depth // _BRICK
-            for first, count, channels in ((0, full, _BRICK), (full, 1, shape.depth % _BRICK)):
+            full = shape.depth // BRICK
+            for first, count, channels in ((0, full, BRICK), (full, 1, shape.depth % BRICK)):
                 if count and channels:
                     sizes = (height, width, count, channels)
-                    strides = (layout.stride_y, _BRICK * item, layout.stride_c, item)
+                    strides = (layout.stride_y, BRICK * item, layout.stride_c, item)
                     at = start + first * layout.stride_c
                     view = self.view(source.region, at, sizes, strides, source.dtype, source.offset, write)
-                    begin = first * _BRICK
+                    begin = first * BRICK
                     yield _Part(rows, columns, slice(begin, begin + count * channels), view)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
+from tosaic.npu.accelerator import Accelerator
 from tosaic.npu.errors import Malformed, UnknownField
 from tosaic.npu.registers import COMMANDS, Family, Field
 from tosaic.npu.stream import Instruction, Stream, parse
@@ -51,12 +52,19 @@ _FIELDS = tuple(MappingProxyType(dict(_list_fields(family))) for family in Famil
 class Op:
     """One operation. `registers` holds parameter and payload of each register set before it, by register name."""
 
-    family: Family
-    macs: int
+    accelerator: Accelerator
     offset: int
     kind: Kind
     raw: int
     registers: Mapping[str, int]
+
+    @property
+    def family(self) -> Family:
+        return self.accelerator.family
+
+    @property
+    def macs(self) -> int:
+        return self.accelerator.macs
 
     @property
     def mode(self) -> str:
@@ -112,7 +120,7 @@ class State:
     """The registers while a stream is walked."""
 
     def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+        self._accelerator = stream.accelerator
         self._registers: dict[str, int] = {}
 
     def take(self, instruction: Instruction) -> Op | None:
@@ -124,8 +132,7 @@ class State:
             self._registers[command.name.removeprefix("SET_")] = raw
             return None
         registers = MappingProxyType(dict(self._registers))
-        stream = self._stream
-        return Op(stream.family, stream.macs, instruction.offset, Kind(command.name), raw, registers)
+        return Op(self._accelerator, instruction.offset, Kind(command.name), raw, registers)
 
 
 @dataclass(frozen=True, slots=True)

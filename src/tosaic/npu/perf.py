@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import tee, zip_longest
 
+from tosaic.npu.accelerator import BRICK, KERNEL_PART, MAX_KERNELS, Accelerator
 from tosaic.npu.cycles import Work, count_mac_cycles, count_output_cycles, read_work
 from tosaic.npu.dma import read_transfer
 from tosaic.npu.memory import INTERNAL
@@ -21,15 +22,7 @@ from tosaic.npu.stream import parse
 from tosaic.npu.system import MemoryPort, System, read_system
 from tosaic.tools.vela_options import VelaOptions
 
-#: Words of 16 bytes that each channel of a U85 may have under way: DMA, elementwise input, weights, fast weights,
-#: input, scales.
-_CHANNELS = {
-    128: (64, 64, 128, 128, 104, 16),
-    256: (104, 104, 128, 128, 128, 16),
-    512: (128, 128, 256, 256, 128, 16),
-    1024: (256, 256, 416, 208, 256, 16),
-    2048: (256, 256, 512, 256, 256, 16),
-}
+#: The channels to memory; those for reading as `Accelerator.outstanding_words` orders them.
 _DMA, _STREAM, _WEIGHTS, _FAST_WEIGHTS, _INPUT, _SCALES, _WRITES = range(7)
 _BURST_BITS = 512
 #: The part of a memory's reach that traffic from several channels leaves.
@@ -95,7 +88,7 @@ def count_operations(cmd_data: bytes) -> int:
 def estimate(cmd_data: bytes, options: VelaOptions | System) -> Estimate:
     """Cycles per operation and in total, with what limits each."""
     system = read_system(options) if isinstance(options, VelaOptions) else options
-    stream = parse(cmd_data)
+    accelerator = parse(cmd_data).accelerator
     timeline = Timeline()
     rows: list[Row] = []
     ahead, ops = tee(walk(cmd_data))
@@ -106,7 +99,7 @@ def estimate(cmd_data: bytes, options: VelaOptions | System) -> Estimate:
             timeline.start_kernel(rows[-1].cycles)
         elif op.kind is Kind.DMA:
             rows.append(_measure_dma(op, system))
-            timeline.start_transfer(rows[-1].cycles, op.family)
+            timeline.start_transfer(rows[-1].cycles, op.accelerator)
         elif op.kind is Kind.KERNEL_WAIT:
             timeline.wait(timeline.kernels, op.argument("n"))
         elif op.kind is Kind.DMA_WAIT:
@@ -116,8 +109,8 @@ def estimate(cmd_data: bytes, options: VelaOptions | System) -> Estimate:
         for name, moved in row.traffic.items():
             traffic[name] = traffic.get(name, Traffic()) + moved
     macs, cycles = sum(row.macs for row in rows), timeline.end()
-    utilization = macs / (cycles * stream.macs) if cycles else 0.0
-    return Estimate(stream.accelerator, system.clock, tuple(rows), cycles, macs, utilization, traffic)
+    utilization = macs / (cycles * accelerator.macs) if cycles else 0.0
+    return Estimate(accelerator.name, system.clock, tuple(rows), cycles, macs, utilization, traffic)
 
 
 def _overlaps(op: Op | None) -> bool:
@@ -136,11 +129,11 @@ class Timeline:
     def start_kernel(self, cycles: int) -> None:
         self.kernels.append(max(self._now, self.kernels[-1]) + cycles)
         # Two may be under way: the third is not taken before the first has ended.
-        self.wait(self.kernels, 2)
+        self.wait(self.kernels, MAX_KERNELS)
 
-    def start_transfer(self, cycles: int, family: Family) -> None:
+    def start_transfer(self, cycles: int, accelerator: Accelerator) -> None:
         self.transfers.append(max(self._now, self.transfers[-1]) + cycles)
-        self.wait(self.transfers, {Family.U55: 1, Family.U65: 2, Family.U85: 4}[family])
+        self.wait(self.transfers, accelerator.max_transfers)
 
     def wait(self, ends: deque[int], allowed: int) -> None:
         """Hold the next command back until at most `allowed` of these are still under way."""
@@ -152,14 +145,13 @@ class Timeline:
 
 
 @dataclass(slots=True)
-class _Traffic:
+class _TrafficMeter:
     """Gathers what one operation moves: bytes by memory, and by memory and channel with the cost of short bursts."""
 
-    family: Family
-    macs: int
-    memories: dict[str, MemoryPort]
-    moved: dict[str, Traffic]
-    channels: dict[str, dict[int, float]]
+    accelerator: Accelerator
+    memories: dict[str, MemoryPort] = field(default_factory=dict[str, MemoryPort])
+    moved: dict[str, Traffic] = field(default_factory=dict[str, Traffic])
+    channels: dict[str, dict[int, float]] = field(default_factory=dict[str, dict[int, float]])
 
     def add(self, memory: MemoryPort, channel: int, size: int, burst: int = 0) -> None:
         """`size` bytes in bursts of `burst` bytes, or of the memory's own length."""
@@ -180,12 +172,13 @@ class _Traffic:
         return found
 
     def _bandwidth(self, memory: MemoryPort, channel: int) -> float:
-        if self.family is not Family.U85:
+        words = self.accelerator.outstanding_words
+        if not words:
             return memory.bandwidth
         outstanding = memory.max_writes if channel == _WRITES else memory.max_reads
         under_way = outstanding * memory.ports * _USABLE
         if channel != _WRITES:
-            under_way = min(under_way, _CHANNELS[self.macs][channel] / max(1, memory.burst // 16))
+            under_way = min(under_way, words[channel] / max(1, memory.burst // 16))
         latency = memory.write_latency if channel == _WRITES else memory.read_latency
         return min(memory.bandwidth, memory.burst * under_way / max(1, latency) * _USABLE)
 
@@ -193,7 +186,7 @@ class _Traffic:
 def _measure_kernel(op: Op, system: System, *, overlaps: bool) -> Row:
     """`overlaps` says that the next operation begins while this one writes its last block."""
     work = read_work(op)
-    traffic = _Traffic(op.family, op.macs, {}, {}, {})
+    traffic = _TrafficMeter(op.accelerator)
     _add_feature_maps(work, system, traffic)
     if op.kind in (Kind.CONV, Kind.DEPTHWISE):
         _add_weights(work, system, traffic)
@@ -274,16 +267,16 @@ def _reads(op: Op, name: str) -> bool:
 
 def _find_burst(op: Op, fm: FeatureMap, block: Shape, shape: Shape, write: bool) -> int:
     """Bytes that lie together in memory for a block."""
-    cores = 2 if write and op.family is Family.U65 and op.macs == 512 else 1
+    cores = op.accelerator.parallel_microblocks if write else 1
     item = fm.bits // 8
     if fm.layout is not None and fm.layout.bricks:
-        return max(1, 16 * item * block.width * cores)
+        return max(1, BRICK * item * block.width * cores)
     if shape.depth == block.depth and not (write and block.depth * item > 16):
         return max(1, item * block.width * block.depth)
-    return max(1, min(_BURST_BITS // 8, 16 * item * cores, block.depth * item) if write else item * block.depth)
+    return max(1, min(_BURST_BITS // 8, BRICK * item * cores, block.depth * item) if write else item * block.depth)
 
 
-def _add_feature_maps(work: Work, system: System, traffic: _Traffic) -> None:
+def _add_feature_maps(work: Work, system: System, traffic: _TrafficMeter) -> None:
     op = work.op
     channel = _STREAM if work.window is None else _INPUT
     for name in ("IFM", "IFM2"):
@@ -294,7 +287,7 @@ def _add_feature_maps(work: Work, system: System, traffic: _Traffic) -> None:
             traffic.add(system.find(fm.region), channel, elements * fm.bits // 8, burst)
     target = read_map(op, "OFM")
     if target.layout is not None:
-        depth = -(-work.ofm.depth // 16) * 16 if target.layout.bricks else work.ofm.depth
+        depth = -(-work.ofm.depth // BRICK) * BRICK if target.layout.bricks else work.ofm.depth
         size = work.ofm.height * work.ofm.width * depth * target.bits // 8
         burst = _find_burst(op, target, work.ofm_block, work.ofm, write=True)
         traffic.add(system.find(target.region), _WRITES, size, burst)
@@ -323,12 +316,12 @@ def _count_fetched(work: Work) -> int:
     rows = -(-work.ofm.height // work.ofm_block.height)
     columns = -(-work.ofm.width // work.ofm_block.width)
     depths = -(-work.ofm.depth // work.ofm_block.depth) if work.op.kind is Kind.CONV else 1
-    parts = -(-work.window.taps_y // 8) * -(-work.window.taps_x // 8)
+    parts = -(-work.window.taps_y // KERNEL_PART) * -(-work.window.taps_x // KERNEL_PART)
     pixels = work.ifm_block.height * work.ifm_block.width
     return pixels * work.ifm.depth * rows * columns * depths * parts
 
 
-def _add_weights(work: Work, system: System, traffic: _Traffic) -> None:
+def _add_weights(work: Work, system: System, traffic: _TrafficMeter) -> None:
     """Weights are read again for every block of rows and columns; scales with them."""
     op = work.op
     if op.family is Family.U85 and op.kind is Kind.CONV and op.argument("weights_ifm2"):
@@ -345,7 +338,7 @@ def _add_weights(work: Work, system: System, traffic: _Traffic) -> None:
 def _measure_dma(op: Op, system: System) -> Row:
     transfer = read_transfer(op)
     size = transfer.planes * transfer.rows * transfer.length
-    traffic = _Traffic(op.family, op.macs, {}, {}, {})
+    traffic = _TrafficMeter(op.accelerator)
     cycles = 0
     for region, channel in ((transfer.source, _DMA), (transfer.target, _WRITES)):
         if region == INTERNAL:

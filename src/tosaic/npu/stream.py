@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tosaic.npu.accelerator import ACCELERATORS, Accelerator, make_name
 from tosaic.npu.errors import Malformed, UnknownField
 from tosaic.npu.registers import COMMANDS, Command, Family
 
@@ -13,11 +14,6 @@ _CONFIG, _COMMAND_STREAM, _NOP = 1, 2, 5
 MAX_BYTES = (16 << 20) + 1024
 #: Words before the command stream in the second format of the container, and the mark of its description.
 _ENTRY_WORDS, _METADATA = 15, int.from_bytes(b"VEUM", "little")
-_MACS = {
-    Family.U55: (32, 64, 128, 256),
-    Family.U65: (256, 512),
-    Family.U85: (128, 256, 512, 1024, 2048),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +32,8 @@ class Instruction:
 class Stream:
     """A command stream and the accelerator that it was made for."""
 
-    family: Family
-    macs: int
+    accelerator: Accelerator
     words: memoryview
-
-    @property
-    def accelerator(self) -> str:
-        return f"ethos-{self.family.name.lower()}-{self.macs}"
 
     def read(self, offset: int) -> Instruction:
         """The command at a byte offset."""
@@ -50,7 +41,7 @@ class Stream:
         if rest or not 0 <= at < len(self.words):
             raise Malformed("there is no command", offset=offset, why=f"the stream has {4 * len(self.words)} bytes")
         word = self.words[at]
-        command = COMMANDS[self.family].get(word & 0xFFFF)
+        command = COMMANDS[self.accelerator.family].get(word & 0xFFFF)
         if command is None:
             raise UnknownField("opcode", f"0x{word & 0xFFFF:04x}", offset=offset)
         if not command.has_payload:
@@ -82,23 +73,23 @@ def parse(cmd_data: bytes) -> Stream:
 
 def _parse_actions(words: memoryview) -> Stream:
     """The first format: a list of actions for the driver, of which the command stream is the last."""
-    product: tuple[Family, int] | None = None
+    accelerator: Accelerator | None = None
     at = 1
     while at < len(words):
         tag = words[at]
         action = tag & 0xFF
         if action == _CONFIG and at + 1 < len(words):
-            product = _read_product(words[at + 1])
+            accelerator = _read_accelerator(words[at + 1])
             at += 3
         elif action == _NOP:
             at += 1
         elif action == _COMMAND_STREAM:
             count = tag >> 16 | (tag >> 8 & 0xFF) << 16
-            if product is None:
+            if accelerator is None:
                 raise Malformed("the container does not say for which accelerator it is")
             if at + 1 + count != len(words):
                 raise Malformed(f"the container promises {count} words", why=f"it holds {len(words) - at - 1}")
-            return Stream(*product, words[at + 1 :])
+            return Stream(accelerator, words[at + 1 :])
         else:
             raise UnknownField("driver action", action, why=f"at byte {4 * at} of the container")
     raise Malformed("the container has no command stream")
@@ -116,14 +107,15 @@ def _parse_entry(words: memoryview) -> Stream:
     start, rest = divmod(28 + described, 4)
     if rest:
         raise Malformed("the container's command stream is not aligned", why=f"it begins at byte {28 + described}")
-    return Stream(*_read_product(words[10]), words[start:])
+    return Stream(_read_accelerator(words[10]), words[start:])
 
 
-def _read_product(word: int) -> tuple[Family, int]:
+def _read_accelerator(word: int) -> Accelerator:
     number, macs = word >> 28, 1 << (word & 0xF)
-    if number > 2 or macs not in _MACS[Family(number)]:
+    found = ACCELERATORS.get(make_name(Family(number), macs)) if number in tuple(Family) else None
+    if found is None:
         raise UnknownField("accelerator configuration", f"0x{word:08x}")
-    return Family(number), macs
+    return found
 
 
 def disassemble(cmd_data: bytes) -> str:

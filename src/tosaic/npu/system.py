@@ -10,11 +10,9 @@ from types import MappingProxyType
 
 from tosaic.core.errors import Invalid
 from tosaic.core.targets import find
-from tosaic.npu.registers import Family
+from tosaic.npu.accelerator import ACCELERATORS
 from tosaic.tools.vela_options import VelaOptions, check_options, read_ini
 
-#: Bytes that a memory port moves per cycle: those of one beat.
-PORT_BYTES: Mapping[Family, int] = MappingProxyType({Family.U55: 8, Family.U65: 16, Family.U85: 16})
 #: The area of a memory mode that each region of a stream lies in: weights, scratch, fast scratch.
 _AREAS = ("const_mem_area", "arena_mem_area", "cache_mem_area")
 
@@ -59,23 +57,23 @@ def read_system(options: VelaOptions) -> System:
     check_options(options)
     ini = configparser.ConfigParser()
     ini.read_string(read_ini(options.config_ini).decode("utf-8"))
-    family = Family[find(options.accelerator).family.upper()]
+    beat = ACCELERATORS[find(options.accelerator).name].port_bytes
     system, mode = f"System_Config.{options.system_config}", f"Memory_Mode.{options.memory_mode}"
     regions: dict[int, MemoryPort] = {}
     for region, area in enumerate(_AREAS):
         port = _read(ini, mode, area, "Axi0")
-        regions[region] = _read_memory(ini, system, _read(ini, system, f"{port.lower()}_port", "Sram"), family)
+        regions[region] = _read_memory(ini, system, _read(ini, system, f"{port.lower()}_port", "Sram"), beat)
     return System(_number(_read(ini, system, "core_clock", "1e9")), MappingProxyType(regions))
 
 
-def _read_memory(ini: configparser.ConfigParser, system: str, name: str, family: Family) -> MemoryPort:
+def _read_memory(ini: configparser.ConfigParser, system: str, name: str, beat: int) -> MemoryPort:
     def get(key: str, default: int) -> int:
         return int(_number(_read(ini, system, f"{name}_{key}", str(default))))
 
     scale, ports = _number(_read(ini, system, f"{name}_clock_scale", "1")), get("ports_used", 1)
     return MemoryPort(
         name=name,
-        bandwidth=PORT_BYTES[family] * scale * ports,
+        bandwidth=beat * scale * ports,
         ports=ports,
         burst=max(1, get("burst_length", 1)),
         read_latency=get("read_latency", 0),

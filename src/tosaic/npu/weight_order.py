@@ -8,9 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-#: Kernels are cut into parts of at most this many rows and columns, less where they are dilated.
-PART = 8
-
 
 @dataclass(frozen=True, slots=True)
 class Place:

@@ -8,17 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tosaic.npu.accelerator import INPUT_GROUP, KERNEL_PART, find_input_block
 from tosaic.npu.errors import Malformed
 from tosaic.npu.operation import Kind, Op, Shape, Window
 from tosaic.npu.registers import Family
-from tosaic.npu.weight_order import PART
-
-_IFM_GROUP = 8
 
 
 def count_cores(op: Op) -> int:
     """The cores of a U55 or U65, between which the output channels of a convolution are dealt out."""
-    cores = 2 if op.family is Family.U65 and op.macs == 512 else 1
+    cores = op.accelerator.cores
     if op.family is Family.U65 and op.get("PARALLEL_MODE") != cores - 1:
         raise op.unknown("PARALLEL_MODE", why=f"the accelerator has {cores} cores")
     return cores
@@ -47,18 +45,20 @@ class OrderU55:
     @staticmethod
     def of(op: Op, window: Window, depth: int, ofm: Shape) -> OrderU55:
         depthwise = op.kind is Kind.DEPTHWISE
+        assert op.accelerator.microblock is not None
+        *_, group = op.accelerator.microblock
         return OrderU55(
             outputs=ofm.depth,
             inputs=depth,
             taps_y=window.taps_y,
             taps_x=window.taps_x,
-            part_y=PART // window.dilation_y,
-            part_x=PART // window.dilation_x,
+            part_y=KERNEL_PART // window.dilation_y,
+            part_x=KERNEL_PART // window.dilation_x,
             depthwise=depthwise,
             part_kernel=not depthwise and op.get("KERNEL_STRIDE", "weight_order") == 1,
             wide=op.name("IFM_PRECISION", "activation_precision") == "B16",
             block=op.get("OFM_BLK_DEPTH_M1") + 1,
-            group=4 if op.macs == 32 else 8,
+            group=group,
             # A core without output channels has no stream.
             streams=min(ofm.depth, count_cores(op)),
         )
@@ -110,17 +110,17 @@ class OrderU55:
         """The same for input channels; depth first always fills its blocks."""
         if self.depthwise:
             return [(0, 1, 1)]
-        size = 16 if self.part_kernel or self.wide else 32
+        size = find_input_block(self.part_kernel, 16 if self.wide else 8)
         if not self.part_kernel:
-            return [(0, -(-self.inputs // size), size // _IFM_GROUP)]
+            return [(0, -(-self.inputs // size), size // INPUT_GROUP)]
         whole, rest = divmod(self.inputs, size)
-        runs = ((0, whole, size // _IFM_GROUP), (whole * size, 1, -(-rest // _IFM_GROUP)))
+        runs = ((0, whole, size // INPUT_GROUP), (whole * size, 1, -(-rest // INPUT_GROUP)))
         return [(first, blocks, groups) for first, blocks, groups in runs if blocks * groups]
 
     @property
     def _deep(self) -> int:
         """Input channels in a group."""
-        return 1 if self.depthwise else _IFM_GROUP
+        return 1 if self.depthwise else INPUT_GROUP
 
     def _pad(self, elements: int) -> int:
         """Kernel elements with those that fill up the last round."""

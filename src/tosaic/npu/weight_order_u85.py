@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tosaic.npu.accelerator import KERNEL_PART
 from tosaic.npu.errors import Malformed, UnknownField
 from tosaic.npu.operation import Kind, Op, Shape, Window
-from tosaic.npu.weight_order import PART, Place, make_volume
+from tosaic.npu.weight_order import Place, make_volume
 
 #: Output channels that one core takes in a row.
 _INTERLEAVE = 4
-_CORES = {128: 1, 256: 1, 512: 2, 1024: 4, 2048: 4}
-_MICROBLOCKS = {"U1X1": 1, "U1X2": 2, "U1X4": 4, "U2X2": 4, "U2X4": 8, "U4X4": 16}
 _HEADER_BYTES = 32
 
 
@@ -52,11 +51,11 @@ class OrderU85:
         part_kernel = not depthwise and op.get("KERNEL_STRIDE", "weight_order") == 1
         wide = op.name("IFM_PRECISION", "activation_precision") == "B16"
         sparse = op.name("WEIGHT_FORMAT", "weight_sparsity") != "NONE"
-        group = op.macs // 8 // _MICROBLOCKS[op.name("ACC_FORMAT", "microblock")]
-        if group % (_INTERLEAVE * _CORES[op.macs]):
-            raise op.unknown(
-                "ACC_FORMAT", "microblock", f"it leaves {group} output channels for {_CORES[op.macs]} cores"
-            )
+        accelerator = op.accelerator
+        *_, group = accelerator.find_microblock(op.name("ACC_FORMAT", "microblock"))
+        if group % (_INTERLEAVE * accelerator.cores):
+            why = f"it leaves {group} output channels for {accelerator.cores} cores"
+            raise op.unknown("ACC_FORMAT", "microblock", why)
         if depthwise and sparse:
             raise UnknownField("WEIGHT_FORMAT.weight_sparsity", 1, offset=op.offset, why="of a depthwise convolution")
         input_block = _find_input_block(op.macs, group, part_kernel, sparse, wide)
@@ -66,8 +65,8 @@ class OrderU85:
             inputs=depth,
             taps_y=window.taps_y,
             taps_x=window.taps_x,
-            part_y=PART // window.dilation_y,
-            part_x=PART // window.dilation_x,
+            part_y=KERNEL_PART // window.dilation_y,
+            part_x=KERNEL_PART // window.dilation_x,
             # Only part kernel first and depthwise walk the kernel in the phases of its stride.
             stride_y=window.stride_y if part_kernel or depthwise else 1,
             stride_x=window.stride_x if part_kernel or depthwise else 1,
@@ -77,9 +76,9 @@ class OrderU85:
             input_block=input_block,
             input_group=input_group,
             rounding=10 if depthwise else 1 if not part_kernel else 10 if wide or sparse else 5,
-            padding=(0 if op.macs <= 256 and not wide else 2 if op.macs <= 512 else 6) if depthwise else 0,
+            padding=accelerator.depthwise_padding[wide] if depthwise else 0,
             step=1 if depthwise else 16 if sparse else 8,
-            cores=_CORES[op.macs],
+            cores=accelerator.cores,
             fast=op.name("WEIGHT_FORMAT", "weight_format") == "FWD",
         )
 

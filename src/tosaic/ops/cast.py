@@ -10,7 +10,7 @@ import numpy as np
 from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.encode import decode, encode
-from tosaic.ir.graph import NUMPY, RANGES, Array, DType, Value
+from tosaic.ir.graph import FROM_TORCH, NUMPY, RANGES, Array, DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower.convert import to_codes
 from tosaic.lower.lowering import Lowering
@@ -18,19 +18,9 @@ from tosaic.lower.registry import op
 from tosaic.lower.samples import F, call, f32, module, nn, torch
 from tosaic.lower.tensor import Tensor, of_array
 
-_DTYPES = {
-    "torch.bool": DType.BOOL,
-    "torch.int8": DType.I8,
-    "torch.int16": DType.I16,
-    "torch.int32": DType.I32,
-    "torch.float16": DType.F16,
-    "torch.bfloat16": DType.BF16,
-    "torch.float32": DType.F32,
-}
-
 
 def _params(scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: Any) -> QParams:
-    kind = _DTYPES.get(str(dtype))
+    kind = FROM_TORCH.get(str(dtype).removeprefix("torch."))
     if kind is None:
         raise Unsupported(f"it is quantized to {dtype}", "use int8")
     return QParams((float(scale),), (int(zero_point),), kind, int(quant_min), int(quant_max))
@@ -212,7 +202,7 @@ def _convert_array(numbers: Array, kind: DType) -> Array:
 def to(lo: Lowering, self: Tensor, dtype: Any = None, other: Tensor | None = None, **_: Any) -> Tensor:
     """A cast; to the type that the tensor already has it is nothing."""
     meaning = _meaning(self)
-    kind = _meaning(other) if other is not None else _DTYPES.get(str(dtype))
+    kind = _meaning(other) if other is not None else FROM_TORCH.get(str(dtype).removeprefix("torch."))
     if kind is meaning or (dtype is None and other is None):
         return self
     if kind is None or self.q is not None:

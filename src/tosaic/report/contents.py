@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
+from tosaic.core.tensor_info import TensorInfo
 from tosaic.formats import blob, pte, sidecar
-from tosaic.formats.pte_schema import DTYPES
 from tosaic.formats.tosa_reader import read as read_tosa
 from tosaic.formats.vgf import MAGIC as VGF_MAGIC
 from tosaic.ir.encode import count_bytes
@@ -22,26 +21,19 @@ from tosaic.ir.text import to_text
 from tosaic.npu.perf import Estimate
 from tosaic.report import vgf
 from tosaic.report.cycles import estimate_delegate
+from tosaic.tools.vela import Slot
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+#: What the contents of a file are made of.
+Part: TypeAlias = "DataclassInstance | Mapping[str, Part] | tuple[Part, ...] | str | float | None"
 
 SCHEMA = "tosaic-inspect/2"
 #: the constant method of a .pte that tells what its inputs and outputs mean
 IO_METHOD = "tosaic_io"
 _BLOB_START = b"vela_bin_stream\0"
 _CONSTANTS = ("CONST", "CONST_SHAPE")
-_ITEM_SIZES = dict(DTYPES.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """An input or output; scale and zero point where the file or its sidecar tells them."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    layout: str
-    bytes: int
-    scale: float | None = None
-    zero_point: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +47,6 @@ class TosaContents:
     constants: int
     constant_bytes: int
     text: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """Where an input or output of the command stream lies in the NPU's memory."""
-
-    shape: tuple[int, ...]
-    element_bytes: int
-    offset: int
-    region: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +83,8 @@ class MethodContents:
     """A method of a .pte."""
 
     name: str
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
     operators: Mapping[str, int]
     instructions: int
     planned: tuple[int, ...]
@@ -128,8 +110,8 @@ class SidecarContents:
     pte_sha256: str
     target: str
     options: Mapping[str, Any]
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
     delegates: tuple[TosaContents, ...]
     summaries: tuple[Mapping[str, float], ...]
     samples: int
@@ -150,7 +132,7 @@ class Contents:
 
     def to_json(self, file: str) -> dict[str, Any]:
         """Under the schema name, ready for json.dumps."""
-        known = {name: value for name, value in asdict(self).items() if value is not None}
+        known = {name: value for name, value in _to_plain(self).items() if value is not None}
         return {"schema": SCHEMA, "file": file, **known}
 
     def list_tosa(self) -> list[TosaContents]:
@@ -161,6 +143,19 @@ class Contents:
             return list(self.sidecar.delegates)
         methods = self.pte.methods if self.pte is not None else ()
         return [delegate.tosa for method in methods for delegate in method.delegates if delegate.tosa is not None]
+
+
+def _to_plain(value: Part) -> Any:
+    """Return dataclasses as dicts, as `asdict` does, and tensors with their bytes."""
+    if isinstance(value, TensorInfo):
+        return {**asdict(value), "bytes": value.nbytes}
+    if is_dataclass(value):
+        return {field.name: _to_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _to_plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_to_plain(item) for item in value]
+    return value
 
 
 def detect(data: bytes) -> str:
@@ -228,8 +223,8 @@ def _read_blob(
         commands=found.cmd_data[:4].decode("ascii"),
         blocks={"cmd_data": len(found.cmd_data), "weight_data": len(found.weight_data)},
         scratch=found.scratch_size,
-        inputs=tuple(Slot(io.shape, io.elem_size, io.offset, io.region) for io in found.inputs),
-        outputs=tuple(Slot(io.shape, io.elem_size, io.offset, io.region) for io in found.outputs),
+        inputs=found.inputs,
+        outputs=found.outputs,
         estimate=estimate_delegate(found.cmd_data, specs, budget),
     )
 
@@ -240,17 +235,12 @@ def _read_sidecar(found: sidecar.Sidecar, text: bool, budget: Budget) -> Sidecar
         pte_sha256=found.pte_sha256,
         target=found.target,
         options=dict(found.options),
-        inputs=tuple(_describe(border) for border in found.inputs),
-        outputs=tuple(_describe(border) for border in found.outputs),
+        inputs=found.inputs,
+        outputs=found.outputs,
         delegates=tuple(_read_tosa(delegate.tosa, text, budget) for delegate in found.delegates),
         summaries=tuple(dict(delegate.summary) for delegate in found.delegates),
         samples=len(found.samples),
     )
-
-
-def _describe(border: sidecar.Border) -> Port:
-    size = math.prod(border.shape) * _ITEM_SIZES.get(border.dtype, 0)
-    return Port(border.name, border.dtype, border.shape, border.layout, size, border.scale, border.zero_point)
 
 
 def _read_pte(data: bytes, beside: bytes | None, text: bool, max_memory: int | None) -> PteContents:
@@ -287,24 +277,24 @@ def _open_sidecar(data: bytes, beside: bytes | None, max_memory: int | None) -> 
     return found, "fits"
 
 
-def _read_ports(text: pte.Value, kept: sidecar.Sidecar | None) -> tuple[Sequence[Port], Sequence[Port]]:
+def _read_ports(text: pte.Value, kept: sidecar.Sidecar | None) -> tuple[Sequence[TensorInfo], Sequence[TensorInfo]]:
     """What the sidecar or the .pte's own constant method say about inputs and outputs."""
     if kept is not None:
-        return [_describe(border) for border in kept.inputs], [_describe(border) for border in kept.outputs]
+        return kept.inputs, kept.outputs
     if not isinstance(text, str):
         return (), ()
     try:
         told = json.loads(text)
-        inputs, outputs = ([_describe(_read_border(item)) for item in told[key]] for key in ("inputs", "outputs"))
+        inputs, outputs = ([_read_tensor_info(item) for item in told[key]] for key in ("inputs", "outputs"))
         return inputs, outputs
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
         raise Invalid("the .pte file is damaged", where=f"method `{IO_METHOD}`", why=why) from None
 
 
-def _read_border(item: Mapping[str, Any]) -> sidecar.Border:
+def _read_tensor_info(item: Mapping[str, Any]) -> TensorInfo:
     scale, zero = item["scale"], item["zero_point"]
-    return sidecar.Border(
+    return TensorInfo(
         name=str(item["name"]),
         shape=tuple(int(size) for size in item["shape"]),
         dtype=str(item["dtype"]),
@@ -317,7 +307,7 @@ def _read_border(item: Mapping[str, Any]) -> sidecar.Border:
 def _read_method(
     plan: pte.Plan,
     named: Mapping[str, bytes],
-    ports: tuple[Sequence[Port], Sequence[Port]],
+    ports: tuple[Sequence[TensorInfo], Sequence[TensorInfo]],
     told: Sequence[tuple[TosaContents, float | None]],
     text: bool,
     budget: Budget,
@@ -340,14 +330,14 @@ def _read_method(
     )
 
 
-def _merge(values: Sequence[pte.Value], told: Sequence[Port]) -> tuple[Port, ...]:
+def _merge(values: Sequence[pte.Value], told: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
     """The program's own types, with names and scales where these are told for exactly such tensors."""
-    found: list[Port] = []
+    found: list[TensorInfo] = []
     for value in values:
         if isinstance(value, pte.Tensor):
-            found.append(Port(value.name, value.dtype, value.shape, "", value.nbytes))
+            found.append(TensorInfo(value.name, value.shape, value.dtype))
         else:
-            found.append(Port("", type(value).__name__, (), "", 0))
+            found.append(TensorInfo("", (), type(value).__name__))
     types = [(port.dtype, port.shape) for port in found]
     return tuple(told) if types == [(port.dtype, port.shape) for port in told] else tuple(found)
 

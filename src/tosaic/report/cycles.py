@@ -24,7 +24,7 @@ def estimate_delegate(
     None if the commands are damaged, or if the system is one that Vela's own configuration file lacks.
     """
     try:
-        options, count = find_options(parse(cmd_data).accelerator, specs), count_operations(cmd_data)
+        options, count = find_options(parse(cmd_data).accelerator.name, specs), count_operations(cmd_data)
     except Invalid:
         return None
     (budget or Budget(len(cmd_data))).take(count * ROW_BYTES, "the estimate of a command stream")

@@ -14,11 +14,11 @@ from tosaic.report.contents import (
     MethodContents,
     PteContents,
     SidecarContents,
-    Slot,
     TosaContents,
 )
 from tosaic.report.cycles import COLUMNS, describe_total, describe_traffic, list_rows
-from tosaic.report.terminal import Page, count, describe_counts, describe_sizes, pair_ports
+from tosaic.report.terminal import Page, count, describe_counts, describe_sizes, pair_tensors
+from tosaic.tools.vela import Slot
 
 Pairs = Iterator[tuple[str, str]]
 _KINDS = {
@@ -67,8 +67,8 @@ def _show_pte(page: Page, found: PteContents) -> None:
 
 
 def _pair_method(method: MethodContents) -> Pairs:
-    yield from pair_ports("input", method.inputs)
-    yield from pair_ports("output", method.outputs)
+    yield from pair_tensors("input", method.inputs)
+    yield from pair_tensors("output", method.outputs)
     yield "on the CPU", describe_counts(method.operators)
     yield "instructions", f"{method.instructions:,}"
     yield "planned", describe_sizes(method.planned)
@@ -118,8 +118,8 @@ def _show_sidecar(page: Page, found: SidecarContents) -> None:
         ("target", found.target),
         *_pair_values(found.options),
         ("belongs to", f"a .pte with sha256 {found.pte_sha256}"),
-        *pair_ports("input", found.inputs),
-        *pair_ports("output", found.outputs),
+        *pair_tensors("input", found.inputs),
+        *pair_tensors("output", found.outputs),
         ("samples", str(found.samples)),
     ]
     page.pairs(pairs)

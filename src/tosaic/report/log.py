@@ -10,40 +10,26 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 
+from tosaic.core.dtypes import DTYPES
 from tosaic.engines.interpreter import BACKEND, Call
 from tosaic.formats import blob as ethosu_blob
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import Delegate, Pte, Tensor
 from tosaic.formats.sidecar import Sidecar
+from tosaic.npu.accelerator import ACCELERATORS
 from tosaic.npu.perf import Estimate
 from tosaic.npu.stream import parse
 from tosaic.report.cycles import SOURCE, describe_row, estimate_delegate
-from tosaic.report.pmu import PMU_EVENTS, count_events, find_family
+from tosaic.report.pmu import PMU_EVENTS, count_events
 
-VERSION = 1
+#: Version 1 had its number under `version` and no name.
+SCHEMA = "tosaic-run/2"
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
-
-#: What C calls each type in an output line.
-_C_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "float32": "float",
-        "float64": "double",
-        "float16": "half",
-        "int8": "char",
-        "uint8": "byte",
-        "int16": "short",
-        "int32": "int",
-        "int64": "long",
-        "bool": "bool",
-    }
-)
-
 
 _UNKNOWN = "(not known)"
 #: How many of a delegate's operations the text lists; the data hold all.
@@ -51,7 +37,7 @@ _ROWS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Init:
+class DelegateInfo:
     """A delegate as it is loaded: where its blob begins in the file, what memory it needs to run, and what a run costs.
 
     `estimate` comes from its commands, `vela` is the compiler's figure for the cycles; None where it is not known.
@@ -84,7 +70,7 @@ class RunLog:
     methods: int
     method: str
     planned: tuple[int, ...]
-    delegates: tuple[Init, ...]
+    delegates: tuple[DelegateInfo, ...]
     calls: tuple[Call, ...]
     input_bytes: int
     outputs: tuple[Array, ...]
@@ -102,10 +88,10 @@ class RunLog:
     @property
     def events(self) -> tuple[str, ...]:
         """The counters of that accelerator's family."""
-        return PMU_EVENTS[find_family(self.target)] if self.target else ()
+        return PMU_EVENTS[ACCELERATORS[self.target].family] if self.target else ()
 
     @property
-    def ran(self) -> list[Init]:
+    def ran(self) -> list[DelegateInfo]:
         """The delegate of every delegate call."""
         return [self.delegates[call.index] for call in self.calls if call.kind == "delegate"]
 
@@ -186,7 +172,8 @@ class RunLog:
     def _output_lines(self, max_values: int | None) -> Iterator[str]:
         yield f"I [tosaic] {len(self.outputs)} outputs:"
         for index, array in enumerate(self.outputs):
-            kind = _C_NAMES.get(str(array.dtype), str(array.dtype))
+            element = DTYPES.get(str(array.dtype))
+            kind = element.c_name if element is not None and element.c_name else str(array.dtype)
             flat = array.reshape(-1)
             for position, value in enumerate(flat[:max_values].tolist()):
                 text = f"{value:f}" if array.dtype.kind == "f" else str(int(value)) if kind == "bool" else str(value)
@@ -195,9 +182,8 @@ class RunLog:
                 yield f"Output[{index}]: {flat.size - max_values} values more"
         yield "I [tosaic] Program complete, exiting."
 
-    def to_dict(self, max_values: int | None = None) -> dict[str, Json]:
-        """The same as data that JSON takes; what is not known is null."""
-        calls: list[Json] = [{"kind": call.kind, "name": call.name, "index": call.index} for call in self.calls]
+    def to_json(self, max_values: int | None = None) -> dict[str, Json]:
+        """Return the log under its schema name, ready for json.dumps; what is not known is null."""
         delegates: list[Json] = [
             {
                 "backend": delegate.backend,
@@ -210,7 +196,7 @@ class RunLog:
             for delegate in self.delegates
         ]
         return {
-            "version": VERSION,
+            "schema": SCHEMA,
             "file": self.file,
             "engine": self.engine,
             "model_size": self.model_size,
@@ -218,7 +204,7 @@ class RunLog:
             "method": self.method,
             "target": self.target,
             "delegates": delegates,
-            "calls": calls,
+            "calls": [asdict(call) for call in self.calls],
             "estimate": {"source": SOURCE, "npu_cycles": self.cycles, "vela_cycles": self.vela},
             "pmu_events": {name: self.count(name) for name in self.events},
             "memory": {
@@ -226,7 +212,7 @@ class RunLog:
                 "input": self.input_bytes,
                 "scratch": self.scratch,
             },
-            "outputs": [_array_to_dict(array, max_values) for array in self.outputs],
+            "outputs": [_array_to_json(array, max_values) for array in self.outputs],
         }
 
 
@@ -260,13 +246,13 @@ def make_log(
     )
 
 
-def _load(delegate: Delegate, named: Mapping[str, bytes], vela: float | None) -> Init:
+def _load(delegate: Delegate, named: Mapping[str, bytes], vela: float | None) -> DelegateInfo:
     if delegate.id != BACKEND:
-        return Init(delegate.id, delegate.offset, len(delegate.blob), vela=vela)
+        return DelegateInfo(delegate.id, delegate.offset, len(delegate.blob), vela=vela)
     parts = ethosu_blob.unpack(delegate.blob, named=named)
     found = estimate_delegate(parts.cmd_data, delegate.compile_specs)
-    accelerator = parse(parts.cmd_data).accelerator
-    return Init(delegate.id, delegate.offset, len(delegate.blob), parts.scratch_size, accelerator, found, vela)
+    accelerator = parse(parts.cmd_data).accelerator.name
+    return DelegateInfo(delegate.id, delegate.offset, len(delegate.blob), parts.scratch_size, accelerator, found, vela)
 
 
 def _add(numbers: Sequence[float | None]) -> float | None:
@@ -294,7 +280,7 @@ def _operation_lines(found: Estimate | None) -> Iterator[str]:
         yield f"  {len(found.rows) - len(chosen)} operations more take less each; `tosaic inspect` lists all"
 
 
-def _array_to_dict(array: Array, max_values: int | None) -> Json:
+def _array_to_json(array: Array, max_values: int | None) -> Json:
     flat = array.reshape(-1)
     values: list[Json] = flat[:max_values].tolist()
     if array.dtype.kind == "f" and not np.isfinite(flat[:max_values].astype(np.float64)).all():

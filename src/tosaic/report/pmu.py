@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from tosaic.npu.accelerator import ACCELERATORS
 from tosaic.npu.perf import Estimate
 from tosaic.npu.registers import Family
-from tosaic.npu.system import PORT_BYTES
 
 _U55_EVENTS = (
     "ETHOSU_PMU_AXI0_RD_DATA_BEAT_RECEIVED",
@@ -32,18 +32,13 @@ PMU_EVENTS: Mapping[Family, tuple[str, ...]] = MappingProxyType(
 _INNER = "Sram"
 
 
-def find_family(target: str) -> Family:
-    """The family of an accelerator such as `ethos-u55-128`."""
-    return Family[target.split("-")[1].upper()]
-
-
 def count_events(estimate: Estimate) -> dict[str, int]:
     """The family's counters as far as the estimate tells them: it has no idle time and no time to decode weights."""
-    family = find_family(estimate.accelerator)
+    accelerator = ACCELERATORS[estimate.accelerator]
 
     def count(inner: bool, direction: str) -> int:
         moved = (getattr(t, direction) for name, t in estimate.traffic.items() if (name == _INNER) == inner)
-        return -(-sum(moved) // PORT_BYTES[family])
+        return -(-sum(moved) // accelerator.port_bytes)
 
     known = {
         "AXI0_RD_DATA_BEAT_RECEIVED": count(True, "read"),
@@ -55,5 +50,5 @@ def count_events(estimate: Estimate) -> dict[str, int]:
         "EXT_WR_DATA_BEAT_WRITTEN": count(False, "written"),
         "MAC_ACTIVE": sum(row.mac_cycles for row in estimate.rows),
     }
-    names = {name: name.removeprefix("ETHOSU_PMU_") for name in PMU_EVENTS[family]}
+    names = {name: name.removeprefix("ETHOSU_PMU_") for name in PMU_EVENTS[accelerator.family]}
     return {name: known[short] for name, short in names.items() if short in known}

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tosaic.core.tensor_info import TensorInfo
 from tosaic.npu.perf import Estimate
+
+if TYPE_CHECKING:
+    from tosaic.driver.reason import Reason
 
 SCHEMA = "tosaic-report/2"
 
@@ -46,9 +50,9 @@ class Report:
     pte_bytes: int
     delegates: tuple[DelegateReport, ...]
     cpu_ops: Mapping[str, int]
-    reasons: tuple[Any, ...]
-    inputs: tuple[Any, ...]
-    outputs: tuple[Any, ...]
+    reasons: tuple[Reason, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
     memory: MemoryReport
     seconds: Mapping[str, float]
     warnings: tuple[str, ...]

@@ -5,42 +5,24 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from tosaic.core.location import describe_place
+from tosaic.core.tensor_info import TensorInfo
 from tosaic.npu.perf import Estimate
 from tosaic.report.cycles import SOURCE, describe_time
-from tosaic.report.header import Port
 from tosaic.report.schema import MemoryReport, Report
+
+if TYPE_CHECKING:
+    from tosaic.driver.reason import Reason
 
 #: below this many characters, columns are given up or the terminal's width ignored
 _LEAST_WIDTH = 24
 #: more places than this are counted, not listed
 _MOST_PLACES = 3
-
-
-class Reason(Protocol):
-    """Why a node is not on the NPU, as the partitioner says it."""
-
-    @property
-    def node(self) -> str: ...
-    @property
-    def op(self) -> str: ...
-    @property
-    def why(self) -> str: ...
-    @property
-    def fix(self) -> str: ...
-    @property
-    def where(self) -> str: ...
-    @property
-    def module(self) -> str: ...
-    @property
-    def layer(self) -> str: ...
-    @property
-    def border(self) -> bool: ...
 
 
 class Page:
@@ -154,8 +136,8 @@ def _pair_figures(report: Report) -> Iterator[tuple[str, str]]:
         yield "NPU cycles", f"{cycles:,} ({describe_time(seconds)} at {clock / 1e6:g} MHz), Vela's estimate"
         yield from _pair_estimates([delegate.estimate for delegate in report.delegates if delegate.estimate])
         yield "MACs", f"{macs:,}"
-    yield from pair_ports("input", report.inputs)
-    yield from pair_ports("output", report.outputs)
+    yield from pair_tensors("input", report.inputs)
+    yield from pair_tensors("output", report.outputs)
     yield "time", ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in report.seconds.items())
 
 
@@ -176,20 +158,20 @@ def _pair_memory(memory: MemoryReport) -> Iterator[tuple[str, str]]:
     yield "commands", count(memory.commands, "byte")
 
 
-def pair_ports(what: str, ports: Sequence[Port]) -> Iterator[tuple[str, str]]:
-    """One line per input or output."""
-    for i, port in enumerate(ports):
-        yield f"{what} {i}", describe_port(port)
+def pair_tensors(what: str, tensors: Sequence[TensorInfo]) -> Iterator[tuple[str, str]]:
+    """Yield one line per input or output."""
+    for i, tensor in enumerate(tensors):
+        yield f"{what} {i}", describe_tensor(tensor)
 
 
-def describe_port(port: Port) -> str:
-    """Name, type, layout and, where it is quantized, what its numbers mean."""
-    words = [f"`{port.name}`"] if port.name else []
-    words.append(f"{port.dtype} {list(port.shape)}")
-    if port.layout:
-        words.append(port.layout)
+def describe_tensor(tensor: TensorInfo) -> str:
+    """Return name, type, layout and, where it is quantized, what its numbers mean."""
+    words = [f"`{tensor.name}`"] if tensor.name else []
+    words.append(f"{tensor.dtype} {list(tensor.shape)}")
+    if tensor.layout:
+        words.append(tensor.layout)
     text = " ".join(words)
-    return text if port.scale is None else f"{text}, scale {port.scale:.9g}, zero point {port.zero_point}"
+    return text if tensor.scale is None else f"{text}, scale {tensor.scale:.9g}, zero point {tensor.zero_point}"
 
 
 def _explain_cpu(page: Page, reasons: Sequence[Reason]) -> None:

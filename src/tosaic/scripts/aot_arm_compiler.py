@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tosaic.core.errors import TosaicError
+from tosaic.core.errors import ExitStatus, TosaicError
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code
     sys.stdout.write(f"PTE file saved as {path}\n")
-    return 0
+    return ExitStatus.DONE
 
 
 def _compile(options: argparse.Namespace) -> Path:

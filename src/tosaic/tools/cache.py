@@ -31,8 +31,6 @@ class CompileCache(Generic[Result]):
         self._lock = threading.Lock()
         self._results: OrderedDict[str, tuple[Result, int]] = OrderedDict()
         self._bytes = 0
-        self.hits = 0
-        self.misses = 0
 
     def __len__(self) -> int:
         return len(self._results)
@@ -45,9 +43,7 @@ class CompileCache(Generic[Result]):
         with self._lock:
             found = self._results.get(key)
             if found is None:
-                self.misses += 1
                 return None
-            self.hits += 1
             self._results.move_to_end(key)
             return found[0]
 

@@ -32,7 +32,6 @@ from tosaic.tools.worker import Worker
 
 __all__ = [
     "CACHE",
-    "IO",
     "Compiled",
     "Refused",
     "VelaOptions",
@@ -50,11 +49,11 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class IO:
+class Slot:
     """Where an input or output of the command stream lies: six dimensions, left padded with 1."""
 
     shape: tuple[int, ...]
-    elem_size: int
+    element_bytes: int
     offset: int
     region: int
 
@@ -67,8 +66,8 @@ class Compiled:
     weight_data: bytes
     scratch_size: int
     fast_scratch_size: int
-    inputs: tuple[IO, ...]
-    outputs: tuple[IO, ...]
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
     weight_region: int
     scratch_region: int
     fast_scratch_region: int
@@ -156,8 +155,8 @@ def compile_cached(
     return found
 
 
-def _read_io(rows: Sequence[Any]) -> tuple[IO, ...]:
-    return tuple(IO(tuple(shape), elem_size, offset, region) for shape, elem_size, offset, region in rows)
+def _read_io(rows: Sequence[Any]) -> tuple[Slot, ...]:
+    return tuple(Slot(tuple(shape), elem_size, offset, region) for shape, elem_size, offset, region in rows)
 
 
 def _find_complaint(log: str) -> str:

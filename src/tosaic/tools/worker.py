@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,13 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tosaic.core.errors import Invalid, ToolCrashed, ToolFailed
+from tosaic.core.errors import ToolCrashed, ToolFailed
 from tosaic.tools import wire
+from tosaic.tools.process import ToolTimedOut, find_time_limit, name_signal
 
-#: Seconds that a request may take unless the caller or the environment says otherwise.
-DEFAULT_TIMEOUT = 600.0
-#: The environment variable that replaces DEFAULT_TIMEOUT.
-TIMEOUT_VARIABLE = "TOSAIC_TOOL_TIMEOUT"
 #: Seconds for the child to import its tool: generous, for loaded machines.
 _START_TIMEOUT = 120.0
 _LOG_TAIL = 4000
@@ -67,7 +63,7 @@ class Worker:
 
     def request(self, body: wire.Header, parts: Sequence[bytes] = (), *, timeout: float | None = None) -> Reply:
         """The child's answer; ToolFailed if it crashes or takes longer than `timeout` seconds."""
-        limit = time_limit(timeout)
+        limit = find_time_limit(timeout)
         with self._lock:
             child = self._ready_child()
             header, results = self._exchange(child, limit, {"limit": limit, "body": body}, parts)
@@ -108,12 +104,8 @@ class Worker:
         log = child.read_log()
         self._drop()
         if late:
-            return ToolFailed(
-                f"{self._tool} was stopped: it did not answer within the {limit:g} s it was given",
-                log=log,
-                fix=f"give it more seconds with the environment variable `{TIMEOUT_VARIABLE}`",
-            )
-        end = f"crashed with {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+            return ToolTimedOut(self._tool, "answer", limit, log)
+        end = f"crashed with {name_signal(-code)}" if code < 0 else f"ended with exit code {code}"
         return ToolCrashed(f"{self._tool} {end}", log=log, why=log.strip()[-_LOG_TAIL:])
 
     def _drop(self) -> None:
@@ -185,22 +177,6 @@ class _Child:
         self.stdout.close()
 
 
-def time_limit(timeout: float | None) -> float:
-    """The seconds that a request gets: the caller's number, else the environment's, else the default."""
-    if timeout is not None:
-        return timeout
-    text = os.environ.get(TIMEOUT_VARIABLE, "")
-    if not text:
-        return DEFAULT_TIMEOUT
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.0 < seconds < threading.TIMEOUT_MAX:
-        raise Invalid(f"`{TIMEOUT_VARIABLE}={text}` is not a number of seconds above 0")
-    return seconds
-
-
 def _environment() -> dict[str, str]:
     """The parent's environment, in which the child can import tosaic wherever the parent found it."""
     # The child's working folder is another one, so relative entries would mean something else there.
@@ -208,14 +184,6 @@ def _environment() -> dict[str, str]:
     path = os.pathsep.join([str(_SOURCE_ROOT), *entries])
     # The tools do no linear algebra: one BLAS thread makes numpy start faster.
     return {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
-
-
-def signal_name(number: int) -> str:
-    """The name of a signal, for messages."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _make_forget(find: Callable[[], Worker | None]) -> Callable[[], None]:
