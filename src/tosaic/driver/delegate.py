@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tosaic.core.internal import InternalError, contained
 from tosaic.core.output import write_files
 from tosaic.core.specification import Specification
 from tosaic.driver.interface import Unread, check_blob, check_graph
-from tosaic.driver.partition import Check, Plan, Region, partition
+from tosaic.driver.partition import Check, Plan, Region, Trial, partition_and_lower
 from tosaic.driver.reason import explain
 from tosaic.formats import blob
 from tosaic.formats.tosa_writer import names, serialize
@@ -71,9 +71,18 @@ class Built:
 Borders = frozenset[Node]
 
 
-def lower_region(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders) -> tuple[Graph, bytes]:
-    """The verified TOSA graph of a region and its .tosa bytes."""
-    graph = rewrite(lower(source, region.nodes, region.inputs, region.outputs, spec.target, nhwc), spec.target)
+def lower_region(
+    source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders, trial: Trial | None = None
+) -> tuple[Graph, bytes]:
+    """Return the verified TOSA graph of a region and its .tosa bytes.
+
+    `trial` is the lowering that the partitioner tried, of which the region is a part; it knows nothing of `nhwc`.
+    """
+    reusable = trial is not None and nhwc.isdisjoint((*region.inputs, *region.outputs))
+    lowered = trial.cut(region) if trial is not None and reusable else None
+    if lowered is None:
+        lowered = lower(source, region.nodes, region.inputs, region.outputs, spec.target, nhwc)
+    graph = rewrite(lowered, spec.target)
     try:
         verify(graph, Specification.parse(spec.target.tosa_spec))
     except Invalid as error:
@@ -83,6 +92,31 @@ def lower_region(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Bor
         by_name = {n.name: n for n in region.nodes}
         locate = lambda op: _location(op, by_name)  # noqa: E731
     return graph, serialize(graph, location=locate)
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A region as a .tosa file. `ops` say what is in it, by the names of the region's nodes."""
+
+    nodes: tuple[str, ...]
+    ops: tuple[Made, ...]
+    tosa: bytes
+
+    def rename(self, region: Region) -> Lowered:
+        """Return the same for a region that is equal but for the names of its nodes."""
+        names = tuple(n.name for n in region.nodes)
+        new = dict(zip(self.nodes, names, strict=True))
+        ops = tuple(replace(op, origin=tuple(new[name] for name in op.origin)) for op in self.ops)
+        return Lowered(names, ops, self.tosa)
+
+
+def lower_checked(
+    source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders = frozenset(), trial: Trial | None = None
+) -> Lowered:
+    """Lower a region to a .tosa file, and check that it has the inputs and outputs of the call."""
+    graph, tosa = lower_region(source, region, spec, nhwc, trial)
+    check_graph(source, region, graph, nhwc)
+    return Lowered(tuple(n.name for n in region.nodes), _list_ops(graph), tosa)
 
 
 def assemble(tosa: bytes, spec: ArmCompileSpec) -> tuple[bytes, vela.Compiled | None]:
@@ -95,22 +129,17 @@ def assemble(tosa: bytes, spec: ArmCompileSpec) -> tuple[bytes, vela.Compiled | 
     return blob.pack(compiled), compiled
 
 
-def build_region(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders = frozenset()) -> Delegate:
-    """Lower and compile one region; raises ToolFailed if the tool refuses it."""
-    # The graph with its constants is gone before the tool needs memory of its own.
-    with short_lived():
-        graph, tosa = lower_region(source, region, spec, nhwc)
-        check_graph(source, region, graph, nhwc)
-        ops = _list_ops(graph)
-        del graph
+def compile_region(source: Source, region: Region, lowered: Lowered, spec: ArmCompileSpec) -> Delegate:
+    """Compile a lowered region; raises ToolFailed if the tool refuses it."""
     try:
-        data, compiled = assemble(tosa, spec)
+        data, compiled = assemble(lowered.tosa, spec)
     except (vela.Refused, converter.Refused) as error:
-        raise Blamed(error, _culprits(ops, region, error.names)) from error
+        raise Blamed(error, _culprits(lowered.ops, region, error.names)) from error
     except ToolCrashed as error:
         raise Blamed(error, []) from error
     check_blob(source, region, data, compiled, isinstance(spec, VgfCompileSpec))
-    return Delegate(region, ops, tosa, data, compiled, describe_origins(ops, region))
+    origins = describe_origins(lowered.ops, region)
+    return Delegate(region, lowered.ops, lowered.tosa, data, compiled, origins)
 
 
 def _list_ops(graph: Graph) -> tuple[Made, ...]:
@@ -152,10 +181,12 @@ def build(
     refused = {n: Unsupported('the caller does it, by io="int8"') for n in codes} | dict(excluded or {})
     allowed = len(refused) + MAX_REFUSALS
     while True:
-        plan = _plan(source, spec, check, refused)
+        # All graphs with their constants are gone before a tool needs memory of its own.
+        with short_lived():
+            plan, lowered = _plan(source, spec, check, refused, nhwc)
         delegates: list[Delegate] = []
-        for region in plan.regions:
-            made = _attempt(source, region, spec, nhwc)
+        for region, one in zip(plan.regions, lowered, strict=True):
+            made = _compile(source, region, one, spec)
             if isinstance(made, Delegate):
                 delegates.append(made)
                 continue
@@ -168,26 +199,40 @@ def build(
             return Built(tuple(delegates), plan)
 
 
-def _plan(source: Source, spec: ArmCompileSpec, check: Check | None, refused: Mapping[Node, Unsupported]) -> Plan:
-    """The partition, or one that leaves everything to the CPU where the partitioner itself fails."""
+def _plan(
+    source: Source, spec: ArmCompileSpec, check: Check | None, refused: Mapping[Node, Unsupported], nhwc: Borders
+) -> tuple[Plan, list[Lowered | Failure]]:
+    """Partition a graph and lower its regions; everything is left to the CPU where the partitioner itself fails."""
     try:
         with contained("dividing the model between NPU and CPU"):
-            return partition(source, spec.target, check=check, refused=refused)
+            plan, trial = partition_and_lower(source, spec.target, check=check, refused=refused)
     except InternalError as error:
-        return Plan((), explain(dict.fromkeys(source.calls(), error)))
+        return Plan((), explain(dict.fromkeys(source.calls(), error))), []
+    return plan, [_lower(source, region, spec, nhwc, trial) for region in plan.regions]
 
 
-def _attempt(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders) -> Delegate | Failure:
-    """Build a region, or say why it cannot be built."""
+def _lower(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders, trial: Trial) -> Lowered | Failure:
+    """Lower a region, or say why it cannot be built."""
     try:
         # The partitioner has lowered all of it already, so a node that is unsupported now is a mistake of ours.
         with contained("compiling a delegate", planned=(Invalid, ToolFailed, Unread)):
-            return build_region(source, region, spec, nhwc)
+            return lower_checked(source, region, spec, nhwc, trial)
+    except Unread as error:
+        return Failure(error, error.nodes, proven=True)
+    except InternalError as error:
+        return Failure(error, [])
+
+
+def _compile(source: Source, region: Region, lowered: Lowered | Failure, spec: ArmCompileSpec) -> Delegate | Failure:
+    """Compile a lowered region, or say why it cannot be built."""
+    if isinstance(lowered, Failure):
+        return lowered
+    try:
+        with contained("compiling a delegate", planned=(Invalid, ToolFailed)):
+            return compile_region(source, region, lowered, spec)
     except Blamed as error:
         fix = f"`tosaic ops {spec.target.name}` lists the limits that are known"
         return Failure(Unsupported(f"{error.tool}: {error.why or error.what}", fix), error.nodes)
-    except Unread as error:
-        return Failure(error, error.nodes, proven=True)
     except InternalError as error:
         return Failure(error, [])
 
@@ -215,8 +260,9 @@ def find_culprits(
         trials += 1
         kept = set(nodes)
         rest = {n: Unsupported("left out while searching") for n in source.calls() if n not in kept}
-        plan = _plan(source, spec, None, rest)
-        made = (_attempt(source, part, spec, nhwc) for part in plan.regions)
+        with short_lived():
+            plan, lowered = _plan(source, spec, None, rest, nhwc)
+        made = (_compile(source, part, one, spec) for part, one in zip(plan.regions, lowered, strict=True))
         return any(isinstance(m, Failure) and not m.proven for m in made)
 
     pieces = region.clusters or tuple((n,) for n in region.nodes)

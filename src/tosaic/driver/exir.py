@@ -19,13 +19,19 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid, Unsupported
-from tosaic.driver.delegate import Built, build, build_region, dump
+from tosaic.core.heap import short_lived
+from tosaic.driver.delegate import Built, Delegate, Lowered, build, compile_region, dump, lower_checked
 from tosaic.driver.exported import spare_traces
+from tosaic.driver.fingerprint import fingerprint
 from tosaic.driver.order import find_orders, refuse_expanded
 from tosaic.driver.partition import Check, Plan, Region
 from tosaic.driver.reason import Reason, log_reasons
 from tosaic.driver.tagging import find_clashes, tag_regions
 from tosaic.fx.source import ASSERTIONS, Constants, Source, overload, torch_op
+from tosaic.tools.cache import CompileCache
+
+#: What `partition` has lowered and `preprocess` will ask for next, by the fingerprint of the region.
+LOWERED: CompileCache[Lowered] = CompileCache(lambda lowered: len(lowered.tosa))
 
 
 class TosaicPartitioner(Partitioner):
@@ -70,6 +76,8 @@ class TosaicPartitioner(Partitioner):
         source = Source.of_program(exported_program, constants)
         source.orders = find_orders(exported_program.graph)
         built = self._build(source, exported_program)
+        for delegate in built.delegates:
+            _hand_over(source, delegate, self.compile_spec)
         tags = dict.fromkeys(tag_regions(exported_program, source, built.plan), self.delegation_spec)
         found = tuple(built.plan.reasons.values())
         # Those of the methods before it stay.
@@ -137,22 +145,44 @@ def ensure_resolves(backend: type[BackendDetails]) -> None:
         )
 
 
+def _hand_over(source: Source, delegate: Delegate, spec: ArmCompileSpec) -> None:
+    """Keep what a delegate was lowered to, unless it holds the names of this graph's nodes."""
+    if spec.debug_mode is not ArmCompileSpec.DebugMode.TOSA:
+        nodes = tuple(n.name for n in delegate.region.nodes)
+        key = fingerprint(source, delegate.region, spec)
+        LOWERED.put(key, Lowered(nodes, delegate.ops, delegate.tosa))
+
+
 def preprocess(program: ExportedProgram, spec: ArmCompileSpec) -> PreprocessResult:
-    """Compile one delegate (from the cache, since the partitioner has tried it already)."""
+    """Compile one delegate; what the partitioner has lowered and compiled already comes from the caches."""
+    delegate = build_region(program, spec)
+    dump(delegate, spec)
+    return PreprocessResult(processed_bytes=delegate.blob, debug_handle_map=_debug_handles(delegate.region))
+
+
+def build_region(program: ExportedProgram, spec: ArmCompileSpec) -> Delegate:
+    """Lower and compile a whole program as one delegate."""
     source = Source.of_program(program)
     source.orders = find_orders(program.graph)
     outputs = list(source.output().all_input_nodes)
     region = Region(tuple(source.calls()), tuple(source.inputs), tuple(outputs))
     try:
-        delegate = build_region(source, region, spec)
+        return compile_region(source, region, _find_lowered(source, region, spec), spec)
     except Unsupported as error:
         raise Invalid(
             f"a delegate for {spec.target.name} cannot be compiled",
             why=error.what,
             fix=error.fix or "let tosaic's partitioner choose the nodes",
         ) from error
-    dump(delegate, spec)
-    return PreprocessResult(processed_bytes=delegate.blob, debug_handle_map=_debug_handles(region))
+
+
+def _find_lowered(source: Source, region: Region, spec: ArmCompileSpec) -> Lowered:
+    """Take what the partitioner lowered a region to, or lower it now."""
+    found = LOWERED.take(fingerprint(source, region, spec))
+    if found is not None and spec.debug_mode is not ArmCompileSpec.DebugMode.TOSA:
+        return found.rename(region)
+    with short_lived():
+        return lower_checked(source, region, spec)
 
 
 def _debug_handles(region: Region) -> dict[int, tuple[int]]:
