@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tosaic.backends.ethosu import EthosUCompileSpec
+from tosaic.backends.ethosu import EthosUArtifact, EthosUCompileSpec
 from tosaic.backends.tosa import TosaCompileSpec
 from tosaic.driver.delegate import build, lower_region
 from tosaic.driver.partition import Plan, Region, partition
@@ -118,16 +118,16 @@ def check_npu(op: str, index: int, target: str) -> None:
         return
     all_on_target(built.plan)
     made = built.delegates[0]
-    assert made.compiled is not None
-    assert made.compiled.cmd_data[:4] in (b"COP1", b"COP2")
-    assert len(made.compiled.inputs) == len(made.region.inputs)
-    assert len(made.compiled.outputs) == len(made.region.outputs)
+    assert isinstance(made.artifact, EthosUArtifact)
+    assert made.artifact.compiled.cmd_data[:4] in (b"COP1", b"COP2")
+    assert len(made.artifact.compiled.inputs) == len(made.region.inputs)
+    assert len(made.artifact.compiled.outputs) == len(made.region.outputs)
     # A decomposition that only this target has is compared here; all others in tosa_INT.
     if made.tosa != plain_tosa(op, index):
         compare(op, index, made.region, made.tosa)
     for seed in range(2):
         given = samples.full_range(op, index, made.region.inputs, seed)
-        found = run_blob(made.blob, given, fast_scratch_size=made.compiled.fast_scratch_size, **STRICT)
+        found = run_blob(made.blob, given, fast_scratch_size=made.artifact.compiled.fast_scratch_size, **STRICT)
         for got, want in zip(found, reference.run(made.tosa, given), strict=True):
             assert got.tobytes() == want.tobytes()
 

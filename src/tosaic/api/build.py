@@ -18,16 +18,14 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from tosaic.api import calibration as data
 from tosaic.api.program import Program, describe
-from tosaic.backends.ethosu import EthosUCompileSpec
-from tosaic.backends.tosa import TosaCompileSpec
-from tosaic.backends.vgf import VgfCompileSpec
+from tosaic.backends.registry import find_backend, find_backend_for
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid, Unsupported
 from tosaic.core.heap import short_lived
 from tosaic.core.quiet import quiet
 from tosaic.core.targets import find
 from tosaic.driver.delegate import Built, build, dump
-from tosaic.driver.exported import export, keep_inputs, make_functional, refuse_dynamic, told
+from tosaic.driver.exported import export, keep_inputs, make_functional, refuse_dynamic, translate_errors
 from tosaic.driver.pack import pack, sign
 from tosaic.driver.partition import Plan
 from tosaic.driver.reason import explain, log_reasons
@@ -98,7 +96,7 @@ def _quantize(
         _reset(module, program)
         module = prepare_pt2e(module, chosen)
         fix = "make sure that it gives finite numbers for every sample"
-        with told("the model cannot be calibrated", fix), watch(module, notes):
+        with translate_errors("the model cannot be calibrated", fix), watch(module, notes):
             for sample in samples:
                 module(*sample)
         return _reset(convert_pt2e(module), program)
@@ -165,8 +163,8 @@ def compile(
     with stages.stage("pack"):
         metadata = describe(signature) if io == "int8" or layout == "nhwc" else {}
         fix = "replace the operator that it names"
-        with told("ExecuTorch cannot take what is left for the CPU", fix), short_lived():
-            program = pack(source, built, signature, _backend(spec), spec.to_program(), metadata)
+        with translate_errors("ExecuTorch cannot take what is left for the CPU", fix), short_lived():
+            program = pack(source, built, signature, find_backend(spec).id, spec.to_program(), metadata)
     finished = Program.make(spec, built, signature, program, samples, find_traits(source), stages.seconds, notes)
     log_reasons(finished.reasons)
     return finished
@@ -182,16 +180,7 @@ def make_spec(
     if not isinstance(given, str):
         raise Invalid(f"the target is of type `{type(given).__name__}`", fix="give a name; `tosaic targets` lists all")
     found = find(target)
-    if found.is_npu:
-        return EthosUCompileSpec(found.name, system_config, memory_mode)
-    if system_config or memory_mode:
-        raise Invalid(f"`{found.name}` has no system configuration and no memory mode", fix="leave these options out")
-    return VgfCompileSpec() if found.family == "vgf" else TosaCompileSpec(found.tosa_spec)
-
-
-def _backend(spec: ArmCompileSpec) -> str:
-    """The name under which the runtime knows the backend."""
-    return {"vela": "EthosUBackend", "vgf": "VgfBackend"}.get(spec.get_output_format(), "TOSABackend")
+    return find_backend_for(found).make_system_spec(found, system_config, memory_mode)
 
 
 def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:
@@ -268,7 +257,7 @@ def _run(module: GraphModule, samples: Sequence[Sequence[torch.Tensor]]) -> list
     writes = any(n.op == "call_function" and mutates(n) for n in module.graph.nodes)
     start = [(buffer, buffer.clone()) for buffer in module.buffers()] if writes else []
     results: list[list[torch.Tensor]] = []
-    with torch.no_grad(), told("the model does not run", "make model(*example_inputs) work first"):
+    with torch.no_grad(), translate_errors("the model does not run", "make model(*example_inputs) work first"):
         for sample in samples[:MAX_SAMPLES]:
             leaves = pytree.tree_leaves(module(*(x.clone() for x in sample)))
             results.append([x.clone() for x in leaves if isinstance(x, torch.Tensor)])

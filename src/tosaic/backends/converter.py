@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tosaic.core import errors
 from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.formats.flatbuffer import Buffer
 from tosaic.formats.tosa_writer import names, read
@@ -34,7 +35,7 @@ _MAX_LOG = 1 << 20
 _SOFTWARE_VERSION = 2
 
 
-class Refused(ToolFailed):
+class Refused(errors.Refused):
     """The converter does not take this graph. `kinds` and `names` point at the operators, as far as it tells."""
 
     def __init__(self, tosa: bytes, sentence: str, log: str, flags: Sequence[str]) -> None:

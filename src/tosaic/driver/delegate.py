@@ -11,26 +11,23 @@ from typing import Any
 
 from torch.fx import Node
 
-from tosaic.backends import converter
-from tosaic.backends.ethosu import EthosUCompileSpec
-from tosaic.backends.vgf import VgfCompileSpec
+from tosaic.backends.protocol import Artifact
+from tosaic.backends.registry import find_backend
 from tosaic.core.compile_spec import ArmCompileSpec
-from tosaic.core.errors import Invalid, ToolCrashed, ToolFailed, Unsupported
+from tosaic.core.errors import Invalid, Refused, ToolCrashed, ToolFailed, Unsupported
 from tosaic.core.heap import short_lived
 from tosaic.core.internal import InternalError, contained
 from tosaic.core.output import write_files
 from tosaic.core.specification import Specification
-from tosaic.driver.interface import Unread, check_blob, check_graph
+from tosaic.driver.interface import Unread, check_artifact, check_graph
 from tosaic.driver.partition import Check, Plan, Region, Trial, partition_and_lower
 from tosaic.driver.reason import explain
-from tosaic.formats import blob
 from tosaic.formats.tosa_writer import names, serialize
 from tosaic.fx.source import QDQ, Source, find_module, overload, source_line
 from tosaic.ir.graph import Graph, Op
 from tosaic.ir.verifier import verify
 from tosaic.lower.walk import lower
 from tosaic.passes import rewrite
-from tosaic.tools import vela
 
 #: how often a refused region is tried again without the node that was refused
 MAX_REFUSALS = 32
@@ -49,14 +46,18 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Delegate:
-    """One finished delegate. `compiled` is Vela's result, None for the other targets."""
+    """One finished delegate."""
 
     region: Region
     ops: tuple[Made, ...]
     tosa: bytes
-    blob: bytes
-    compiled: vela.Compiled | None
+    artifact: Artifact
     origins: tuple[Mapping[str, Any], ...]
+
+    @property
+    def blob(self) -> bytes:
+        """What the .pte holds."""
+        return self.artifact.blob
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,27 +120,17 @@ def lower_checked(
     return Lowered(tuple(n.name for n in region.nodes), _list_ops(graph), tosa)
 
 
-def assemble(tosa: bytes, spec: ArmCompileSpec) -> tuple[bytes, vela.Compiled | None]:
-    """The delegate blob of a .tosa file."""
-    if isinstance(spec, VgfCompileSpec):
-        return converter.compile_cached(tosa, spec.compiler_flags), None
-    if not isinstance(spec, EthosUCompileSpec):
-        return tosa, None
-    compiled = vela.compile_cached(tosa, spec.options)
-    return blob.pack(compiled), compiled
-
-
 def compile_region(source: Source, region: Region, lowered: Lowered, spec: ArmCompileSpec) -> Delegate:
     """Compile a lowered region; raises ToolFailed if the tool refuses it."""
+    backend = find_backend(spec)
     try:
-        data, compiled = assemble(lowered.tosa, spec)
-    except (vela.Refused, converter.Refused) as error:
-        raise Blamed(error, _culprits(lowered.ops, region, error.names)) from error
+        artifact = backend.compile(lowered.tosa, spec)
+    except Refused as error:
+        raise Blamed(error, backend.tool, _culprits(lowered.ops, region, error.names)) from error
     except ToolCrashed as error:
-        raise Blamed(error, []) from error
-    check_blob(source, region, data, compiled, isinstance(spec, VgfCompileSpec))
-    origins = describe_origins(lowered.ops, region)
-    return Delegate(region, lowered.ops, lowered.tosa, data, compiled, origins)
+        raise Blamed(error, backend.tool, []) from error
+    check_artifact(source, region, artifact)
+    return Delegate(region, lowered.ops, lowered.tosa, artifact, describe_origins(lowered.ops, region))
 
 
 def _list_ops(graph: Graph) -> tuple[Made, ...]:
@@ -151,10 +142,9 @@ def _list_ops(graph: Graph) -> tuple[Made, ...]:
 class Blamed(ToolFailed):
     """A refusal with the nodes that caused it, as far as the tool named them."""
 
-    def __init__(self, error: ToolFailed, nodes: list[Node]) -> None:
+    def __init__(self, error: ToolFailed, tool: str, nodes: list[Node]) -> None:
         super().__init__(error.what, log=error.log, where=error.where, why=error.why, fix=error.fix)
-        self.tool = "model-converter" if isinstance(error, converter.Refused) else "Vela"
-        self.nodes = nodes
+        self.tool, self.nodes = tool, nodes
 
 
 def _culprits(ops: Sequence[Made], region: Region, named: tuple[str, ...]) -> list[Node]:
@@ -314,14 +304,7 @@ def dump(delegate: Delegate, spec: ArmCompileSpec) -> None:
     if folder is None:
         return
     stem = Path(folder) / f"delegate_{hashlib.sha256(delegate.tosa).hexdigest()[:12]}"
-    parts: dict[str, bytes] = {".tosa": delegate.tosa}
-    if delegate.compiled is not None:
-        parts[".vela.bin"] = delegate.blob
-        parts[".summary.json"] = json.dumps(delegate.compiled.summary, indent=1, sort_keys=True).encode()
-        parts[".debug.xml"] = delegate.compiled.debug_db.encode()
-        parts[".vela.log"] = delegate.compiled.log.encode()
-    if isinstance(spec, VgfCompileSpec):
-        parts[".vgf"] = delegate.blob
+    parts = {".tosa": delegate.tosa, **delegate.artifact.files}
     if spec.debug_mode is ArmCompileSpec.DebugMode.JSON:
         parts[".debug.json"] = json.dumps(list(delegate.origins), indent=1).encode()
     write_files({stem.with_name(stem.name + suffix): data for suffix, data in parts.items()})

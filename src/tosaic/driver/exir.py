@@ -21,7 +21,7 @@ from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid, Unsupported
 from tosaic.core.heap import short_lived
 from tosaic.driver.delegate import Built, Delegate, Lowered, build, compile_region, dump, lower_checked
-from tosaic.driver.exported import spare_traces
+from tosaic.driver.exported import skip_noop_decompositions
 from tosaic.driver.fingerprint import fingerprint
 from tosaic.driver.order import find_orders, refuse_expanded
 from tosaic.driver.partition import Check, Plan, Region
@@ -45,7 +45,7 @@ class TosaicPartitioner(Partitioner):
         self.checks = tuple(additional_checks or ())
         self.reasons: tuple[Reason, ...] = ()
         self.delegation_spec = DelegationSpec(self.backend.__name__, spec.to_list())
-        #: the last program that exir has asked about, and what it was told
+        #: the last program that exir has asked about, and what it was translate_errors
         self._asked: tuple[ExportedProgram | None, list[OpOverload]] = (None, [])
         #: the constants of every program that is still to be partitioned
         self._waiting: list[Constants] = []
@@ -63,7 +63,7 @@ class TosaicPartitioner(Partitioner):
                 self.reasons = ()
             everything = {**ep.state_dict, **ep.constants}
             self._waiting.append({n: t for n, t in everything.items() if isinstance(t, torch.Tensor)})
-            spare_traces(ep)
+            skip_noop_decompositions(ep)
         return self._asked[1], None
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import torch
 from torch.fx import Node
 
+from tosaic.backends.protocol import Artifact
 from tosaic.core.errors import Unsupported
 from tosaic.driver.partition import Region
-from tosaic.formats import vgf as reader
 from tosaic.fx.source import DTYPES, Source
 from tosaic.ir.graph import Graph, Type
 from tosaic.lower.tensor import inverse
 from tosaic.lower.walk import find_permutation
-from tosaic.tools.vela import Compiled
-
-#: bytes per element and number of elements
-Size: TypeAlias = tuple[int, int]
 
 
 class Unread(Unsupported):
@@ -44,17 +38,12 @@ def check_graph(source: Source, region: Region, graph: Graph, nhwc: frozenset[No
         raise Unread(region, unread)
 
 
-def check_blob(source: Source, region: Region, blob: bytes, compiled: Compiled | None, is_vgf: bool) -> None:
-    """Compare number and sizes of a blob's inputs and outputs with the call. A TOSA blob is the graph itself."""
-    if compiled is not None:
-        made = [[(io.elem_size, math.prod(io.shape)) for io in side] for side in (compiled.inputs, compiled.outputs)]
-    elif is_vgf:
-        vgf = reader.read(blob)
-        made = [[_vgf_size(vgf.resources[i]) for i in side] for side in (vgf.inputs, vgf.outputs)]
-    else:
+def check_artifact(source: Source, region: Region, artifact: Artifact) -> None:
+    """Compare number and sizes of an artifact's inputs and outputs with the call."""
+    if artifact.io is None:
         return
-    for side, nodes, sizes in zip(("inputs", "outputs"), (region.inputs, region.outputs), made, strict=True):
-        called = [_size(source, n) for n in nodes]
+    for side, nodes, sizes in zip(("inputs", "outputs"), (region.inputs, region.outputs), artifact.io, strict=True):
+        called = tuple(_measure(source, n) for n in nodes)
         if called != sizes:
             raise Unsupported(
                 f"the compiled delegate has {side} of {_describe(sizes)}, but the call has {_describe(called)}"
@@ -69,15 +58,10 @@ def _type(source: Source, node: Node, nhwc: frozenset[Node]) -> Type | None:
     return Type(DTYPES[fake.dtype], shape if perm is None else tuple(shape[i] for i in inverse(perm)))
 
 
-def _size(source: Source, node: Node) -> Size:
+def _measure(source: Source, node: Node) -> tuple[int, int]:
     fake = source.fake(node)
     return fake.element_size(), fake.numel()
 
 
-def _vgf_size(resource: reader.Resource) -> Size:
-    bytes_each = reader.FORMATS[resource.vk_format][1] if resource.vk_format in reader.FORMATS else 0
-    return bytes_each, math.prod(resource.shape)
-
-
-def _describe(sizes: Sequence[Size]) -> str:
+def _describe(sizes: Sequence[tuple[int, int]]) -> str:
     return ", ".join(f"{count} x {each} bytes" for each, count in sizes) or "none"

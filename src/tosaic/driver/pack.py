@@ -20,7 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from tosaic.driver.delegate import Built, Delegate
-from tosaic.driver.exported import find_decomposition, spare_traces
+from tosaic.driver.exported import find_decomposition, skip_noop_decompositions
 from tosaic.formats.sidecar import Border
 from tosaic.fx.source import ASSERTIONS, DEQUANTIZE, QDQ, QUANTIZE, Source, bind, overload
 from tosaic.fx.stub import stub
@@ -244,7 +244,7 @@ def pack(
     outer = Outer(source, built, signature, backend, specs).build()
     inputs = tuple(example(b) for b in signature.inputs)
     program = torch.export.export(outer, inputs)
-    spare_traces(program)
+    skip_noop_decompositions(program)
     edge = to_edge(
         program, constant_methods=dict(metadata) or None, compile_config=EdgeCompileConfig(_check_ir_validity=False)
     )

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tosaic.core import errors
 from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.tools.cache import CompileCache, make_key
 from tosaic.tools.vela_options import (
@@ -77,7 +78,7 @@ class Compiled:
     log: str
 
 
-class Refused(ToolFailed):
+class Refused(errors.Refused):
     """Vela does not take this graph. `kinds` and `names` point at the operators, as far as Vela tells."""
 
     def __init__(self, sentence: str, log: str) -> None:
