@@ -19,6 +19,7 @@ from tosaic.engines.engine import ENGINES
 from tosaic.ethosu import EthosUCompileSpec
 from tosaic.formats import pte
 from tosaic.formats.tosa_writer import read
+from tosaic.tools import vela_options
 from tosaic.tosa import TosaCompileSpec
 from tosaic.vgf import VgfCompileSpec
 
@@ -116,3 +117,16 @@ def test_a_spec_without_a_backend_is_refused() -> None:
 def test_only_an_ethos_u_has_a_system() -> None:
     with pytest.raises(Invalid, match="`vgf` has no system configuration"):
         tosaic.compile(Net().eval(), INPUTS, "vgf", memory_mode="Sram_Only")
+
+
+def test_the_configuration_file_is_read_once_per_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_ini, names = vela_options.read_ini, []
+
+    def count(config_ini: str) -> bytes:
+        names.append(config_ini)
+        return read_ini(config_ini)
+
+    monkeypatch.setattr(vela_options, "read_ini", count)
+    program = tosaic.compile(Net().eval(), INPUTS, "ethos-u55-128")
+    assert program.report().delegates[0].estimate is not None
+    assert names == ["Arm/vela.ini"]

@@ -14,8 +14,7 @@ from tosaic.core.targets import ACCELERATORS, Target, find
 from tosaic.formats import blob
 from tosaic.npu.perf import Estimate, estimate
 from tosaic.tools import vela
-from tosaic.tools.vela import VelaOptions, check_options, normalize_flags
-from tosaic.tools.vela_options import BUNDLED_INI, place_regions
+from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions, check_options, place_regions, split_flags
 
 
 class EthosUCompileSpec(ArmCompileSpec):
@@ -31,13 +30,14 @@ class EthosUCompileSpec(ArmCompileSpec):
         self.target = find(target)
         if self.target.name not in ACCELERATORS:
             raise Invalid(f"`{target}` is not an Ethos-U", fix=f"use one of {', '.join(ACCELERATORS)}")
-        self.options = VelaOptions(
+        options = VelaOptions(
             self.target.name,
             system_config or self.target.system_config,
             memory_mode or self.target.memory_mode,
             config_ini or BUNDLED_INI,
-            normalize_flags(extra_flags),
+            tuple(split_flags(extra_flags)),
         )
+        self.options = options.with_config()
         check_options(self.options)
 
     def _entries(self) -> dict[str, str]:

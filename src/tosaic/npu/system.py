@@ -11,7 +11,7 @@ from types import MappingProxyType
 from tosaic.core.errors import Invalid
 from tosaic.core.targets import find
 from tosaic.npu.registers import Family
-from tosaic.tools.vela_options import VelaOptions, check_options, read_ini
+from tosaic.tools.vela_options import VelaOptions, check_options
 
 #: Bytes that a memory port moves per cycle: those of one beat.
 PORT_BYTES: Mapping[Family, int] = MappingProxyType({Family.U55: 8, Family.U65: 16, Family.U85: 16})
@@ -56,9 +56,9 @@ def find_options(accelerator: str, specs: Sequence[tuple[str, bytes]] = ()) -> V
 
 def read_system(options: VelaOptions) -> System:
     """The system that the options name."""
+    options = options.with_config()
     check_options(options)
-    ini = configparser.ConfigParser()
-    ini.read_string(read_ini(options.config_ini).decode("utf-8"))
+    ini = options.get_config().sections
     family = Family[find(options.accelerator).family.upper()]
     system, mode = f"System_Config.{options.system_config}", f"Memory_Mode.{options.memory_mode}"
     regions: dict[int, MemoryPort] = {}

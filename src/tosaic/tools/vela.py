@@ -27,7 +27,6 @@ from tosaic.tools.vela_options import (
     default_options,
     list_sections,
     normalize_flags,
-    read_ini,
 )
 from tosaic.tools.worker import Worker
 
@@ -117,9 +116,10 @@ def compile(tosa: bytes, options: VelaOptions, *, timeout: float | None = None) 
     Refused if Vela says no, ToolFailed if it crashes or takes longer than `timeout` seconds, Invalid for bad options.
     """
     version()
+    options = options.with_config()
     check_options(options)
     arguments = build_arguments(options, "vela.ini")
-    reply = worker().request({"argv": arguments}, (tosa, read_ini(options.config_ini)), timeout=timeout)
+    reply = worker().request({"argv": arguments}, (tosa, options.get_config().data), timeout=timeout)
     if reply.failure:
         raise ToolFailed("Vela's results could not be read", log=reply.log, why=reply.failure)
     refusal = reply.body.get("refusal") or _find_complaint(reply.log)
@@ -147,9 +147,9 @@ def compile_cached(
     tosa: bytes, options: VelaOptions, *, cache: CompileCache[Compiled] = CACHE, timeout: float | None = None
 ) -> Compiled:
     """As `compile`, but a result with the same bytes, options and Vela is taken from the cache."""
-    flags = normalize_flags(options.extra_flags)
+    options = options.with_config()
     names = (options.accelerator, options.system_config, options.memory_mode)
-    key = make_key((version(), tosa, *names, read_ini(options.config_ini), *flags))
+    key = make_key((version(), tosa, *names, options.get_config().data, *options.extra_flags))
     found = cache.get(key)
     if found is None:
         found = compile(tosa, options, timeout=timeout)
