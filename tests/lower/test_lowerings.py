@@ -38,7 +38,7 @@ def test_compile_lowers_a_node_once(lowered: list[str]) -> None:
     model, inputs = zoo.load("ds_cnn")
     program = tosaic.compile(model, inputs, TARGET, calibration=zoo.inputs("ds_cnn", 1, 1))
     (delegate,) = program.delegates
-    assert {n.name for n in delegate.region.nodes} <= set(lowered)
+    assert {n.name for n in delegate.partition.nodes} <= set(lowered)
     assert len(lowered) == len(set(lowered))
 
 

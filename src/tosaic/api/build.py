@@ -1,4 +1,4 @@
-"""The front door: a PyTorch model in, a finished Program out."""
+"""The high-level API: a PyTorch model in, a finished Program out."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tosaic.core.errors import Invalid, Unsupported
 from tosaic.core.heap import short_lived
 from tosaic.core.quiet import quiet
 from tosaic.core.targets import find
-from tosaic.driver.delegate import Built, build, dump
+from tosaic.driver.delegate import CompiledGraph, build, dump
 from tosaic.driver.exported import export, keep_inputs, make_functional, refuse_dynamic, translate_errors
-from tosaic.driver.pack import pack, sign
+from tosaic.driver.pack import infer_io_signature, pack
 from tosaic.driver.partition import Plan
 from tosaic.driver.reason import explain, log_reasons
 from tosaic.driver.trait import find_traits
@@ -151,11 +151,15 @@ def compile(
         model, inputs, spec, calibration, max_memory, quantizer, quantized, delegate, stages, notes
     )
     source = _source(module, inputs)
-    signature = sign(source, io, layout)
+    signature = infer_io_signature(source, io, layout)
     if not signature.outputs:
         raise Invalid("the model returns no tensor", fix="return the results at the end of forward")
     with stages.stage("compile"):
-        built = build(source, spec, nhwc=signature.nhwc, codes=signature.codes) if delegate else _nothing(source)
+        built = (
+            build(source, spec, nhwc=signature.nhwc, caller_quantizes=signature.caller_quantizes)
+            if delegate
+            else _nothing(source)
+        )
     for one in built.delegates:
         dump(one, spec)
     if delegate and not quantized:
@@ -299,13 +303,13 @@ def _source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tensor, .
     return Source.of_program(keep_inputs(program.run_decompositions({})))
 
 
-def _nothing(source: Source) -> Built:
+def _nothing(source: Source) -> CompiledGraph:
     """A plan that leaves everything on the CPU."""
     out = {n: Unsupported("delegation is switched off", "compile without `delegate=False`") for n in source.calls()}
-    return Built((), Plan((), explain(out)))
+    return CompiledGraph((), Plan((), explain(out)))
 
 
-def _refuse_float(source: Source, built: Built, spec: ArmCompileSpec) -> None:
+def _refuse_float(source: Source, built: CompiledGraph, spec: ArmCompileSpec) -> None:
     if built.delegates or not spec.target.is_npu or _is_quantized(source.graph):
         return
     if any(getattr(source.fake(n), "is_floating_point", lambda: False)() for n in source.calls()):

@@ -24,7 +24,7 @@ from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid
 from tosaic.core.output import write_files
 from tosaic.core.targets import Target
-from tosaic.driver.delegate import Built, Delegate
+from tosaic.driver.delegate import CompiledGraph, Delegate
 from tosaic.driver.pack import Signature
 from tosaic.driver.reason import Reason
 from tosaic.engines import engine as engines
@@ -54,7 +54,7 @@ class Program:
     @staticmethod
     def make(
         spec: ArmCompileSpec,
-        built: Built,
+        built: CompiledGraph,
         signature: Signature,
         program: Any,
         samples: Sequence[sidecar.Sample],
@@ -71,7 +71,7 @@ class Program:
             built.delegates,
             _count_kernels(plan),
             # What io="int8" leaves to the caller runs nowhere in the program.
-            tuple(reason for node, reason in built.plan.reasons.items() if node not in signature.codes),
+            tuple(reason for node, reason in built.plan.reasons.items() if node not in signature.caller_quantizes),
             signature.inputs,
             signature.outputs,
             _measure_memory(spec, built, planned),
@@ -231,7 +231,7 @@ def _count_kernels(plan: Any) -> dict[str, int]:
     return dict(counts)
 
 
-def _measure_memory(spec: ArmCompileSpec, built: Built, planned: tuple[int, ...]) -> MemoryReport:
+def _measure_memory(spec: ArmCompileSpec, built: CompiledGraph, planned: tuple[int, ...]) -> MemoryReport:
     used = find_backend(spec).measure_memory(spec, [d.artifact for d in built.delegates])
     return MemoryReport(planned=planned, **asdict(used))
 
@@ -239,7 +239,7 @@ def _measure_memory(spec: ArmCompileSpec, built: Built, planned: tuple[int, ...]
 def _describe_delegate(delegate: Delegate) -> DelegateReport:
     kinds = Counter(op.kind for op in delegate.ops)
     return DelegateReport(
-        nodes=len(delegate.region.nodes),
+        nodes=len(delegate.partition.nodes),
         tosa_ops=dict(sorted(kinds.items())),
         tosa_bytes=len(delegate.tosa),
         blob_bytes=len(delegate.blob),

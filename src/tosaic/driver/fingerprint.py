@@ -1,4 +1,4 @@
-"""A key for everything that the lowering of a region depends on: equal keys, equal .tosa."""
+"""A key for everything that the lowering of a partition depends on: equal keys, equal .tosa."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ import torch
 from torch.fx import Node
 
 from tosaic.core.compile_spec import ArmCompileSpec
-from tosaic.driver.partition import Region
+from tosaic.core.errors import Unsupported
+from tosaic.driver.partition import Partition
 from tosaic.fx.source import Source, bind, overload, torch_op
 from tosaic.lower.walk import quantized_to
 from tosaic.tools.cache import make_key
 
 
-def fingerprint(source: Source, region: Region, spec: ArmCompileSpec) -> str:
-    """Hash a region for a compile spec. The names of nodes do not count, nor the dialect of the graph."""
-    labels: dict[Node, str] = {n: f"input {i}" for i, n in enumerate(region.inputs)}
-    labels |= {n: f"node {i}" for i, n in enumerate(region.nodes)}
+def fingerprint(source: Source, partition: Partition, spec: ArmCompileSpec) -> str:
+    """Hash a partition for a compile spec. The names of nodes do not count, nor the dialect of the graph.
+
+    Raises Unsupported for a partition that cannot be lowered anyway.
+    """
+    labels: dict[Node, str] = {n: f"input {i}" for i, n in enumerate(partition.inputs)}
+    labels |= {n: f"node {i}" for i, n in enumerate(partition.nodes)}
     parts: list[bytes | str] = [str(spec.target)]
 
     def label(value: Any) -> Any:
@@ -26,13 +30,15 @@ def fingerprint(source: Source, region: Region, spec: ArmCompileSpec) -> str:
             return [label(v) for v in value]
         if not isinstance(value, Node):
             return repr(value)
+        if value not in labels and value not in source.constants:
+            raise Unsupported(f"`{value.name}` is neither an input of the partition nor a constant")
         if value not in labels:
             labels[value] = make_key((_read_bytes(source.constants[value]),))
         return labels[value], _describe(source.fake(value)), source.orders.get(value)
 
-    for node in (*region.inputs, *region.outputs):
+    for node in (*partition.inputs, *partition.outputs):
         parts.append(str(label(node)))
-    for node in region.nodes:
+    for node in partition.nodes:
         arguments = bind(node) if hasattr(torch_op(node), "_schema") else {"args": node.args}
         bound = {name: label(value) for name, value in arguments.items()}
         # What comes after a node counts too: whether anything reads it, and what its result is quantized to.
