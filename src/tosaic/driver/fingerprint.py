@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.fx import Node
 
@@ -24,7 +22,7 @@ def fingerprint(source: Source, partition: Partition, spec: ArmCompileSpec) -> s
     labels |= {n: f"node {i}" for i, n in enumerate(partition.nodes)}
     parts: list[bytes | str] = [str(spec.target)]
 
-    def label(value: Any) -> Any:
+    def label(value: object) -> object:
         """Put labels in the place of nodes; a constant is its data, since exir may copy it."""
         if isinstance(value, (list, tuple)):
             return [label(v) for v in value]
@@ -46,7 +44,7 @@ def fingerprint(source: Source, partition: Partition, spec: ArmCompileSpec) -> s
     return make_key(parts)
 
 
-def _describe(fake: Any) -> Any:
+def _describe(fake: object) -> object:
     if isinstance(fake, (tuple, list)):
         return [_describe(one) for one in fake]
     return (fake.dtype, tuple(fake.shape)) if isinstance(fake, torch.Tensor) else repr(fake)
