@@ -14,12 +14,9 @@ from torch import nn
 
 import tosaic
 from tosaic import passes as rewrite
-from tosaic.core.targets import ACCELERATORS
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import lowering
-from tosaic.npu import perf
 from tosaic.ops import conv
-from tosaic.tools import vela
 
 HERE = Path(__file__).resolve().parent
 TARGETS = ("ethos-u55-128", "ethos-u85-256")
@@ -109,9 +106,9 @@ def count(case: Case, target: str) -> tuple[int, int]:
     verdict = program.verify(rounds=1)
     assert verdict.ok, verdict
     (delegate,) = program.delegates
-    assert delegate.compiled is not None
-    options = vela.default_options(ACCELERATORS[target])
-    return int(delegate.compiled.summary["cycles_total"]), perf.estimate(delegate.compiled.cmd_data, options).cycles
+    estimate = delegate.artifact.estimate_cycles()
+    assert estimate is not None
+    return int(delegate.artifact.summary["cycles_total"]), estimate.cycles
 
 
 def main() -> None:

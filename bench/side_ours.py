@@ -29,7 +29,7 @@ def keep(build: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # `preprocess` of the ExecuTorch API calls it.
-exir.build_region = keep(exir.build_region)
+exir.build_partition = keep(exir.build_partition)
 vela.compile = MEMORY.wrap(vela.compile)
 
 

@@ -11,7 +11,7 @@ from tosaic.core.errors import Invalid
 from tosaic.ethosu.backend import EthosUBackend as ArmBackend
 from tosaic.ethosu.partitioner import EthosUPartitioner as ArmPartitioner
 from tosaic.fx.torchvision import prepare_torchvision
-from tosaic.tools.vela import normalize_flags
+from tosaic.tools.vela_options import split_flags
 
 # The tutorials import torchvision right after this module, and that import fails beside some CPU builds of torch.
 prepare_torchvision()
@@ -41,7 +41,7 @@ class ArmCompileSpecBuilder:
         config_ini: str | None = "Arm/vela.ini",
     ) -> Self:
         """Compile for an Ethos-U; `extra_flags` is one string here."""
-        flags = list(normalize_flags(extra_flags))
+        flags = list(split_flags(extra_flags))
         self._spec = EthosUCompileSpec(target, system_config, memory_mode, flags, config_ini)
         return self
 

@@ -32,7 +32,7 @@ MODELS = [name for name in zoo.names() if name != "add"]
 def _regions(module: Any, target: str) -> list[tuple[bytes, Any]]:
     source, chosen = Source.of_module(module), find(target)
     found: list[tuple[bytes, Any]] = []
-    for region in partition(source, chosen).regions:
+    for region in partition(source, chosen).partitions:
         graph = rewrite(lower(source, region.nodes, region.inputs, region.outputs, chosen), chosen)
         found.append((serialize(graph), region))
     return found

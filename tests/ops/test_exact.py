@@ -28,6 +28,6 @@ def test_prelu(slopes: tuple[float, ...]) -> None:
     assert not any(n.op == "get_attr" and "frozen" in str(n.target) for n in module.graph.nodes), "slopes are quantized"
     (made,) = build(Source.of_module(module), EthosUCompileSpec("ethos-u55-128")).delegates
     seen = samples.values_of(module, (x,))
-    (got,) = reference.run(made.tosa, [seen[n].numpy() for n in made.region.inputs])
-    assert (got == seen[made.region.outputs[0]].numpy()).all()
+    (got,) = reference.run(made.tosa, [seen[n].numpy() for n in made.partition.inputs])
+    assert (got == seen[made.partition.outputs[0]].numpy()).all()
     assert len(set(got.flat)) > 100

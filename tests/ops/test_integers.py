@@ -10,7 +10,7 @@ import torch
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from tosaic.backends.ethosu import EthosUCompileSpec
-from tosaic.driver.delegate import Built, build
+from tosaic.driver.delegate import CompiledGraph, build
 from tosaic.engines import reference
 from tosaic.fx.source import Source
 from tosaic.quantization.quantizer import TosaQuantizer
@@ -26,7 +26,7 @@ def quantized(function: Any, *inputs: torch.Tensor) -> Any:
         return convert_pt2e(prepared)
 
 
-def reasons(built: Built) -> dict[str, tuple[str, str]]:
+def reasons(built: CompiledGraph) -> dict[str, tuple[str, str]]:
     return {r.op: (r.why, r.fix) for r in built.plan.reasons.values() if not r.border}
 
 
@@ -47,8 +47,8 @@ def test_int64_indices_are_cast_on_the_cpu(model: Any) -> None:
     assert "int64" in reasons(built)["aten.to.dtype"][0]
     (made,) = built.delegates
     seen = samples.values_of(module, (index,))
-    (got,) = reference.run(made.tosa, [seen[n].numpy() for n in made.region.inputs])
-    assert abs(got.astype(int) - seen[made.region.outputs[0]].numpy().astype(int)).max() <= 1
+    (got,) = reference.run(made.tosa, [seen[n].numpy() for n in made.partition.inputs])
+    assert abs(got.astype(int) - seen[made.partition.outputs[0]].numpy().astype(int)).max() <= 1
 
 
 def test_argmax_stays_on_the_cpu_as_int64() -> None:
@@ -69,7 +69,7 @@ def test_argmax_with_two_users_stays_on_the_cpu() -> None:
 
     built = build(Source.of_module(quantized(both, torch.randn(2, 9))), EthosUCompileSpec("ethos-u85-256"))
     assert "aten.argmax.default" in reasons(built)
-    assert all("argmax" not in str(n.target) for d in built.delegates for n in d.region.nodes)
+    assert all("argmax" not in str(n.target) for d in built.delegates for n in d.partition.nodes)
 
 
 def test_argmax_feeds_a_look_up() -> None:

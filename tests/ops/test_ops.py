@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from tosaic.backends.ethosu import EthosUCompileSpec
+from tosaic.backends.ethosu import EthosUArtifact, EthosUCompileSpec
 from tosaic.backends.tosa import TosaCompileSpec
-from tosaic.driver.delegate import build, lower_region
-from tosaic.driver.partition import Plan, Region, partition
+from tosaic.driver.delegate import build, lower_partition
+from tosaic.driver.partition import Partition, Plan, partition
 from tosaic.engines import reference
 from tosaic.fx.source import Source
 from tosaic.npu import run_blob
@@ -42,7 +42,7 @@ def cases() -> Iterator[Any]:
 def all_on_target(plan: Plan) -> None:
     left = {r.node: r.why for r in plan.reasons.values() if not r.border}
     assert left == {}
-    assert len(plan.regions) == 1
+    assert len(plan.partitions) == 1
 
 
 def left_by_a_limit(op: str, plan: Plan, family: str) -> None:
@@ -61,8 +61,8 @@ def check_float(op: str, index: int) -> None:
         left_by_a_limit(op, plan, "tosa")
         return
     all_on_target(plan)
-    region = plan.regions[0]
-    _, tosa = lower_region(source, region, spec, frozenset())
+    region = plan.partitions[0]
+    _, tosa = lower_partition(source, region, spec, frozenset())
     given = [inputs[source.inputs.index(n)].numpy() for n in region.inputs]
     outputs = reference.run(tosa, given)
     with torch.no_grad():
@@ -78,7 +78,7 @@ def check_float(op: str, index: int) -> None:
         assert float(np.abs(got.astype(np.float64) - want).max()) <= bound
 
 
-def compare(op: str, index: int, region: Region, tosa: bytes) -> None:
+def compare(op: str, index: int, region: Partition, tosa: bytes) -> None:
     """The TOSA reference model against torch's own run of the quantized graph."""
     module, inputs = samples.quantized(op, index)
     seen = samples.values_of(module, inputs)
@@ -105,8 +105,8 @@ def check_integer(op: str, index: int) -> None:
         left_by_a_limit(op, plan, "tosa")
         return
     all_on_target(plan)
-    _, tosa = lower_region(source, plan.regions[0], spec, frozenset())
-    compare(op, index, plan.regions[0], tosa)
+    _, tosa = lower_partition(source, plan.partitions[0], spec, frozenset())
+    compare(op, index, plan.partitions[0], tosa)
 
 
 def check_npu(op: str, index: int, target: str) -> None:
@@ -118,16 +118,16 @@ def check_npu(op: str, index: int, target: str) -> None:
         return
     all_on_target(built.plan)
     made = built.delegates[0]
-    assert made.compiled is not None
-    assert made.compiled.cmd_data[:4] in (b"COP1", b"COP2")
-    assert len(made.compiled.inputs) == len(made.region.inputs)
-    assert len(made.compiled.outputs) == len(made.region.outputs)
+    assert isinstance(made.artifact, EthosUArtifact)
+    assert made.artifact.compiled.cmd_data[:4] in (b"COP1", b"COP2")
+    assert len(made.artifact.compiled.inputs) == len(made.partition.inputs)
+    assert len(made.artifact.compiled.outputs) == len(made.partition.outputs)
     # A decomposition that only this target has is compared here; all others in tosa_INT.
     if made.tosa != plain_tosa(op, index):
-        compare(op, index, made.region, made.tosa)
+        compare(op, index, made.partition, made.tosa)
     for seed in range(2):
-        given = samples.full_range(op, index, made.region.inputs, seed)
-        found = run_blob(made.blob, given, fast_scratch_size=made.compiled.fast_scratch_size, **STRICT)
+        given = samples.full_range(op, index, made.partition.inputs, seed)
+        found = run_blob(made.blob, given, fast_scratch_size=made.artifact.compiled.fast_scratch_size, **STRICT)
         for got, want in zip(found, reference.run(made.tosa, given), strict=True):
             assert got.tobytes() == want.tobytes()
 
@@ -139,7 +139,7 @@ def plain_tosa(op: str, index: int) -> bytes | None:
         return None
     module, _ = samples.quantized(op, index)
     source, spec = Source.of_module(module), TosaCompileSpec("TOSA-1.0+INT")
-    return lower_region(source, partition(source, spec.target).regions[0], spec, frozenset())[1]
+    return lower_partition(source, partition(source, spec.target).partitions[0], spec, frozenset())[1]
 
 
 @pytest.mark.parametrize(("op", "flavour", "index"), list(cases()))

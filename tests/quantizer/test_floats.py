@@ -57,7 +57,7 @@ def test_a_target_with_float_keeps_float16_and_says_so() -> None:
     program = tosaic.compile(model, (x,), "TOSA-1.0+INT+FP")
     assert len(program.delegates) == 1
     assert any("float16" in w and "model.float()" in w for w in program.warnings)
-    assert not any("QUANT" in str(n) for d in program.delegates for n in d.region.nodes)
+    assert not any("QUANT" in str(n) for d in program.delegates for n in d.partition.nodes)
 
 
 class Mixed(nn.Module):

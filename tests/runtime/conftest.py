@@ -13,7 +13,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from tosaic.backends.ethosu import EthosUCompileSpec
 from tosaic.driver.delegate import build
-from tosaic.driver.pack import Outer, sign
+from tosaic.driver.pack import HostProgramBuilder, infer_io_signature
 from tosaic.fx.source import Source
 from tosaic.quantization.quantizer import TosaQuantizer
 from tosaic.quantization.recipes import get_symmetric_quantization_config
@@ -110,9 +110,9 @@ def compile_front(model: torch.nn.Module, inputs: Inputs, target: str, io: str =
         module(*inputs)
         module = convert_pt2e(module)
     source, spec = Source.of_module(module), EthosUCompileSpec(target)
-    signature = sign(source, io, "nchw")
+    signature = infer_io_signature(source, io, "nchw")
     built = build(source, spec, nhwc=signature.nhwc)
-    outer = Outer(source, built, signature, "EthosUBackend", spec.to_list()).build()
+    outer = HostProgramBuilder(source, built, signature, "EthosUBackend", spec.to_list()).build()
     examples = tuple(torch.zeros(b.shape, dtype=getattr(torch, b.dtype)) for b in signature.inputs)
     pte = emit(export(outer, examples), {"note": "made by a test"})
     return Made(pte, {d.blob: d.tosa for d in built.delegates}, module)

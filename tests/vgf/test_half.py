@@ -13,7 +13,7 @@ import torch
 
 import tosaic
 from tosaic.backends.vgf import VgfCompileSpec
-from tosaic.driver.delegate import lower_region
+from tosaic.driver.delegate import lower_partition
 from tosaic.driver.partition import partition
 from tosaic.engines import reference, vulkan
 from tosaic.fx.source import Source
@@ -71,8 +71,8 @@ def test_in_the_reference_model(samples: Any, op: str, index: int, dtype: str) -
     source, spec = Source.of_program(torch.export.export(model, inputs)), VgfCompileSpec(SPECS[dtype])
     plan = partition(source, spec.target)
     assert {r.node: r.why for r in plan.reasons.values()} == {}
-    (region,) = plan.regions
-    graph, tosa = lower_region(source, region, spec, frozenset())
+    (region,) = plan.partitions
+    graph, tosa = lower_partition(source, region, spec, frozenset())
     outputs = reference.run(tosa, [to_numpy(inputs[source.inputs.index(n)]) for n in region.inputs])
     for got, value, want in zip(outputs[-len(expected) :], graph.outputs[-len(expected) :], expected, strict=True):
         compare(op, dtype, decode(got, value.dtype), want)

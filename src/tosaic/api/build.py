@@ -1,4 +1,4 @@
-"""The front door: a PyTorch model in, a finished Program out."""
+"""The high-level API: a PyTorch model in, a finished Program out."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from tosaic.api import calibration as data
 from tosaic.api.program import Program, describe
-from tosaic.backends.ethosu import EthosUCompileSpec
-from tosaic.backends.tosa import TosaCompileSpec
-from tosaic.backends.vgf import VgfCompileSpec
+from tosaic.backends.registry import find_backend, find_backend_for
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid, Unsupported
 from tosaic.core.heap import short_lived
 from tosaic.core.hints import Hint
 from tosaic.core.quiet import quiet
 from tosaic.core.targets import find
-from tosaic.driver.delegate import Built, build, dump
-from tosaic.driver.exported import export, keep_inputs, make_functional, refuse_dynamic, told
-from tosaic.driver.pack import pack, sign
+from tosaic.driver.delegate import CompiledGraph, build, dump
+from tosaic.driver.exported import export, keep_inputs, make_functional, refuse_dynamic, translate_errors
+from tosaic.driver.pack import infer_io_signature, pack
 from tosaic.driver.partition import Plan
 from tosaic.driver.reason import explain, log_reasons
 from tosaic.driver.trait import find_traits
@@ -99,7 +97,7 @@ def _quantize(
         _reset(module, program)
         module = prepare_pt2e(module, chosen)
         fix = "make sure that it gives finite numbers for every sample"
-        with told("the model cannot be calibrated", fix), watch(module, notes):
+        with translate_errors("the model cannot be calibrated", fix), watch(module, notes):
             for sample in samples:
                 module(*sample)
         return _reset(convert_pt2e(module), program)
@@ -154,11 +152,15 @@ def compile(
         model, inputs, spec, calibration, max_memory, quantizer, quantized, delegate, stages, notes
     )
     source = _source(module, inputs)
-    signature = sign(source, io, layout)
+    signature = infer_io_signature(source, io, layout)
     if not signature.outputs:
         raise Invalid("the model returns no tensor", fix="return the results at the end of forward")
     with stages.stage("compile"):
-        built = build(source, spec, nhwc=signature.nhwc, codes=signature.codes) if delegate else _nothing(source)
+        built = (
+            build(source, spec, nhwc=signature.nhwc, caller_quantizes=signature.caller_quantizes)
+            if delegate
+            else _nothing(source)
+        )
     for one in built.delegates:
         dump(one, spec)
     if delegate and not quantized:
@@ -166,8 +168,8 @@ def compile(
     with stages.stage("pack"):
         metadata = describe(signature) if io == "int8" or layout == "nhwc" else {}
         fix = "replace the operator that it names"
-        with told("ExecuTorch cannot take what is left for the CPU", fix), short_lived():
-            program = pack(source, built, signature, _backend(spec), spec.to_program(), metadata)
+        with translate_errors("ExecuTorch cannot take what is left for the CPU", fix), short_lived():
+            program = pack(source, built, signature, find_backend(spec).id, spec.to_program(), metadata)
     finished = Program.make(spec, built, signature, program, samples, find_traits(source), stages.seconds, notes)
     log_reasons(finished.reasons)
     return finished
@@ -183,16 +185,7 @@ def make_spec(
     if not isinstance(given, str):
         raise Invalid(f"the target is of type `{type(given).__name__}`", fix="give a name; `tosaic targets` lists all")
     found = find(target)
-    if found.is_npu:
-        return EthosUCompileSpec(found.name, system_config, memory_mode)
-    if system_config or memory_mode:
-        raise Invalid(f"`{found.name}` has no system configuration and no memory mode", fix="leave these options out")
-    return VgfCompileSpec() if found.family == "vgf" else TosaCompileSpec(found.tosa_spec)
-
-
-def _backend(spec: ArmCompileSpec) -> str:
-    """The name under which the runtime knows the backend."""
-    return {"vela": "EthosUBackend", "vgf": "VgfBackend"}.get(spec.get_output_format(), "TOSABackend")
+    return find_backend_for(found).make_system_spec(found, system_config, memory_mode)
 
 
 def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:
@@ -274,7 +267,7 @@ def _run(module: GraphModule, samples: Sequence[Sequence[torch.Tensor]]) -> list
     writes = any(n.op == "call_function" and mutates(n) for n in module.graph.nodes)
     start = [(buffer, buffer.clone()) for buffer in module.buffers()] if writes else []
     results: list[list[torch.Tensor]] = []
-    with torch.no_grad(), told("the model does not run", "make model(*example_inputs) work first"):
+    with torch.no_grad(), translate_errors("the model does not run", "make model(*example_inputs) work first"):
         for sample in samples[:MAX_SAMPLES]:
             leaves = pytree.tree_leaves(module(*(x.clone() for x in sample)))
             results.append([x.clone() for x in leaves if isinstance(x, torch.Tensor)])
@@ -316,7 +309,7 @@ def _source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tensor, .
     return Source.of_program(keep_inputs(program.run_decompositions({})))
 
 
-def _nothing(source: Source) -> Built:
+def _nothing(source: Source) -> CompiledGraph:
     """A plan that leaves everything on the CPU."""
     out = {
         n: Unsupported(
@@ -324,10 +317,10 @@ def _nothing(source: Source) -> Built:
         )
         for n in source.calls()
     }
-    return Built((), Plan((), explain(out)))
+    return CompiledGraph((), Plan((), explain(out)))
 
 
-def _refuse_float(source: Source, built: Built, spec: ArmCompileSpec) -> None:
+def _refuse_float(source: Source, built: CompiledGraph, spec: ArmCompileSpec) -> None:
     if built.delegates or not spec.target.is_npu or _is_quantized(source.graph):
         return
     if any(getattr(source.fake(n), "is_floating_point", lambda: False)() for n in source.calls()):

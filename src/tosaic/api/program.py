@@ -19,20 +19,18 @@ import torch
 import tosaic
 from tosaic.api.calibration import as_tensor
 from tosaic.api.verification import ROUNDS, Verdict, verify
-from tosaic.backends.ethosu import EthosUCompileSpec
+from tosaic.backends.registry import find_backend
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid
 from tosaic.core.output import write_files
 from tosaic.core.targets import Target
 from tosaic.core.tensor_info import TensorInfo
-from tosaic.driver.delegate import Built, Delegate
+from tosaic.driver.delegate import CompiledGraph, Delegate
 from tosaic.driver.pack import Signature
 from tosaic.driver.reason import Reason
 from tosaic.engines import engine as engines
 from tosaic.formats import sidecar
-from tosaic.npu.perf import Estimate, estimate
 from tosaic.report.schema import DelegateReport, MemoryReport, Report
-from tosaic.tools.vela_options import place_regions
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +54,7 @@ class Program:
     @staticmethod
     def make(
         spec: ArmCompileSpec,
-        built: Built,
+        built: CompiledGraph,
         signature: Signature,
         program: Any,
         samples: Sequence[sidecar.Sample],
@@ -73,10 +71,10 @@ class Program:
             built.delegates,
             _count_kernels(plan),
             # What io="int8" leaves to the caller runs nowhere in the program.
-            tuple(reason for node, reason in built.plan.reasons.items() if node not in signature.codes),
+            tuple(reason for node, reason in built.plan.reasons.items() if node not in signature.caller_quantizes),
             signature.inputs,
             signature.outputs,
-            _memory(spec, built, planned),
+            _measure_memory(spec, built, planned),
             dict(seconds),
             tuple(notes),
             tuple(samples),
@@ -122,8 +120,8 @@ class Program:
                 sidecar.DelegateFiles(
                     tosa=d.tosa,
                     origins=tuple(_portable(o) for o in d.origins),
-                    debug_db=d.compiled.debug_db if d.compiled else "",
-                    summary=dict(d.compiled.summary) if d.compiled else {},
+                    debug_db=d.artifact.debug_db,
+                    summary=dict(d.artifact.summary),
                 )
                 for d in self.delegates
             ),
@@ -132,14 +130,7 @@ class Program:
         )
 
     def _options(self) -> dict[str, str]:
-        if not isinstance(self.spec, EthosUCompileSpec):
-            return {"tosa_spec": self.target.tosa_spec}
-        options = self.spec.options
-        return {
-            "system_config": options.system_config,
-            "memory_mode": options.memory_mode,
-            "extra_flags": " ".join(options.extra_flags),
-        }
+        return find_backend(self.spec).describe_options(self.spec)
 
     def run(self, *inputs: Any, engine: str = "auto") -> list[np.ndarray[Any, Any]]:
         """Run the .pte here; engine auto is the simulated NPU for Ethos-U, and Vulkan for VGF where that is usable."""
@@ -161,7 +152,7 @@ class Program:
             target=self.target.name,
             options=self._options(),
             pte_bytes=len(self.pte),
-            delegates=tuple(_delegate_report(d, self.spec) for d in self.delegates),
+            delegates=tuple(map(_describe_delegate, self.delegates)),
             cpu_ops=dict(self.cpu_ops),
             reasons=self.reasons,
             inputs=self.inputs,
@@ -180,9 +171,9 @@ class Program:
             ("CPU operators", ", ".join(f"{n} x{c}" for n, c in self.cpu_ops.items()) or "none"),
             ("nodes left out", str(compute)),
         ]
-        cycles = sum(d.compiled.summary.get("cycles_total", 0.0) for d in self.delegates if d.compiled)
+        cycles = sum(d.artifact.summary.get("cycles_total", 0.0) for d in self.delegates)
         if cycles:
-            found = [e for d in self.delegates if (e := _estimate(d, self.spec)) is not None]
+            found = [e for d in self.delegates if (e := d.artifact.estimate_cycles()) is not None]
             rows.append(("NPU cycles (Vela's estimate)", f"{int(cycles):,}"))
             rows.append(("NPU cycles (from the commands)", f"{sum(e.cycles for e in found):,}"))
         return rows
@@ -240,38 +231,19 @@ def _count_kernels(plan: Any) -> dict[str, int]:
     return dict(counts)
 
 
-def _memory(spec: ArmCompileSpec, built: Built, planned: tuple[int, ...]) -> MemoryReport:
-    compiled = [d.compiled for d in built.delegates if d.compiled is not None]
-    if not isinstance(spec, EthosUCompileSpec):
-        return MemoryReport(planned=planned)
-    place = place_regions(spec.options)
-    return MemoryReport(
-        planned=planned,
-        network=sum(len(c.weight_data) for c in compiled),
-        network_in=place.network,
-        scratch=max((c.scratch_size for c in compiled), default=0),
-        scratch_in=place.scratch,
-        fast_scratch=max((c.fast_scratch_size for c in compiled), default=0),
-        fast_scratch_in=place.fast_scratch,
-        commands=sum(len(c.cmd_data) for c in compiled),
-    )
+def _measure_memory(spec: ArmCompileSpec, built: CompiledGraph, planned: tuple[int, ...]) -> MemoryReport:
+    used = find_backend(spec).measure_memory(spec, [d.artifact for d in built.delegates])
+    return MemoryReport(planned=planned, **asdict(used))
 
 
-def _estimate(delegate: Delegate, spec: ArmCompileSpec) -> Estimate | None:
-    """Cycles from the commands of an Ethos-U delegate."""
-    if delegate.compiled is None or not isinstance(spec, EthosUCompileSpec):
-        return None
-    return estimate(delegate.compiled.cmd_data, spec.options)
-
-
-def _delegate_report(delegate: Delegate, spec: ArmCompileSpec) -> DelegateReport:
+def _describe_delegate(delegate: Delegate) -> DelegateReport:
     kinds = Counter(op.kind for op in delegate.ops)
     return DelegateReport(
-        nodes=len(delegate.region.nodes),
+        nodes=len(delegate.partition.nodes),
         tosa_ops=dict(sorted(kinds.items())),
         tosa_bytes=len(delegate.tosa),
         blob_bytes=len(delegate.blob),
         # JSON has no infinity, and Vela gives one for a rate of nothing.
-        vela={k: v for k, v in delegate.compiled.summary.items() if isfinite(v)} if delegate.compiled else {},
-        estimate=_estimate(delegate, spec),
+        vela={k: v for k, v in delegate.artifact.summary.items() if isfinite(v)},
+        estimate=delegate.artifact.estimate_cycles(),
     )

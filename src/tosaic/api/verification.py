@@ -21,10 +21,10 @@ from tosaic.api.torch_reference import Match, allow, as_real, check_samples, dec
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
 from tosaic.core.hints import Hint
-from tosaic.engines.engine import TOSA_BACKEND, VGF_BACKEND, references
-from tosaic.engines.interpreter import BACKEND as NPU_BACKEND
+from tosaic.engines.engine import ENGINES, find_engines
 from tosaic.engines.interpreter import Executor, Method, Npu, find_fast_scratch
 from tosaic.engines.reference import Undefined
+from tosaic.engines.tosa import make_reference
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import DelegateCall, Plan, Pte, Tensor, read
 from tosaic.formats.sidecar import Sidecar
@@ -181,9 +181,10 @@ def verify(
     plan = program.find("forward")
     budget = Budget(len(pte), max_memory)
     budget.take(sum(plan.planned_sizes), "the memory plan of the program")
-    engine, backend = _choose(plan)
-    truth = references(plan, sidecar)[backend]
-    compare = None if engine == "tosa" else _Compare(_open(engine, budget), truth, plan, sidecar, budget)
+    engine, truth = _choose(plan), make_reference(plan, sidecar)
+    device = None if engine == "tosa" else ENGINES[engine].open(plan, sidecar, budget)
+    compare = None if device is None else _Compare(device, truth, plan, sidecar, budget)
+    executors = {delegate.id: compare or truth for delegate in plan.delegates}
     skipped = [] if plan.delegates else ["the NPU: nothing of the program runs on it"]
     if compare is not None:
         skipped += _run_random(program, plan, compare, rounds, np.random.default_rng(seed), max_memory)
@@ -192,7 +193,7 @@ def verify(
         if compare is not None:
             compare.label = f"sample {number}"
         # Anew each time: a program may write to its buffers.
-        method = Method(program, executors={backend: compare or truth}, max_memory=max_memory)
+        method = Method(program, executors=executors, max_memory=max_memory)
         results.append(method.run(_as_called(sample.inputs, sidecar)))
     skipped += _list_missing(sidecar)
     matches = judge(results, sidecar) if results and all(sample.torch for sample in sidecar.samples) else ()
@@ -234,29 +235,17 @@ def _list_missing(sidecar: Sidecar) -> list[str]:
     return missing
 
 
-def _choose(plan: Plan) -> tuple[str, str]:
-    """The engine that runs the delegates, and their backend."""
-    backends = {d.id for d in plan.delegates}
-    if backends <= {NPU_BACKEND}:
-        return "npu", NPU_BACKEND
-    if backends == {VGF_BACKEND}:
-        return "vulkan", VGF_BACKEND
-    if backends == {TOSA_BACKEND}:
-        return "tosa", TOSA_BACKEND
+def _choose(plan: Plan) -> str:
+    """Choose the engine that runs the delegates."""
+    engines = find_engines(plan) or {"npu"}
+    if len(engines) == 1 and "" not in engines:
+        return engines.pop()
+    backends = sorted({d.id for d in plan.delegates})
     raise Invalid(
-        f"the program has delegates for {', '.join(sorted(backends))}",
-        why="what can be checked runs on one of: the simulated NPU, a Vulkan device, the TOSA reference model",
+        f"the program has delegates for {', '.join(backends)}",
+        why=f"what can be checked runs on one of: {', '.join(engine.title for engine in ENGINES.values())}",
         fix="compile for one target, or compare the outputs of `tosaic run` with two engines",
     )
-
-
-def _open(engine: str, budget: Budget) -> Executor:
-    if engine == "npu":
-        return Npu(budget=budget)
-    from tosaic.engines import vulkan
-
-    vulkan.require()
-    return vulkan.Vulkan()
 
 
 def _delegate_calls(plan: Plan) -> list[DelegateCall]:

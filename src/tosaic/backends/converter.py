@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tosaic.core import errors
 from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.core.paths import find_cache_folder
 from tosaic.formats.flatbuffer import Buffer
@@ -32,7 +33,7 @@ _MAX_KEPT = 8
 _SOFTWARE_VERSION = 2
 
 
-class Refused(ToolFailed):
+class Refused(errors.Refused):
     """The converter does not take this graph. `kinds` and `names` point at the operators, as far as it tells."""
 
     def __init__(self, tosa: bytes, sentence: str, log: str, flags: Sequence[str]) -> None:

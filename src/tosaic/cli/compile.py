@@ -102,10 +102,8 @@ def compile_model(
     """
     wanted = find(target)
     path = _choose_path(model, wanted, output)
-    if verify and wanted.family == "vgf":
-        from tosaic.engines import vulkan
-
-        vulkan.require()
+    if verify:
+        _require_engine(wanted)
     _check_targets(path, header)
     checked = model_file.check(model, max_memory)
     progress = Progress()
@@ -142,6 +140,15 @@ def compile_model(
         typer.echo(str(verdict), err=as_json)
         if not verdict.ok:
             raise typer.Exit(ExitStatus.CHECK_FAILED)
+
+
+def _require_engine(target: Target) -> None:
+    """Refuse what cannot be verified here before the long work begins."""
+    import_torch()
+    from tosaic.backends.registry import find_backend_for
+    from tosaic.engines.engine import ENGINES
+
+    ENGINES[find_backend_for(target).engine].require()
 
 
 class Progress:

@@ -3,24 +3,21 @@
 # Annotations are evaluated here (no `from __future__`), so that inspect.signature shows types and not strings.
 from enum import Enum
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 
 from tosaic.core.errors import Invalid
+from tosaic.core.exir_compat import LocalSpec
 from tosaic.core.targets import Target, find
 
 
-class Dump(CompileSpec):
-    """A compile spec that travels to `preprocess` with paths that are never written into the .pte."""
+class Dump(LocalSpec):
+    """Paths on this machine, which `preprocess` needs and which are never written into the .pte."""
 
     folder: str | None = None
     config_ini: str = ""
     mode: "ArmCompileSpec.DebugMode | None" = None
-
-
-# exir finds the flatbuffer table of an object by the name of its class.
-Dump.__name__ = "CompileSpec"
 
 
 class ArmCompileSpec:
@@ -125,7 +122,10 @@ class ArmCompileSpec:
         return f"{type(self).__name__}({entries})"
 
 
-def coerce(spec: "ArmCompileSpec | list[CompileSpec]", kind: type[ArmCompileSpec]) -> ArmCompileSpec:
+Spec = TypeVar("Spec", bound=ArmCompileSpec)
+
+
+def coerce(spec: "ArmCompileSpec | list[CompileSpec]", kind: type[Spec]) -> Spec:
     """Accept a specification or, as older scripts pass, the list that it is written as."""
     if isinstance(spec, ArmCompileSpec):
         if not isinstance(spec, kind):

@@ -71,5 +71,11 @@ class ToolFailed(TosaicError):
         super().__init__(what, where=where, why=why, fix=fix)
 
 
+class Refused(ToolFailed):
+    """A compiler does not take a graph. `names` are the tensors that it may mean, as far as it tells."""
+
+    names: tuple[str, ...] = ()
+
+
 class ToolCrashed(ToolFailed):
     """A native tool died; with other input it may work."""

@@ -5,41 +5,38 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch.fx import Node
 
-from tosaic.backends import converter
-from tosaic.backends.ethosu import EthosUCompileSpec
-from tosaic.backends.vgf import VgfCompileSpec
+from tosaic.backends.protocol import Artifact
+from tosaic.backends.registry import find_backend
 from tosaic.core.compile_spec import ArmCompileSpec
-from tosaic.core.errors import Invalid, ToolCrashed, ToolFailed, Unsupported
+from tosaic.core.errors import Invalid, Refused, ToolCrashed, ToolFailed, Unsupported
 from tosaic.core.heap import short_lived
 from tosaic.core.internal import InternalError, contained
 from tosaic.core.output import write_files
 from tosaic.core.specification import Specification
-from tosaic.driver.interface import Unread, check_blob, check_graph
-from tosaic.driver.partition import Check, Plan, Region, partition
+from tosaic.driver.interface import Unread, check_artifact, check_graph
+from tosaic.driver.partition import Check, Partition, Plan, Trial, partition_and_lower
 from tosaic.driver.reason import explain
-from tosaic.formats import blob
 from tosaic.formats.tosa_writer import names, serialize
 from tosaic.fx.source import QDQ, Source, find_module, overload, source_line
 from tosaic.ir.graph import Graph, Op
 from tosaic.ir.verifier import verify
 from tosaic.lower.walk import lower
 from tosaic.passes import rewrite
-from tosaic.tools import vela
 
-#: how often a refused region is tried again without the node that was refused
+#: how often a refused partition is tried again without the node that was refused
 MAX_REFUSALS = 32
-#: how many parts of a refused region are built in search of the node that is to blame
+#: how many parts of a refused partition are built in search of the node that is to blame
 MAX_TRIALS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class TosaOpInfo:
     """A TOSA operator of a delegate: its name in the .tosa, and the torch nodes it was made from."""
 
     name: str
@@ -49,88 +46,111 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Delegate:
-    """One finished delegate. `compiled` is Vela's result, None for the other targets."""
+    """One finished delegate."""
 
-    region: Region
-    ops: tuple[Made, ...]
+    partition: Partition
+    ops: tuple[TosaOpInfo, ...]
     tosa: bytes
-    blob: bytes
-    compiled: vela.Compiled | None
+    artifact: Artifact
     origins: tuple[Mapping[str, Any], ...]
+
+    @property
+    def blob(self) -> bytes:
+        """What the .pte holds."""
+        return self.artifact.blob
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class CompiledGraph:
     """All delegates of a program, and what is not in any of them."""
 
     delegates: tuple[Delegate, ...]
     plan: Plan
 
 
-#: border nodes that the caller gives or takes with channels last
-Borders = frozenset[Node]
+#: nodes at the inputs and outputs of a program, which the caller gives or takes with channels last
+IoNodes = frozenset[Node]
 
 
-def lower_region(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders) -> tuple[Graph, bytes]:
-    """The verified TOSA graph of a region and its .tosa bytes."""
-    graph = rewrite(lower(source, region.nodes, region.inputs, region.outputs, spec.target, nhwc), spec.target)
+def lower_partition(
+    source: Source, partition: Partition, spec: ArmCompileSpec, nhwc: IoNodes, trial: Trial | None = None
+) -> tuple[Graph, bytes]:
+    """Return the verified TOSA graph of a partition and its .tosa bytes.
+
+    `trial` is the lowering that the partitioner tried, of which the partition is a part; it knows nothing of `nhwc`.
+    """
+    lowered = None
+    if trial is not None and nhwc.isdisjoint((*partition.inputs, *partition.outputs)):
+        lowered = trial.cut(partition)
+    if lowered is None:
+        lowered = lower(source, partition.nodes, partition.inputs, partition.outputs, spec.target, nhwc)
+    graph = rewrite(lowered, spec.target)
     try:
         verify(graph, Specification.parse(spec.target.tosa_spec))
     except Invalid as error:
         raise Unsupported(error.what, error.fix, where=error.where) from error
     locate = None
     if spec.debug_mode is ArmCompileSpec.DebugMode.TOSA:
-        by_name = {n.name: n for n in region.nodes}
+        by_name = {n.name: n for n in partition.nodes}
         locate = lambda op: _location(op, by_name)  # noqa: E731
     return graph, serialize(graph, location=locate)
 
 
-def assemble(tosa: bytes, spec: ArmCompileSpec) -> tuple[bytes, vela.Compiled | None]:
-    """The delegate blob of a .tosa file."""
-    if isinstance(spec, VgfCompileSpec):
-        return converter.compile_cached(tosa, spec.compiler_flags), None
-    if not isinstance(spec, EthosUCompileSpec):
-        return tosa, None
-    compiled = vela.compile_cached(tosa, spec.options)
-    return blob.pack(compiled), compiled
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A partition as a .tosa file. `ops` say what is in it, by the names of the partition's nodes."""
+
+    nodes: tuple[str, ...]
+    ops: tuple[TosaOpInfo, ...]
+    tosa: bytes
+
+    def rename(self, partition: Partition) -> Lowered:
+        """Return the same for a partition that is equal but for the names of its nodes."""
+        names = tuple(n.name for n in partition.nodes)
+        new = dict(zip(self.nodes, names, strict=True))
+        ops = tuple(replace(op, origin=tuple(new[name] for name in op.origin if name in new)) for op in self.ops)
+        return Lowered(names, ops, self.tosa)
 
 
-def build_region(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders = frozenset()) -> Delegate:
-    """Lower and compile one region; raises ToolFailed if the tool refuses it."""
-    # The graph with its constants is gone before the tool needs memory of its own.
-    with short_lived():
-        graph, tosa = lower_region(source, region, spec, nhwc)
-        check_graph(source, region, graph, nhwc)
-        ops = _list_ops(graph)
-        del graph
+def lower_checked(
+    source: Source, partition: Partition, spec: ArmCompileSpec, nhwc: IoNodes = frozenset(), trial: Trial | None = None
+) -> Lowered:
+    """Lower a partition to a .tosa file, and check that it has the inputs and outputs of the call."""
+    graph, tosa = lower_partition(source, partition, spec, nhwc, trial)
+    check_graph(source, partition, graph, nhwc)
+    return Lowered(tuple(n.name for n in partition.nodes), _list_ops(graph), tosa)
+
+
+def compile_partition(source: Source, partition: Partition, lowered: Lowered, spec: ArmCompileSpec) -> Delegate:
+    """Compile a lowered partition; raises ToolFailed if the tool refuses it."""
+    backend = find_backend(spec)
     try:
-        data, compiled = assemble(tosa, spec)
-    except (vela.Refused, converter.Refused) as error:
-        raise Blamed(error, _culprits(ops, region, error.names)) from error
+        artifact = backend.compile(lowered.tosa, spec)
+    except Refused as error:
+        raise RefusedPartition(error, backend.tool, _find_named_nodes(lowered.ops, partition, error.names)) from error
     except ToolCrashed as error:
-        raise Blamed(error, []) from error
-    check_blob(source, region, data, compiled, isinstance(spec, VgfCompileSpec))
-    return Delegate(region, ops, tosa, data, compiled, describe_origins(ops, region))
+        raise RefusedPartition(error, backend.tool, []) from error
+    check_artifact(source, partition, artifact)
+    return Delegate(partition, lowered.ops, lowered.tosa, artifact, describe_origins(lowered.ops, partition))
 
 
-def _list_ops(graph: Graph) -> tuple[Made, ...]:
+def _list_ops(graph: Graph) -> tuple[TosaOpInfo, ...]:
     labels = names(graph)
     ops = (op for op in graph.ops if op.kind not in ("CONST", "CONST_SHAPE"))
-    return tuple(Made(labels[v], op.kind, op.origin) for op in ops for v in op.outputs)
+    return tuple(TosaOpInfo(labels[v], op.kind, op.origin) for op in ops for v in op.outputs)
 
 
-class Blamed(ToolFailed):
+class RefusedPartition(ToolFailed):
     """A refusal with the nodes that caused it, as far as the tool named them."""
 
-    def __init__(self, error: ToolFailed, nodes: list[Node]) -> None:
+    def __init__(self, error: ToolFailed, tool: str, nodes: list[Node]) -> None:
         super().__init__(error.what, log=error.log, where=error.where, why=error.why, fix=error.fix)
-        self.tool = "model-converter" if isinstance(error, converter.Refused) else "Vela"
-        self.nodes = nodes
+        self.tool, self.nodes = tool, nodes
 
 
-def _culprits(ops: Sequence[Made], region: Region, named: tuple[str, ...]) -> list[Node]:
-    """The nodes behind the tensor names in a tool's message."""
-    by_name = {n.name: n for n in region.nodes}
+def _find_named_nodes(ops: Sequence[TosaOpInfo], partition: Partition, named: tuple[str, ...]) -> list[Node]:
+    """Find the nodes behind the tensor names in a tool's message."""
+    by_name = {n.name: n for n in partition.nodes}
     found = [by_name[o] for op in ops if op.name in named for o in op.origin if o in by_name]
     nodes = list(dict.fromkeys(found))
     return [n for n in nodes if overload(n) not in QDQ] or nodes
@@ -140,71 +160,91 @@ def build(
     source: Source,
     spec: ArmCompileSpec,
     check: Check | None = None,
-    nhwc: Borders = frozenset(),
-    codes: Borders = frozenset(),
+    nhwc: IoNodes = frozenset(),
+    caller_quantizes: IoNodes = frozenset(),
     excluded: Mapping[Node, Unsupported] | None = None,
-) -> Built:
-    """Delegates for everything that the target takes. What a tool refuses goes to the CPU with the tool's reason.
+) -> CompiledGraph:
+    """Build delegates for everything that the target takes. What a tool refuses falls back to the CPU with its reason.
 
-    `codes` are the quantize and dequantize nodes that the caller of the program does himself, `excluded` other nodes
-    that have to stay on the CPU.
+    `caller_quantizes` are the quantize and dequantize nodes that the caller of the program does himself, `excluded`
+    other nodes that have to stay on the CPU.
     """
-    refused = {n: Unsupported('the caller does it, by io="int8"') for n in codes} | dict(excluded or {})
+    refused = {n: Unsupported('the caller does it, by io="int8"') for n in caller_quantizes} | dict(excluded or {})
     allowed = len(refused) + MAX_REFUSALS
     while True:
-        plan = _plan(source, spec, check, refused)
+        # All graphs with their constants are gone before a tool needs memory of its own.
+        with short_lived():
+            plan, lowered = _plan(source, spec, check, refused, nhwc)
         delegates: list[Delegate] = []
-        for region in plan.regions:
-            made = _attempt(source, region, spec, nhwc)
+        for partition, one in zip(plan.partitions, lowered, strict=True):
+            made = _compile(source, partition, one, spec)
             if isinstance(made, Delegate):
                 delegates.append(made)
                 continue
-            nodes = made.nodes if made.proven else find_culprits(source, region, spec, made.nodes, nhwc)
+            nodes = made.nodes if made.proven else find_refused_nodes(source, partition, spec, made.nodes, nhwc)
             if len(refused) + len(nodes) > allowed or not nodes:
-                nodes = list(region.nodes)
+                nodes = list(partition.nodes)
             refused.update(dict.fromkeys(nodes, made.reason))
             break
         else:
-            return Built(tuple(delegates), plan)
+            return CompiledGraph(tuple(delegates), plan)
 
 
-def _plan(source: Source, spec: ArmCompileSpec, check: Check | None, refused: Mapping[Node, Unsupported]) -> Plan:
-    """The partition, or one that leaves everything to the CPU where the partitioner itself fails."""
+def _plan(
+    source: Source, spec: ArmCompileSpec, check: Check | None, refused: Mapping[Node, Unsupported], nhwc: IoNodes
+) -> tuple[Plan, list[Lowered | Failure]]:
+    """Partition a graph and lower its partitions; everything is left to the CPU where the partitioner itself fails."""
     try:
         with contained("dividing the model between NPU and CPU"):
-            return partition(source, spec.target, check=check, refused=refused)
+            plan, trial = partition_and_lower(source, spec.target, check=check, refused=refused)
     except InternalError as error:
-        return Plan((), explain(dict.fromkeys(source.calls(), error)))
+        return Plan((), explain(dict.fromkeys(source.calls(), error))), []
+    return plan, [_lower(source, partition, spec, nhwc, trial) for partition in plan.partitions]
 
 
-def _attempt(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders) -> Delegate | Failure:
-    """Build a region, or say why it cannot be built."""
+def _lower(
+    source: Source, partition: Partition, spec: ArmCompileSpec, nhwc: IoNodes, trial: Trial
+) -> Lowered | Failure:
+    """Lower a partition, or say why it cannot be built."""
     try:
         # The partitioner has lowered all of it already, so a node that is unsupported now is a mistake of ours.
         with contained("compiling a delegate", planned=(Invalid, ToolFailed, Unread)):
-            return build_region(source, region, spec, nhwc)
-    except Blamed as error:
-        fix = f"`tosaic ops {spec.target.name}` lists the limits that are known"
-        return Failure(Unsupported(f"{error.tool}: {error.why or error.what}", fix), error.nodes)
+            return lower_checked(source, partition, spec, nhwc, trial)
     except Unread as error:
         return Failure(error, error.nodes, proven=True)
     except InternalError as error:
         return Failure(error, [])
 
 
+def _compile(
+    source: Source, partition: Partition, lowered: Lowered | Failure, spec: ArmCompileSpec
+) -> Delegate | Failure:
+    """Compile a lowered partition, or say why it cannot be built."""
+    if isinstance(lowered, Failure):
+        return lowered
+    try:
+        with contained("compiling a delegate", planned=(Invalid, ToolFailed)):
+            return compile_partition(source, partition, lowered, spec)
+    except RefusedPartition as error:
+        fix = f"`tosaic ops {spec.target.name}` lists the limits that are known"
+        return Failure(Unsupported(f"{error.tool}: {error.why or error.what}", fix), error.nodes)
+    except InternalError as error:
+        return Failure(error, [])
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a region could not be built, with the nodes that may have caused it; `proven` if they surely have."""
+    """Why a partition could not be built, with the nodes that may have caused it; `proven` if they surely have."""
 
     reason: Unsupported
     nodes: list[Node]
     proven: bool = False
 
 
-def find_culprits(
-    source: Source, region: Region, spec: ArmCompileSpec, named: Sequence[Node], nhwc: Borders
+def find_refused_nodes(
+    source: Source, partition: Partition, spec: ArmCompileSpec, named: Sequence[Node], nhwc: IoNodes
 ) -> list[Node]:
-    """The nodes of a region that is refused without which it is taken, as far as MAX_TRIALS builds can tell.
+    """Find the nodes without which a refused partition is taken, as far as MAX_TRIALS builds can tell.
 
     `named` are nodes that a tool spoke of. It speaks of what its own rewriting has left, so each has to fail alone.
     """
@@ -215,11 +255,12 @@ def find_culprits(
         trials += 1
         kept = set(nodes)
         rest = {n: Unsupported("left out while searching") for n in source.calls() if n not in kept}
-        plan = _plan(source, spec, None, rest)
-        made = (_attempt(source, part, spec, nhwc) for part in plan.regions)
+        with short_lived():
+            plan, lowered = _plan(source, spec, None, rest, nhwc)
+        made = (_compile(source, part, one, spec) for part, one in zip(plan.partitions, lowered, strict=True))
         return any(isinstance(m, Failure) and not m.proven for m in made)
 
-    pieces = region.clusters or tuple((n,) for n in region.nodes)
+    pieces = partition.clusters or tuple((n,) for n in partition.nodes)
     suspects = [p for p in pieces if any(n in p for n in named)]
     piece = next((p for p in suspects[: MAX_TRIALS // 4] if fails(p)), None)
     if piece is None:
@@ -251,14 +292,14 @@ def _describe(node: Node) -> dict[str, str]:
     }
 
 
-def describe_origins(ops: Sequence[Made], region: Region) -> tuple[Mapping[str, Any], ...]:
-    """For every torch node of a region: where it comes from, and the TOSA ops that were made of it."""
+def describe_origins(ops: Sequence[TosaOpInfo], partition: Partition) -> tuple[Mapping[str, Any], ...]:
+    """Describe for every torch node of a partition where it comes from, and the TOSA ops that were made of it."""
     made: dict[str, list[str]] = {}
     for op in ops:
         for origin in op.origin:
             made.setdefault(origin, []).append(f"{op.name}:{op.kind}")
     return tuple(
-        {"event_id": i, **_describe(node), "tosa": made.get(node.name, [])} for i, node in enumerate(region.nodes)
+        {"event_id": i, **_describe(node), "tosa": made.get(node.name, [])} for i, node in enumerate(partition.nodes)
     )
 
 
@@ -268,14 +309,7 @@ def dump(delegate: Delegate, spec: ArmCompileSpec) -> None:
     if folder is None:
         return
     stem = Path(folder) / f"delegate_{hashlib.sha256(delegate.tosa).hexdigest()[:12]}"
-    parts: dict[str, bytes] = {".tosa": delegate.tosa}
-    if delegate.compiled is not None:
-        parts[".vela.bin"] = delegate.blob
-        parts[".summary.json"] = json.dumps(delegate.compiled.summary, indent=1, sort_keys=True).encode()
-        parts[".debug.xml"] = delegate.compiled.debug_db.encode()
-        parts[".vela.log"] = delegate.compiled.log.encode()
-    if isinstance(spec, VgfCompileSpec):
-        parts[".vgf"] = delegate.blob
+    parts = {".tosa": delegate.tosa, **delegate.artifact.files}
     if spec.debug_mode is ArmCompileSpec.DebugMode.JSON:
         parts[".debug.json"] = json.dumps(list(delegate.origins), indent=1).encode()
     write_files({stem.with_name(stem.name + suffix): data for suffix, data in parts.items()})

@@ -1,4 +1,4 @@
-"""The ExecuTorch door: what the partitioners and backends of all targets do, as functions.
+"""The ExecuTorch API: what the partitioners and backends of all targets do, as functions.
 
 exir finds a backend by its class name and allows no subclass of one, so the classes themselves stay thin.
 """
@@ -20,17 +20,24 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid, Unsupported
-from tosaic.driver.delegate import Built, build, build_region, dump
-from tosaic.driver.exported import has_out_variant, spare_traces
+from tosaic.core.heap import short_lived
+from tosaic.core.internal import contained
+from tosaic.driver.delegate import CompiledGraph, Delegate, Lowered, build, compile_partition, dump, lower_checked
+from tosaic.driver.exported import has_out_variant, skip_noop_decompositions
+from tosaic.driver.fingerprint import fingerprint
 from tosaic.driver.order import find_orders, refuse_expanded
-from tosaic.driver.partition import Check, Plan, Region
+from tosaic.driver.partition import Check, Partition, Plan
 from tosaic.driver.reason import Reason, log_reasons
-from tosaic.driver.tagging import find_clashes, tag_regions
+from tosaic.driver.tagging import find_clashes, tag_partitions
 from tosaic.fx.source import ASSERTIONS, Constants, Source, overload, torch_op
+from tosaic.tools.cache import CompileCache
+
+#: What `partition` has lowered and `preprocess` will ask for next, by the fingerprint of the partition.
+LOWERED: CompileCache[Lowered] = CompileCache(lambda lowered: len(lowered.tosa))
 
 
 class TosaicPartitioner(Partitioner):
-    """Tags what the target takes, as few delegates as possible; `reasons` tells why the rest stays on the CPU."""
+    """Tags what the target takes, in as few delegates as possible; `reasons` says why the rest is on the CPU."""
 
     backend: type[BackendDetails]
 
@@ -40,13 +47,13 @@ class TosaicPartitioner(Partitioner):
         self.checks = tuple(additional_checks or ())
         self.reasons: tuple[Reason, ...] = ()
         self.delegation_spec = DelegationSpec(self.backend.__name__, spec.to_list())
-        #: the last program that exir has asked about, and what it was told
+        #: the last program that exir has asked about, and what it was translate_errors
         self._asked: tuple[ExportedProgram | None, list[OpOverload]] = (None, [])
         #: the constants of every program that is still to be partitioned
         self._waiting: list[Constants] = []
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[OpOverload], None]:
-        """Overloads of which every node will be delegated: exir fails on one that is kept and then left over."""
+        """List overloads of which every node will be delegated: exir fails on one that is kept and then falls back."""
         if ep.dialect == "EDGE":
             return [], None
         if self._asked[0] is not ep:
@@ -58,7 +65,7 @@ class TosaicPartitioner(Partitioner):
                 self.reasons = ()
             everything = {**ep.state_dict, **ep.constants}
             self._waiting.append({n: t for n, t in everything.items() if isinstance(t, torch.Tensor)})
-            spare_traces(ep)
+            skip_noop_decompositions(ep)
         return self._asked[1], None
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
@@ -71,21 +78,23 @@ class TosaicPartitioner(Partitioner):
         source = Source.of_program(exported_program, constants)
         source.orders = find_orders(exported_program.graph)
         built = self._build(source, exported_program)
-        tags = dict.fromkeys(tag_regions(exported_program, source, built.plan), self.delegation_spec)
+        for delegate in built.delegates:
+            _hand_over(source, delegate, self.compile_spec)
+        tags = dict.fromkeys(tag_partitions(exported_program, source, built.plan), self.delegation_spec)
         found = tuple(built.plan.reasons.values())
-        # Those of the methods before it stay.
+        # The reasons of the methods before this one are kept.
         self.reasons = found if constants is None else self.reasons + found
         log_reasons(found)
         return PartitionResult(exported_program, tags)
 
     def _take_constants(self, program: ExportedProgram) -> Constants | None:
-        """The data of a program that exir has made fake; each method that the partitioner serves has its own."""
+        """Take the data of a program that exir has made fake; each method that the partitioner serves has its own."""
         for index, constants in enumerate(self._waiting):
             if all(_is_like(constants.get(name), fake) for name, fake in program.state_dict.items()):
                 return self._waiting.pop(index)
         return None
 
-    def _build(self, source: Source, program: ExportedProgram) -> Built:
+    def _build(self, source: Source, program: ExportedProgram) -> CompiledGraph:
         check = make_check(self.checks, program)
         excluded: dict[Node, Unsupported] = {}
         while True:
@@ -101,7 +110,7 @@ def _is_like(real: Any, fake: Any) -> bool:
 
 
 def make_check(checks: Sequence[OperatorSupportBase], program: ExportedProgram) -> Check | None:
-    """exir's operator support objects as one check; they look at edge ops or at `original_aten`."""
+    """Make one check of exir's operator support objects; they look at edge ops or at `original_aten`."""
     if not checks:
         return None
     submodules = dict(program.graph_module.named_modules())
@@ -118,8 +127,8 @@ def make_check(checks: Sequence[OperatorSupportBase], program: ExportedProgram) 
 def _all_delegated(source: Source, plan: Plan) -> list[OpOverload]:
     left = {overload(n) for n in plan.reasons}
     inside: dict[str, Any] = {}
-    for region in plan.regions:
-        for node in region.nodes:
+    for partition in plan.partitions:
+        for node in partition.nodes:
             name = overload(node)
             if name not in left | ASSERTIONS and isinstance(torch_op(node), OpOverload):
                 inside[name] = torch_op(node)
@@ -129,7 +138,7 @@ def _all_delegated(source: Source, plan: Plan) -> list[OpOverload]:
 
 
 def ensure_resolves(backend: type[BackendDetails]) -> None:
-    """exir looks backends up by class name: refuse to go on where it would pick another class of that name."""
+    """Refuse to go on where exir, which finds backends by class name, would pick another class of that name."""
     same = [c for c in BackendDetails.__subclasses__() if c.__name__ == backend.__name__ and c is not backend]
     if same:
         others = ", ".join(f"`{c.__module__}.{c.__name__}`" for c in same)
@@ -140,24 +149,58 @@ def ensure_resolves(backend: type[BackendDetails]) -> None:
         )
 
 
+def _hand_over(source: Source, delegate: Delegate, spec: ArmCompileSpec) -> None:
+    """Keep what a delegate was lowered to for `preprocess`."""
+    key = _find_key(source, delegate.partition, spec)
+    if key is not None:
+        nodes = tuple(n.name for n in delegate.partition.nodes)
+        LOWERED.put(key, Lowered(nodes, delegate.ops, delegate.tosa))
+
+
+def _find_key(source: Source, partition: Partition, spec: ArmCompileSpec) -> str | None:
+    """Return the key of a partition in LOWERED; None where it has none, as with the names of nodes in the .tosa."""
+    if spec.debug_mode is ArmCompileSpec.DebugMode.TOSA:
+        return None
+    try:
+        with contained("comparing partitions"):
+            return fingerprint(source, partition, spec)
+    except Unsupported:
+        return None
+
+
 def preprocess(program: ExportedProgram, spec: ArmCompileSpec) -> PreprocessResult:
-    """Compile one delegate (from the cache, since the partitioner has tried it already)."""
+    """Compile one delegate; what the partitioner has lowered and compiled already comes from the caches."""
+    delegate = build_partition(program, spec)
+    dump(delegate, spec)
+    return PreprocessResult(processed_bytes=delegate.blob, debug_handle_map=_debug_handles(delegate.partition))
+
+
+def build_partition(program: ExportedProgram, spec: ArmCompileSpec) -> Delegate:
+    """Lower and compile a whole program as one delegate."""
     source = Source.of_program(program)
     source.orders = find_orders(program.graph)
     outputs = list(source.output().all_input_nodes)
-    region = Region(tuple(source.calls()), tuple(source.inputs), tuple(outputs))
+    partition = Partition(tuple(source.calls()), tuple(source.inputs), tuple(outputs))
     try:
-        delegate = build_region(source, region, spec)
+        return compile_partition(source, partition, _find_lowered(source, partition, spec), spec)
     except Unsupported as error:
         raise Invalid(
             f"a delegate for {spec.target.name} cannot be compiled",
             why=error.what,
             fix=error.fix or "let tosaic's partitioner choose the nodes",
         ) from error
-    dump(delegate, spec)
-    return PreprocessResult(processed_bytes=delegate.blob, debug_handle_map=_debug_handles(region))
 
 
-def _debug_handles(region: Region) -> dict[int, tuple[int]]:
-    handles = [n.meta["debug_handle"] for n in region.nodes if isinstance(n.meta.get("debug_handle"), int)]
+def _find_lowered(source: Source, partition: Partition, spec: ArmCompileSpec) -> Lowered:
+    """Take what the partitioner lowered a partition to, or lower it now."""
+    key = _find_key(source, partition, spec)
+    found = LOWERED.take(key) if key is not None else None
+    if found is not None:
+        return found.rename(partition)
+    with short_lived():
+        return lower_checked(source, partition, spec)
+
+
+def _debug_handles(partition: Partition) -> dict[int, tuple[int]]:
+    handles = [n.meta["debug_handle"] for n in partition.nodes if isinstance(n.meta.get("debug_handle"), int)]
     return {i: (h,) for i, h in enumerate(handles)}

@@ -19,6 +19,7 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import GraphModule, Node
 
 from tosaic.core.errors import Invalid, TosaicError, first_line
+from tosaic.core.exir_compat import replace_class
 from tosaic.core.location import find_line
 from tosaic.core.quiet import EXCLUSIVE
 from tosaic.fx.modes import inline_modes
@@ -63,8 +64,8 @@ def _explain_export(error: Exception) -> Invalid:
 
 
 @contextmanager
-def told(what: str, fix: str) -> Generator[None]:
-    """Errors of other packages, said as what they mean for the user."""
+def translate_errors(what: str, fix: str) -> Generator[None]:
+    """Raise errors of other packages as what they mean for the user."""
     try:
         yield
     except TosaicError:
@@ -125,7 +126,7 @@ def keep_inputs(program: ExportedProgram) -> ExportedProgram:
 _PLAIN = (operator.getitem, torch.ops.higher_order.executorch_call_delegate)
 
 
-def spare_traces(program: ExportedProgram) -> None:
+def skip_noop_decompositions(program: ExportedProgram) -> None:
     """Let a functional program answer with itself when exir wants to decompose operators that it does not have.
 
     Exir would trace it only to get the same again, which is a large part of all that it does.
@@ -133,7 +134,7 @@ def spare_traces(program: ExportedProgram) -> None:
     calls = [n for n in program.graph.nodes if n.op == "call_function"]
     # Before it is functional, torch has more to do than to look into the table; but nothing around a mere delegate.
     if program.dialect == "ATEN" or all(n.target in _PLAIN or overload(n) in QDQ for n in calls):
-        program.__class__ = _Functional
+        replace_class(program, _Functional)
 
 
 def find_decomposition(target: Any) -> Any:
@@ -186,6 +187,8 @@ def drop_checks(program: ExportedProgram) -> ExportedProgram:
 
 
 class _Functional(ExportedProgram):
+    """A program without in-place operators."""
+
     def run_decompositions(self, decomp_table: Any = None, decompose_custom_triton_ops: bool = False) -> Any:
         targets: set[Any] = {n.target for n in self.graph.nodes if n.op == "call_function"}
         plain = all(isinstance(t, OpOverload) or t in _PLAIN for t in targets) and not _list_formats(self)

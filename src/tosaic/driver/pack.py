@@ -1,4 +1,4 @@
-"""The front door's last step: what stays on the CPU and the finished delegates become one small program for exir."""
+"""The last step of `compile`: what stays on the CPU and the finished delegates become one small program for exir."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from tosaic.core.tensor_info import TensorInfo
-from tosaic.driver.delegate import Built, Delegate
-from tosaic.driver.exported import find_decomposition, spare_traces
+from tosaic.driver.delegate import CompiledGraph, Delegate
+from tosaic.driver.exported import find_decomposition, skip_noop_decompositions
 from tosaic.fx.source import ASSERTIONS, DEQUANTIZE, QDQ, QUANTIZE, Source, bind, overload
 from tosaic.fx.stub import stub
 
@@ -32,48 +32,55 @@ NCHW_TO_NHWC, NHWC_TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """How the program is called: which borders are int8, and which nodes carry channels last.
+    """How the program is called: which inputs and outputs are int8, and which nodes carry channels last.
 
-    codes  the quantize and dequantize nodes that io="int8" leaves to the caller
-    coded  the dequantize nodes that are returned as the codes before them
+    caller_quantizes    the quantize and dequantize nodes that io="int8" leaves to the caller
+    returned_quantized  the dequantize nodes whose quantized input is returned in their place
     """
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    codes: frozenset[Node]
-    coded: frozenset[Node]
+    caller_quantizes: frozenset[Node]
+    returned_quantized: frozenset[Node]
     nhwc: frozenset[Node]
 
 
-def sign(source: Source, io: str, layout: str) -> Signature:
-    """Work out the signature."""
-    codes: set[Node] = set()
-    coded: set[Node] = set()
+def infer_io_signature(source: Source, io: str, layout: str) -> Signature:
+    """Infer how the program is called from its graph and the options."""
+    caller_quantizes: set[Node] = set()
+    returned_quantized: set[Node] = set()
     nhwc: set[Node] = set()
     inputs, outputs = [], []
     for node in source.inputs:
         users = [u for u in node.users if u.op == "call_function" and overload(u) not in ASSERTIONS]
         quantizers = [u for u in users if overload(u) == QUANTIZE]
         moved = layout == "nhwc" and source.fake(node).dim() == 4
-        as_codes = io == "int8" and users == quantizers and len({_grid(u) for u in users}) == 1 and _has_codes(users[0])
+        is_int = (
+            io == "int8"
+            and users == quantizers
+            and len({_grid(u) for u in users}) == 1
+            and _is_quantized_to_int(users[0])
+        )
         if moved:
             nhwc.update({node, *quantizers})
-        if as_codes:
-            codes.update(quantizers)
-        inputs.append(_border(source, node, quantizers[0] if as_codes else None, moved))
+        if is_int:
+            caller_quantizes.update(quantizers)
+        inputs.append(_border(source, node, quantizers[0] if is_int else None, moved))
     for index, node in enumerate(_outputs(source)):
-        quantized = node.op == "call_function" and overload(node) == DEQUANTIZE and _has_codes(node)
+        quantized = node.op == "call_function" and overload(node) == DEQUANTIZE and _is_quantized_to_int(node)
         moved = layout == "nhwc" and isinstance(source.fake(node), torch.Tensor) and source.fake(node).dim() == 4
         before: Any = node.args[0] if quantized else node
         if moved:
             nhwc.update({node, before})
         if quantized and io == "int8":
-            coded.add(node)
+            returned_quantized.add(node)
             # Another reader needs the numbers themselves, so there the dequantize stays.
-            codes.update({node} if all(user.op == "output" for user in node.users) else ())
+            caller_quantizes.update({node} if all(user.op == "output" for user in node.users) else ())
         codec = node if quantized and io == "int8" else None
         outputs.append(replace(_border(source, node, codec, moved), name=f"output_{index}"))
-    return Signature(tuple(inputs), tuple(outputs), frozenset(codes), frozenset(coded), frozenset(nhwc))
+    return Signature(
+        tuple(inputs), tuple(outputs), frozenset(caller_quantizes), frozenset(returned_quantized), frozenset(nhwc)
+    )
 
 
 def _outputs(source: Source) -> list[Node]:
@@ -81,8 +88,8 @@ def _outputs(source: Source) -> list[Node]:
     return [n for n in pytree.tree_leaves(source.returned) if isinstance(n, Node)]
 
 
-def _has_codes(node: Node) -> bool:
-    """The state of a recurrent cell has codes of 16 bits."""
+def _is_quantized_to_int(node: Node) -> bool:
+    """Tell whether a node quantizes to int8, or to int16 as the state of a recurrent cell."""
     return bind(node)["dtype"] in (torch.int8, torch.int16)
 
 
@@ -109,19 +116,18 @@ def _in_order(argument: Any) -> Any:
     return torch.contiguous_format if argument in (torch.channels_last, torch.channels_last_3d) else argument
 
 
-class Outer:
-    """Builds the module that exir gets: CPU nodes as they were, one call per delegate."""
+class HostProgramBuilder:
+    """Build the module that exir gets: CPU nodes as they were, one call per delegate."""
 
     def __init__(
-        self, source: Source, built: Built, signature: Signature, backend: str, specs: list[CompileSpec]
+        self, source: Source, built: CompiledGraph, signature: Signature, backend: str, specs: list[CompileSpec]
     ) -> None:
         self.source, self.built, self.signature = source, built, signature
         self.backend, self.specs = backend, specs
         self.graph, self.root = Graph(), torch.nn.Module()
         self.mode = FakeTensorMode()
         self.made: dict[Node, Node] = {}
-        self.home = {n: d for d in built.delegates for n in d.region.nodes}
-        self.emitted: set[int] = set()
+        self.home = {n: d for d in built.delegates for n in d.partition.nodes}
 
     def build(self) -> GraphModule:
         for node in self.source.inputs:
@@ -142,7 +148,7 @@ class Outer:
     def _result(self, node: Node) -> Node:
         if node in self.source.states:
             return self.graph.call_function(torch.ops.aten.clone.default, (self.made[node],))
-        inner: Any = node.args[0] if node in self.signature.coded else node
+        inner: Any = node.args[0] if node in self.signature.returned_quantized else node
         made = self._use(inner)
         if node in self.signature.nhwc and not self._carries_nhwc(node):
             made = self.graph.call_function(torch.ops.aten.permute.default, (made, list(NCHW_TO_NHWC)))
@@ -158,8 +164,8 @@ class Outer:
     def _emit(self, node: Node) -> Node:
         if node in self.made:
             return self.made[node]
-        if node in self.signature.codes:
-            # The caller quantizes or dequantizes: the codes themselves are the border.
+        if node in self.signature.caller_quantizes:
+            # The caller quantizes or dequantizes: the integers themselves are the input or output.
             inner: Any = node.args[0]
             self.made[node] = self._use(inner)
             return self.made[node]
@@ -200,7 +206,7 @@ class Outer:
     def _call(self, delegate: Delegate) -> None:
         index = self.built.delegates.index(delegate)
         arguments = []
-        for node in delegate.region.inputs:
+        for node in delegate.partition.inputs:
             made = self._use(node)
             if self._carries_nhwc(node) != (node in self.signature.nhwc):
                 made = self.graph.call_function(torch.ops.aten.permute.default, (made, list(NCHW_TO_NHWC)))
@@ -209,12 +215,12 @@ class Outer:
         name = f"lowered_{index}"
         self.root.add_module(name, module)
         call = self.graph.call_module(name, tuple(arguments))
-        for position, node in enumerate(delegate.region.outputs):
+        for position, node in enumerate(delegate.partition.outputs):
             self.made[node] = self.graph.call_function(operator.getitem, (call, position))
 
     def _stub(self, delegate: Delegate) -> ExportedProgram:
-        region = delegate.region
-        return stub([self._fake(n) for n in region.inputs], [self._fake(n) for n in region.outputs])
+        partition = delegate.partition
+        return stub([self._fake(n) for n in partition.inputs], [self._fake(n) for n in partition.outputs])
 
     def _fake(self, node: Node) -> torch.Tensor:
         real = self.source.fake(node)
@@ -232,7 +238,7 @@ def example(border: TensorInfo) -> torch.Tensor:
 
 def pack(
     source: Source,
-    built: Built,
+    built: CompiledGraph,
     signature: Signature,
     backend: str,
     specs: list[CompileSpec],
@@ -241,10 +247,10 @@ def pack(
     """Exir's finished program. `metadata` become constant methods of the .pte."""
     # Registers the out variants of quantize and dequantize that exir looks for.
     importlib.import_module("executorch.kernels.quantized")
-    outer = Outer(source, built, signature, backend, specs).build()
+    outer = HostProgramBuilder(source, built, signature, backend, specs).build()
     inputs = tuple(example(b) for b in signature.inputs)
     program = torch.export.export(outer, inputs)
-    spare_traces(program)
+    skip_noop_decompositions(program)
     edge = to_edge(
         program, constant_methods=dict(metadata) or None, compile_config=EdgeCompileConfig(_check_ir_validity=False)
     )

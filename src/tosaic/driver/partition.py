@@ -18,6 +18,7 @@ from tosaic.core.targets import Target
 from tosaic.driver.reason import FloatResult, Reason, explain
 from tosaic.fx.dynamic import find_dynamic
 from tosaic.fx.source import ASSERTIONS, QDQ, Source, overload
+from tosaic.ir.graph import Graph
 from tosaic.lower.convert import can_be_real
 from tosaic.lower.tensor import Tensor
 from tosaic.lower.walk import Foreign, Walk, is_pending
@@ -28,7 +29,7 @@ Check = Callable[[Node], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class Partition:
     """Nodes that become one delegate, in execution order, with what goes in and what comes out.
 
     clusters  the same nodes in groups that only make sense together: the smallest parts that can be compiled alone
@@ -44,7 +45,7 @@ class Region:
 class Plan:
     """The outcome: delegates in execution order, and a reason for every other call."""
 
-    regions: tuple[Region, ...]
+    partitions: tuple[Partition, ...]
     reasons: Mapping[Node, Reason] = field(default_factory=dict)
 
 
@@ -56,6 +57,17 @@ def partition(
     refused: Mapping[Node, Unsupported] | None = None,
 ) -> Plan:
     """Divide a graph between NPU and CPU. `refused` are nodes that a tool has turned down, with its words."""
+    return partition_and_lower(source, target, check=check, refused=refused)[0]
+
+
+def partition_and_lower(
+    source: Source,
+    target: Target,
+    *,
+    check: Check | None = None,
+    refused: Mapping[Node, Unsupported] | None = None,
+) -> tuple[Plan, Trial]:
+    """Divide a graph as `partition` does, and return the lowering that decided with the plan."""
     out: dict[Node, Unsupported] = dict(refused or {})
     for node in source.calls():
         reason = check(node) if check is not None and node not in out else None
@@ -65,36 +77,66 @@ def partition(
         if dynamic is not None:
             out[node] = dynamic
     while True:
-        walk = _try(source, target, out)
-        if _escapes(source, walk, out):
+        trial = _lower_supported(source, target, out)
+        if _exclude_escaping(source, trial.walk, out):
             continue
-        cluster_of = _clusters(source, walk, out)
-        if _cycles(source, cluster_of, out):
+        cluster_of = _clusters(source, trial.walk, out)
+        if _exclude_cycles(source, cluster_of, out):
             continue
-        regions = _regions(source, cluster_of)
-        if not _idle(regions, out):
+        partitions = _make_partitions(source, cluster_of)
+        if not _exclude_data_movement(partitions, out):
             break
-    return Plan(tuple(regions), explain(out))
+    return Plan(tuple(partitions), explain(out)), trial
 
 
-def _try(source: Source, target: Target, out: dict[Node, Unsupported]) -> Walk:
-    """Lower everything that is not ruled out yet; what cannot be lowered is ruled out with the lowering's reason."""
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A lowering of everything that is supported, as one graph; `spans` say where the TOSA ops of each node are."""
+
+    walk: Walk
+    spans: Mapping[Node, tuple[int, int]]
+
+    def cut(self, partition: Partition) -> Graph | None:
+        """Cut the graph of a partition out, exactly as lowering the partition alone would build it.
+
+        None if that cannot be had: the partition reads a result or a constant of another partition, which the trial
+        has in another form than a delegate's input.
+        """
+        inputs = [self.walk.results.get(n) for n in partition.inputs if n not in self.spans]
+        received = [t.value for t in inputs if isinstance(t, Tensor) and t.value is not None and t.value.op is None]
+        if len(received) != len(partition.inputs) or not all(n in self.spans for n in partition.nodes):
+            return None
+        built = self.walk.lo.b.ops
+        start = len(built)
+        outputs = self.walk.finish(partition.outputs).outputs
+        ops = [op for n in partition.nodes for op in built[slice(*self.spans[n])]] + built[start:]
+        known = {*received, *(value for op in ops for value in op.outputs)}
+        if not known.issuperset(value for op in ops for value in op.inputs) or not known.issuperset(outputs):
+            return None
+        return Graph(received, outputs, ops)
+
+
+def _lower_supported(source: Source, target: Target, out: dict[Node, Unsupported]) -> Trial:
+    """Lower everything that is not excluded yet; exclude what cannot be lowered, with the lowering's reason."""
     walk = Walk(source, target)
+    spans: dict[Node, tuple[int, int]] = {}
     for node in source.calls():
         if node in out:
             walk.receive(node)
             continue
+        start = len(walk.lo.b.ops)
         try:
             with contained(f"lowering `{node.name}` ({overload(node)})"):
                 walk.run(node)
+            spans[node] = start, len(walk.lo.b.ops)
         except Unsupported as error:
             out[node] = error
             walk.receive(node)
-    return walk
+    return Trial(walk, spans)
 
 
-def _escapes(source: Source, walk: Walk, out: dict[Node, Unsupported]) -> bool:
-    """Rule out nodes whose result has no form of its own but is needed on the CPU. True if a new walk is needed."""
+def _exclude_escaping(source: Source, walk: Walk, out: dict[Node, Unsupported]) -> bool:
+    """Exclude nodes whose result has no form of its own but is needed on the CPU. True if a new walk is needed."""
     again = False
     for node in reversed(list(source.calls())):
         if node in out:
@@ -107,29 +149,29 @@ def _escapes(source: Source, walk: Walk, out: dict[Node, Unsupported]) -> bool:
         outside = [u for u in node.users if (u.op != "call_function" or u in out) and overload(u) not in ASSERTIONS]
         if not outside and node.users:
             continue
-        out[node] = _find_missing(result) or _escape(node, outside, _is_narrow(source, node, result))
+        out[node] = _find_missing(result) or _explain_escape(outside, _is_narrow(source, node, result))
         again = again or any(u not in out for u in node.users if u.op == "call_function")
     return again
 
 
 def _is_inner(source: Source, node: Node, result: Any) -> bool:
-    """Whether a result exists only inside a delegate."""
+    """Tell whether a result exists only inside a delegate."""
     return is_pending(result) or _is_narrow(source, node, result)
 
 
 def _is_narrow(source: Source, node: Node, result: Any) -> bool:
-    """Whether torch holds a result in a type that the target has no room for: int64 is int32 inside a delegate."""
+    """Tell whether torch holds a result in a type that the target does not have: int64 is int32 inside a delegate."""
     fake = source.fake(node)
     return isinstance(result, Tensor) and isinstance(fake, torch.Tensor) and fake.dtype is torch.int64
 
 
 def _find_missing(result: Any) -> Unsupported | None:
-    """Why one of several results is not on the NPU: it keeps the others on the CPU as well."""
+    """Find why one of several results is not on the NPU: it keeps the others on the CPU as well."""
     items = result if isinstance(result, (tuple, list)) else ()
     return next((item for item in items if isinstance(item, Unsupported)), None)
 
 
-def _escape(node: Node, outside: Sequence[Node], narrow: bool) -> Unsupported:
+def _explain_escape(outside: Sequence[Node], narrow: bool) -> Unsupported:
     if not outside:
         return Unsupported("nothing uses its result")
     user = outside[0]
@@ -139,7 +181,7 @@ def _escape(node: Node, outside: Sequence[Node], narrow: bool) -> Unsupported:
 
 
 def _clusters(source: Source, walk: Walk, out: Mapping[Node, Unsupported]) -> dict[Node, Node]:
-    """Nodes that only make sense together (a pending result between them), by their first node."""
+    """Group nodes that only make sense together (a pending result between them), by their first node."""
     parent: dict[Node, Node] = {n: n for n in source.calls() if n not in out and overload(n) not in ASSERTIONS}
 
     def find(node: Node) -> Node:
@@ -163,7 +205,7 @@ def _clusters(source: Source, walk: Walk, out: Mapping[Node, Unsupported]) -> di
 
 
 def _levels(source: Source, cluster_of: Mapping[Node, Node]) -> dict[Node, int] | None:
-    """How many delegates must have run before each cluster; None if clusters depend on each other in a circle.
+    """Count the delegates that must have run before each cluster; None if clusters depend on each other in a circle.
 
     All clusters of one level can be one delegate: nothing between them passes through the CPU.
     """
@@ -194,8 +236,8 @@ def _levels(source: Source, cluster_of: Mapping[Node, Node]) -> dict[Node, int] 
     return None
 
 
-def _cycles(source: Source, cluster_of: Mapping[Node, Node], out: dict[Node, Unsupported]) -> bool:
-    """Rule out a cluster that would have to stop in the middle for the CPU. True if one was found."""
+def _exclude_cycles(source: Source, cluster_of: Mapping[Node, Node], out: dict[Node, Unsupported]) -> bool:
+    """Exclude a cluster that would have to stop in the middle for the CPU. True if there was one."""
     if _levels(source, cluster_of) is not None:
         return False
     members: dict[Node, list[Node]] = {}
@@ -223,7 +265,7 @@ def _reaches_itself(inside: set[Node]) -> bool:
     return False
 
 
-def _regions(source: Source, cluster_of: Mapping[Node, Node]) -> list[Region]:
+def _make_partitions(source: Source, cluster_of: Mapping[Node, Node]) -> list[Partition]:
     level = _levels(source, cluster_of) or {}
     groups: dict[int, list[Node]] = {}
     home: dict[Node, int] = {}
@@ -236,10 +278,10 @@ def _regions(source: Source, cluster_of: Mapping[Node, Node]) -> list[Region]:
         if found is not None:
             groups.setdefault(found, []).append(node)
             home[node] = found
-    return [_region(source, groups[k], cluster_of) for k in sorted(groups)]
+    return [_make_partition(source, groups[k], cluster_of) for k in sorted(groups)]
 
 
-def _region(source: Source, nodes: Sequence[Node], cluster_of: Mapping[Node, Node]) -> Region:
+def _make_partition(source: Source, nodes: Sequence[Node], cluster_of: Mapping[Node, Node]) -> Partition:
     clusters: dict[Node, list[Node]] = {}
     for node in nodes:
         if node in cluster_of:
@@ -247,28 +289,24 @@ def _region(source: Source, nodes: Sequence[Node], cluster_of: Mapping[Node, Nod
     inside = set(nodes)
     inputs: list[Node] = []
     for node in nodes:
-        for arg in _arguments(node):
+        # In the order of the call, which is the order in which exir numbers a delegate's inputs.
+        for arg in node.all_input_nodes:
             if arg not in inside and arg not in source.constants and arg not in inputs:
                 inputs.append(arg)
     outputs = [n for n in nodes if any(u not in inside and overload(u) not in ASSERTIONS for u in n.users)]
-    return Region(tuple(nodes), tuple(inputs), tuple(outputs), tuple(map(tuple, clusters.values())))
+    return Partition(tuple(nodes), tuple(inputs), tuple(outputs), tuple(map(tuple, clusters.values())))
 
 
-def _arguments(node: Node) -> list[Node]:
-    """Argument nodes in the order of the call, which is the order in which exir numbers a delegate's inputs."""
-    return list(node.all_input_nodes)
-
-
-def _idle(regions: Sequence[Region], out: dict[Node, Unsupported]) -> bool:
-    """Rule out regions that only move data: a delegate costs more than it saves. True if there was one."""
+def _exclude_data_movement(partitions: Sequence[Partition], out: dict[Node, Unsupported]) -> bool:
+    """Exclude partitions that only move data: a delegate costs more than it saves. True if there was one."""
     found = False
-    for region in regions:
-        if not region.outputs:
+    for partition in partitions:
+        if not partition.outputs:
             found = True
-            out.update(dict.fromkeys(region.nodes, Unsupported("nothing uses its result")))
-        elif not any(_computes(n) for n in region.nodes) or not region.inputs:
+            out.update(dict.fromkeys(partition.nodes, Unsupported("nothing uses its result")))
+        elif not any(_computes(n) for n in partition.nodes) or not partition.inputs:
             found = True
-            for node in region.nodes:
+            for node in partition.nodes:
                 out[node] = Unsupported("it only moves data and no computation on the NPU needs it", "")
     return found
 

@@ -53,9 +53,9 @@ class FloatResult(Unsupported):
 
 
 def explain(out: Mapping[Node, Unsupported]) -> dict[Node, Reason]:
-    """A reason for every node that is left out.
+    """Explain every node that falls back to the CPU.
 
-    What export asserts about a dtype is no work for anyone, and one result of several goes where its operator goes.
+    What export asserts about a dtype costs nothing anywhere, and one result of several goes where its operator goes.
     """
     return {
         node: _reason(node, error, out)
@@ -68,13 +68,13 @@ def _reason(node: Node, error: Unsupported, out: Mapping[Node, Unsupported]) -> 
     if overload(node) == "getitem":
         node = node.all_input_nodes[0]
     why, fix, border = error.what, error.fix, _is_border(node, out)
-    owner, giver = origin(node), _find_giver(node, out)
+    owner, producer = origin(node), _find_cpu_producer(node, out)
     if isinstance(error, FloatInput | FloatResult) and not border and owner is not node and owner in out:
-        why, fix = f"it belongs to {_name(owner)}, which is on the CPU", _mend(owner, out)
-    elif isinstance(error, FloatInput) and giver is not None:
-        why, fix = f"it takes the float result of {_name(giver)}, which is on the CPU", _mend(giver, out)
+        why, fix = f"it belongs to {_name(owner)}, which is on the CPU", _suggest_fix(owner, out)
+    elif isinstance(error, FloatInput) and producer is not None:
+        why, fix = f"it takes the float result of {_name(producer)}, which is on the CPU", _suggest_fix(producer, out)
     elif not fix and isinstance(error, FloatResult) and error.user in out:
-        fix = _mend(error.user, out)
+        fix = _suggest_fix(error.user, out)
     path, layer = find_module(node)
     return Reason(node.name, overload(node), why, fix, source_line(node), path, layer, border)
 
@@ -83,20 +83,20 @@ def _name(node: Node) -> str:
     return f"`{node.name}` ({overload(node)})"
 
 
-def _find_giver(node: Node, out: Mapping[Node, Unsupported]) -> Node | None:
-    """The operator on the CPU from which a node gets float numbers."""
+def _find_cpu_producer(node: Node, out: Mapping[Node, Unsupported]) -> Node | None:
+    """Find the operator on the CPU from which a node gets float numbers."""
     return next((n for n in node.all_input_nodes if n in out and overload(n) not in QDQ), None)
 
 
-def _mend(node: Node, out: Mapping[Node, Unsupported]) -> str:
-    """What would bring a node to the NPU; the cause may lie with one before it."""
-    while isinstance(out[node], FloatInput) and (giver := _find_giver(node, out)) is not None:
-        node = giver
+def _suggest_fix(node: Node, out: Mapping[Node, Unsupported]) -> str:
+    """Suggest what would bring a node to the NPU; the cause may lie with one before it."""
+    while isinstance(out[node], FloatInput) and (producer := _find_cpu_producer(node, out)) is not None:
+        node = producer
     return prepend(f"for `{node.name}`: ", out[node].fix) if out[node].fix else ""
 
 
 def log_reasons(reasons: Iterable[Reason]) -> None:
-    """One line for every node that is not on the NPU, under the logger `tosaic`."""
+    """Log one line for every node that is not on the NPU, under the logger `tosaic`."""
     for r in reasons:
         place = describe_place(r.where, r.module, r.layer)
         at, fix = f" at {place}" if place else "", f" Fix: {r.fix}." if r.fix else ""
@@ -105,7 +105,7 @@ def log_reasons(reasons: Iterable[Reason]) -> None:
 
 
 def _is_border(node: Node, out: Mapping[Node, Unsupported]) -> bool:
-    """A quantize on its way into a delegate, or a dequantize on its way out."""
+    """Tell whether a node is the quantize before a delegate or the dequantize after one."""
     name = overload(node)
     if name not in QDQ:
         return False

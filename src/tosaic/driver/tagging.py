@@ -15,11 +15,11 @@ from tosaic.fx.source import Source
 TAG = "delegation_tag"
 
 
-def tag_regions(program: ExportedProgram, source: Source, plan: Plan) -> list[str]:
-    """Tag the nodes of every region and the constants they read; returns the tags."""
-    tags = [f"tosaic_{index}" for index in range(len(plan.regions))]
-    for tag, region in zip(tags, plan.regions, strict=True):
-        for node in region.nodes:
+def tag_partitions(program: ExportedProgram, source: Source, plan: Plan) -> list[str]:
+    """Tag the nodes of every partition and the constants they read; returns the tags."""
+    tags = [f"tosaic_{index}" for index in range(len(plan.partitions))]
+    for tag, partition in zip(tags, plan.partitions, strict=True):
+        for node in partition.nodes:
             node.meta[TAG] = tag
     for constant in source.constants:
         # Exir gives every reader but the first a copy, and does not look for the constant inside a list or tuple.
@@ -30,8 +30,8 @@ def tag_regions(program: ExportedProgram, source: Source, plan: Plan) -> list[st
 
 
 def find_clashes(source: Source, plan: Plan) -> dict[Node, Unsupported]:
-    """The nodes of a plan that have to stay on the CPU because exir would fail on their delegate."""
-    home = {node: index for index, region in enumerate(plan.regions) for node in region.nodes}
+    """Find the nodes of a plan that have to stay on the CPU because exir would fail on their delegate."""
+    home = {node: index for index, partition in enumerate(plan.partitions) for node in partition.nodes}
     found: dict[Node, Unsupported] = {}
     for constant in source.constants:
         nested = [user for user in constant.users if _reads_nested(user, constant)]
@@ -39,30 +39,30 @@ def find_clashes(source: Source, plan: Plan) -> dict[Node, Unsupported]:
             why = f"it reads the constant `{constant.name}` from a list, and others outside its delegate do so too"
             fix = f"give it a copy of its own: register a clone of `{constant.name}` as another buffer"
             found |= {user: Unsupported(why, fix) for user in nested if user in home}
-    return found or _find_hasty(source, plan)
+    return found or _find_late(source, plan)
 
 
-def _find_hasty(source: Source, plan: Plan) -> dict[Node, Unsupported]:
-    """The nodes of the first region after which exir's sort puts a node without users behind the output.
+def _find_late(source: Source, plan: Plan) -> dict[Node, Unsupported]:
+    """Find the nodes of the first partition after which exir's sort puts a node without users behind the output.
 
     It sorts the graph by distance from the inputs whenever it has cut out a delegate, and the output has to be last.
     """
     lonely = [n for n in source.calls() if not n.users]
     home: dict[Node, int] = {}
-    for index, region in enumerate(plan.regions if lonely else ()):
-        home.update(dict.fromkeys(region.nodes, index))
+    for index, partition in enumerate(plan.partitions if lonely else ()):
+        home.update(dict.fromkeys(partition.nodes, index))
         depth = _measure_depths(source, home)
         last = depth[source.output()]
         late = next((n for n in lonely if n not in home and depth[n] >= last), None)
         if late is not None:
             why = f"ExecuTorch's to_backend cannot divide a graph in which `{late.name}` ends later than the model"
             fix = "use to_edge_transform_and_lower in place of to_edge and to_backend"
-            return dict.fromkeys(region.nodes, Unsupported(why, fix))
+            return dict.fromkeys(partition.nodes, Unsupported(why, fix))
     return {}
 
 
 def _measure_depths(source: Source, home: Mapping[Node, int]) -> dict[Node, int]:
-    """The longest path from an input to every node, where regions are one node and a second that takes its result."""
+    """Measure the longest path from an input to every node; a partition is one node, and one that takes its result."""
     waiting: dict[int, set[Node]] = {}
     for node, index in home.items():
         outside = {n for n in node.all_input_nodes if n not in home or home[n] != index}
@@ -88,5 +88,5 @@ def _measure_depths(source: Source, home: Mapping[Node, int]) -> dict[Node, int]
 
 
 def _reads_nested(user: Node, constant: Node) -> bool:
-    """Whether a node reads a constant from within a list, a tuple or a keyword."""
+    """Tell whether a node reads a constant from within a list, a tuple or a keyword."""
     return not any(argument is constant for argument in user.args)

@@ -1,23 +1,33 @@
-"""Where a .pte runs: the simulated NPU, ExecuTorch's own runtime, Vulkan, or the TOSA reference model."""
+"""Where a .pte runs: all engines by name, and the choice between them."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tosaic.core.errors import Invalid
-from tosaic.core.hints import Hint
-from tosaic.engines import reference
-from tosaic.engines.interpreter import BACKEND as NPU_BACKEND
-from tosaic.engines.interpreter import Call, Executor, Method, list_calls
+from tosaic.engines.executorch import ExecutorchRuntime
+from tosaic.engines.interpreter import Call
+from tosaic.engines.protocol import Engine, Job
+from tosaic.engines.simulator import Simulator
+from tosaic.engines.tosa import ReferenceModel
+from tosaic.engines.vulkan import VulkanRuntime
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import Plan, read
 from tosaic.formats.sidecar import Sidecar
-from tosaic.formats.tensors import TensorType
 
-ENGINES = ("auto", "npu", "executorch", "vulkan", "tosa")
-TOSA_BACKEND, VGF_BACKEND = "TOSABackend", "VgfBackend"
+ENGINES: dict[str, Engine] = {
+    "npu": Simulator(),
+    "executorch": ExecutorchRuntime(),
+    "vulkan": VulkanRuntime(),
+    "tosa": ReferenceModel(),
+}
+#: leaves the choice to the backend that the delegates are for
+AUTO = "auto"
+#: for programs without delegates; it names a backend that it does not know
+_DEFAULT = "npu"
+#: computes the delegates of any backend
+_UNIVERSAL = "tosa"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +44,7 @@ def run(
     pte: bytes,
     inputs: Sequence[Array],
     *,
-    engine: str = "auto",
+    engine: str = AUTO,
     sidecar: Sidecar | None = None,
     method: str = "forward",
     max_memory: int | None = None,
@@ -43,68 +53,27 @@ def run(
 
     `max_memory` is what the file may take in bytes: 1 GiB more than its own size, unless it is given.
     """
-    if engine not in ENGINES:
-        raise Invalid(f"there is no engine `{engine}`", fix=f"use one of {', '.join(ENGINES)}")
+    if engine not in (AUTO, *ENGINES):
+        raise Invalid(f"there is no engine `{engine}`", fix=f"use one of {', '.join((AUTO, *ENGINES))}")
     program = read(pte, max_memory=max_memory)
-    plan = program.find(method)
-    chosen, why = choose(plan, engine)
-    if chosen == "vulkan":
-        from tosaic.engines import vulkan
-
-        return Outcome(
-            vulkan.run(pte, inputs, method=method, max_memory=max_memory), chosen, why, tuple(list_calls(plan))
-        )
-    if chosen == "executorch":
-        from tosaic.engines import executorch
-
-        return Outcome(
-            executorch.run(pte, inputs, method=method, max_memory=max_memory), chosen, why, tuple(list_calls(plan))
-        )
-    # Without executors a method has the simulated NPU, which shares its budget.
-    executors = None if chosen == "npu" else references(plan, sidecar)
-    ready = Method(program, method, executors=executors, max_memory=max_memory)
-    outputs = ready.run(inputs)
-    return Outcome(outputs, chosen, why, tuple(ready.calls))
+    chosen, why = choose(program.find(method), engine)
+    result = ENGINES[chosen].run(Job(pte, program, method, inputs, sidecar, max_memory))
+    return Outcome(result.outputs, chosen, why, tuple(result.calls))
 
 
 def choose(plan: Plan, engine: str) -> tuple[str, str]:
-    """The engine for a program, and the reason if it is not the first choice."""
-    backends = {d.id for d in plan.delegates}
-    if engine != "auto":
+    """Choose the engine for a program; the reason is given if it is not the first choice."""
+    if engine != AUTO:
         return engine, ""
-    if VGF_BACKEND in backends:
-        from tosaic.engines import vulkan
-
-        probe = vulkan.probe()
-        return ("vulkan", "") if probe.ok else ("tosa", f"Vulkan is not usable: {probe.reason}")
-    return ("tosa", "") if TOSA_BACKEND in backends else ("npu", "")
+    meant = find_engines(plan) - {""}
+    chosen = meant.pop() if len(meant) == 1 else _UNIVERSAL if meant else _DEFAULT
+    obstacle = ENGINES[chosen].find_obstacle()
+    return (_UNIVERSAL, f"{ENGINES[chosen].title} is not usable: {obstacle}") if obstacle else (chosen, "")
 
 
-def references(plan: Plan, sidecar: Sidecar | None) -> Mapping[str, Executor]:
-    """Executors that compute every delegate with the TOSA reference model."""
-    graphs: dict[str, bytes] = {}
-    for index, delegate in enumerate(plan.delegates):
-        if delegate.id == TOSA_BACKEND:
-            graphs[_key(delegate.blob)] = delegate.blob
-        elif sidecar is not None and index < len(sidecar.delegates):
-            graphs[_key(delegate.blob)] = sidecar.delegates[index].tosa
+def find_engines(plan: Plan) -> set[str]:
+    """Find the engines that the delegates of a program are meant for; that of an unknown backend is empty."""
+    # Backends have compile specs, which are ExecuTorch's, and that imports torch.
+    from tosaic.backends.registry import BACKENDS
 
-    def execute(
-        blob: bytes, specs: Sequence[tuple[str, bytes]], inputs: list[Array], outputs: list[TensorType]
-    ) -> list[Array]:
-        tosa = graphs.get(_key(blob))
-        if tosa is None:
-            raise Invalid(
-                "engine `tosa` needs the .tosaic file that was written beside the .pte",
-                fix=Hint(
-                    "compile without `with_sidecar=False`, or use another engine",
-                    "compile without `--no-sidecar`, or use another engine",
-                ),
-            )
-        return reference.run(tosa, inputs)
-
-    return dict.fromkeys((NPU_BACKEND, TOSA_BACKEND, VGF_BACKEND), execute)
-
-
-def _key(blob: bytes) -> str:
-    return hashlib.sha256(blob).hexdigest()
+    return {BACKENDS[d.id].engine if d.id in BACKENDS else "" for d in plan.delegates}

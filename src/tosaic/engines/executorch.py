@@ -12,12 +12,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.core.hints import Hint
 from tosaic.engines import shim
-from tosaic.engines.interpreter import Method
+from tosaic.engines.interpreter import Executor, Method, Npu, list_calls
+from tosaic.engines.protocol import Engine, Job, Result
 from tosaic.formats.npy import Array
-from tosaic.formats.pte import read
+from tosaic.formats.pte import Plan, read
+from tosaic.formats.sidecar import Sidecar
 from tosaic.tools.worker import Reply, Worker
 
 NPU = "tosaic.engines.interpreter:Npu"
@@ -27,6 +30,19 @@ NPU = "tosaic.engines.interpreter:Npu"
 def worker() -> Worker:
     """The one runtime process of this Python process."""
     return Worker("tosaic.engines.executorch_child", "ExecuTorch's runtime")
+
+
+class ExecutorchRuntime(Engine):
+    """ExecuTorch's runtime."""
+
+    title = "ExecuTorch's runtime"
+
+    def run(self, job: Job) -> Result:
+        outputs = run(job.pte, job.inputs, method=job.method, max_memory=job.max_memory)
+        return Result(outputs, list_calls(job.plan))
+
+    def open(self, plan: Plan, sidecar: Sidecar | None, budget: Budget) -> Executor:
+        return Npu(budget=budget)
 
 
 def run(

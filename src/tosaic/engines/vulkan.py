@@ -18,15 +18,17 @@ import numpy as np
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid, ToolFailed, TosaicError
 from tosaic.engines import vulkan_env
-from tosaic.engines.interpreter import take_plan
+from tosaic.engines.interpreter import Executor, list_calls, take_plan
+from tosaic.engines.protocol import Engine, Job, Result
 from tosaic.engines.vulkan_env import INSTALL, NoVulkan
 from tosaic.formats import pte as pte_file
 from tosaic.formats import vgf as reader
+from tosaic.formats.sidecar import Sidecar
 from tosaic.formats.tensors import TensorType
 from tosaic.ir.graph import Array
 from tosaic.tools.worker import Reply, Worker
 
-__all__ = ["INSTALL", "NoVulkan", "Probe", "Vulkan", "probe", "require", "run", "worker"]
+__all__ = ["INSTALL", "NoVulkan", "Probe", "Vulkan", "VulkanRuntime", "probe", "require", "run", "worker"]
 
 BACKEND = "VgfBackend"
 #: What the runtime prints where a message of an error could stand.
@@ -93,6 +95,26 @@ class Vulkan:
         results = run(self._programs[blob], inputs)
         bits = [a.view(np.uint16) if a.dtype == ml_dtypes.bfloat16 else a for a in results]
         return [a.reshape(output.shape) for a, output in zip(bits, outputs, strict=True)]
+
+
+class VulkanRuntime(Engine):
+    """A Vulkan device."""
+
+    title = "Vulkan"
+
+    def find_obstacle(self) -> str:
+        return probe().reason
+
+    def require(self) -> None:
+        require()
+
+    def run(self, job: Job) -> Result:
+        outputs = run(job.pte, job.inputs, method=job.method, max_memory=job.max_memory)
+        return Result(outputs, list_calls(job.plan))
+
+    def open(self, plan: pte_file.Plan, sidecar: Sidecar | None, budget: Budget) -> Executor:
+        require()
+        return Vulkan()
 
 
 def run(

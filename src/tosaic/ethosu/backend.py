@@ -11,7 +11,7 @@ from tosaic.ethosu.compile_spec import EthosUCompileSpec
 
 
 class EthosUBackend(BackendDetails):
-    """Compiles a region for an Ethos-U with Vela."""
+    """Compiles a partition for an Ethos-U with Vela."""
 
     @staticmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from tosaic.core.errors import Invalid
 from tosaic.core.targets import find
 from tosaic.npu.accelerator import ACCELERATORS
-from tosaic.tools.vela_options import VelaOptions, check_options, read_ini
+from tosaic.tools.vela_options import VelaOptions, check_options
 
 #: The area of a memory mode that each region of a stream lies in: weights, scratch, fast scratch.
 _AREAS = ("const_mem_area", "arena_mem_area", "cache_mem_area")
@@ -54,9 +54,9 @@ def find_options(accelerator: str, specs: Sequence[tuple[str, bytes]] = ()) -> V
 
 def read_system(options: VelaOptions) -> System:
     """The system that the options name."""
+    options = options.with_config()
     check_options(options)
-    ini = configparser.ConfigParser()
-    ini.read_string(read_ini(options.config_ini).decode("utf-8"))
+    ini = options.get_config().sections
     beat = ACCELERATORS[find(options.accelerator).name].port_bytes
     system, mode = f"System_Config.{options.system_config}", f"Memory_Mode.{options.memory_mode}"
     regions: dict[int, MemoryPort] = {}

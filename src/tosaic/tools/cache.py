@@ -59,6 +59,13 @@ class CompileCache(Generic[Result]):
             while len(self._results) > self._max_entries or self._bytes > self._max_bytes:
                 self._remove(next(iter(self._results)))
 
+    def take(self, key: str) -> Result | None:
+        """Return a result that is needed no more after this, and forget it."""
+        found = self.get(key)
+        with self._lock:
+            self._remove(key)
+        return found
+
     def clear(self) -> None:
         with self._lock:
             self._results.clear()

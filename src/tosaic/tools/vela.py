@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tosaic.core import errors
 from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.tools.cache import CompileCache, make_key
 from tosaic.tools.vela_options import (
@@ -26,7 +27,6 @@ from tosaic.tools.vela_options import (
     default_options,
     list_sections,
     normalize_flags,
-    read_ini,
 )
 from tosaic.tools.worker import Worker
 
@@ -76,7 +76,7 @@ class Compiled:
     log: str
 
 
-class Refused(ToolFailed):
+class Refused(errors.Refused):
     """Vela does not take this graph. `kinds` and `names` point at the operators, as far as Vela tells."""
 
     def __init__(self, sentence: str, log: str) -> None:
@@ -115,9 +115,10 @@ def compile(tosa: bytes, options: VelaOptions, *, timeout: float | None = None) 
     Refused if Vela says no, ToolFailed if it crashes or takes longer than `timeout` seconds, Invalid for bad options.
     """
     version()
+    options = options.with_config()
     check_options(options)
     arguments = build_arguments(options, "vela.ini")
-    reply = worker().request({"argv": arguments}, (tosa, read_ini(options.config_ini)), timeout=timeout)
+    reply = worker().request({"argv": arguments}, (tosa, options.get_config().data), timeout=timeout)
     if reply.failure:
         raise ToolFailed("Vela's results could not be read", log=reply.log, why=reply.failure)
     refusal = reply.body.get("refusal") or _find_complaint(reply.log)
@@ -145,9 +146,9 @@ def compile_cached(
     tosa: bytes, options: VelaOptions, *, cache: CompileCache[Compiled] = CACHE, timeout: float | None = None
 ) -> Compiled:
     """As `compile`, but a result with the same bytes, options and Vela is taken from the cache."""
-    flags = normalize_flags(options.extra_flags)
+    options = options.with_config()
     names = (options.accelerator, options.system_config, options.memory_mode)
-    key = make_key((version(), tosa, *names, read_ini(options.config_ini), *flags))
+    key = make_key((version(), tosa, *names, options.get_config().data, *options.extra_flags))
     found = cache.get(key)
     if found is None:
         found = compile(tosa, options, timeout=timeout)

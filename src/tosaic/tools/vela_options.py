@@ -9,7 +9,7 @@ import re
 import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -95,14 +95,61 @@ FLAGS = (*_SWITCHES, *_VALUES, *_FIELDS, *_OBSOLETE, *_REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A Vela configuration file, read and parsed."""
+
+    name: str
+    data: bytes
+    sections: configparser.ConfigParser
+
+    def list_names(self, prefix: str) -> tuple[str, ...]:
+        """List the names of the sections of one kind."""
+        found = (section for section in self.sections.sections() if section.startswith(prefix))
+        return tuple(section.removeprefix(prefix) for section in found)
+
+    def read_option(self, section: str, key: str) -> str:
+        """Read an option of a section or of the nearest one it inherits from; empty if there is none."""
+        seen: list[str] = []
+        while section not in seen:
+            seen.append(section)
+            try:
+                if self.sections.has_option(section, key):
+                    return self.sections.get(section, key)
+                if not self.sections.has_option(section, "inherit"):
+                    return ""
+                section = self.sections.get(section, "inherit")
+            except configparser.Error as error:
+                raise Invalid(f"`{self.name}` is not a usable Vela configuration file", why=_one_line(error)) from None
+            if not self.sections.has_section(section):
+                raise Invalid(f"`[{seen[-1]}]` in `{self.name}` inherits from `[{section}]`, which does not exist")
+        raise Invalid(f"`[{section}]` in `{self.name}` inherits from itself", why=" -> ".join([*seen, section]))
+
+
+@dataclass(frozen=True, slots=True)
 class VelaOptions:
-    """One way of compiling. `config_ini` is a path, or the name of a file inside the Vela package."""
+    """One way of compiling, its flags normalized.
+
+    config_ini  the configuration file: a path, or the name of a file inside the Vela package
+    config      what is in that file, if it has been read
+    """
 
     accelerator: str
     system_config: str
     memory_mode: str
     config_ini: str = BUNDLED_INI
     extra_flags: tuple[str, ...] = ()
+    config: ConfigFile | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extra_flags", normalize_flags(self.extra_flags))
+
+    def with_config(self) -> VelaOptions:
+        """Return the options with their configuration file, which is read at most once."""
+        return self if self.config is not None else replace(self, config=load_config(self.config_ini))
+
+    def get_config(self) -> ConfigFile:
+        """Return the configuration file."""
+        return self.config or load_config(self.config_ini)
 
 
 def default_options(target: Target) -> VelaOptions:
@@ -112,7 +159,7 @@ def default_options(target: Target) -> VelaOptions:
 
 def normalize_flags(flags: str | Sequence[str] | None) -> tuple[str, ...]:
     """Vela flags as `--name` or `--name=value`, each once (the last one counts), obsolete ones dropped."""
-    tokens = list(_split(flags))
+    tokens = list(split_flags(flags))
     chosen: dict[str, str] = {}
     while tokens:
         name, equals, value = tokens.pop(0).partition("=")
@@ -133,7 +180,8 @@ def normalize_flags(flags: str | Sequence[str] | None) -> tuple[str, ...]:
     return tuple(chosen.values())
 
 
-def _split(flags: str | Sequence[str] | None) -> Iterable[str]:
+def split_flags(flags: str | Sequence[str] | None) -> Iterable[str]:
+    """Split flags into words."""
     items: Sequence[str] = [flags] if isinstance(flags, str) else (flags or ())
     for item in items:
         # `--name value` in one list element is split too, `--name=a value` is not: its value has a blank.
@@ -162,7 +210,7 @@ def _full_name(name: str) -> str:
 
 def build_arguments(options: VelaOptions, config_ini: str) -> list[str]:
     """Vela's argument list without input and output; `config_ini` is the file's name where Vela runs."""
-    flags = [flag for flag in normalize_flags(options.extra_flags) if flag.partition("=")[0] not in _FIELDS]
+    flags = [flag for flag in options.extra_flags if flag.partition("=")[0] not in _FIELDS]
     return [
         f"--accelerator-config={options.accelerator}",
         f"--config={config_ini}",
@@ -176,12 +224,8 @@ def build_arguments(options: VelaOptions, config_ini: str) -> list[str]:
 
 def list_sections(config_ini: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of the system configurations and memory modes in a Vela configuration file."""
-    sections = _parse_ini(config_ini, read_ini(config_ini)).sections()
-    return _names(sections, "System_Config."), _names(sections, "Memory_Mode.")
-
-
-def _names(sections: Sequence[str], prefix: str) -> tuple[str, ...]:
-    return tuple(section.removeprefix(prefix) for section in sections if section.startswith(prefix))
+    config = load_config(config_ini)
+    return config.list_names("System_Config."), config.list_names("Memory_Mode.")
 
 
 def check_options(options: VelaOptions) -> None:
@@ -190,15 +234,15 @@ def check_options(options: VelaOptions) -> None:
     if not target.is_npu:
         raise Invalid(f"`{options.accelerator}` is not an accelerator that Vela compiles for")
     _check_repeated(options)
-    ini = _parse_ini(options.config_ini, read_ini(options.config_ini))
-    _check_section(options.config_ini, ini, "system configuration", "System_Config.", options.system_config)
-    _check_section(options.config_ini, ini, "memory mode", "Memory_Mode.", options.memory_mode)
-    _check_arena(target, options, ini)
+    config = options.get_config()
+    _check_section(config, "system configuration", "System_Config.", options.system_config)
+    _check_section(config, "memory mode", "Memory_Mode.", options.memory_mode)
+    _check_arena(target, options, config)
 
 
 def _check_repeated(options: VelaOptions) -> None:
     values = {"output_format": "raw"}
-    for flag in normalize_flags(options.extra_flags):
+    for flag in options.extra_flags:
         name, _, value = flag.partition("=")
         if name in _FIELDS:
             field = _FIELDS[name]
@@ -211,54 +255,35 @@ def _check_repeated(options: VelaOptions) -> None:
                 )
 
 
-def _check_section(path: str, ini: configparser.ConfigParser, what: str, prefix: str, name: str) -> None:
+def _check_section(config: ConfigFile, what: str, prefix: str, name: str) -> None:
+    present = config.list_names(prefix)
     # The name becomes part of a file name in Vela's output.
-    if "/" not in name and ini.has_section(prefix + name):
+    if "/" not in name and name in present:
         return
-    present = _names(ini.sections(), prefix)
     near = [other for other in present if other.startswith(name)] or difflib.get_close_matches(name, present, n=1)
     raise Invalid(
-        f"no {what} `{name}` in `{path}`",
+        f"no {what} `{name}` in `{config.name}`",
         why=f"it has {', '.join(f'`{other}`' for other in present)}" if present else f"it has no {what} at all",
         fix=f"did you mean `{near[0]}`?" if near else "",
     )
 
 
-def _check_arena(target: Target, options: VelaOptions, ini: configparser.ConfigParser) -> None:
+def _check_arena(target: Target, options: VelaOptions, config: ConfigFile) -> None:
     """The arena is written to, so it must lie behind a port that can write, in memory that can be written."""
-    path = options.config_ini
-    port = _read_option(path, ini, f"Memory_Mode.{options.memory_mode}", "arena_mem_area").lower()
+    port = config.read_option(f"Memory_Mode.{options.memory_mode}", "arena_mem_area").lower()
     if port == "axi1" and target.family == "u55":
         raise Invalid(
             f"memory mode `{options.memory_mode}` cannot be used on `{target.name}`",
             why="it puts the tensor arena behind AXI port 1, through which an Ethos-U55 can only read",
             fix="use `Shared_Sram` or `Sram_Only`, which keep the arena in SRAM behind port 0",
         )
-    memory = _read_option(path, ini, f"System_Config.{options.system_config}", f"{port}_port")
+    memory = config.read_option(f"System_Config.{options.system_config}", f"{port}_port")
     if memory in ("OnChipFlash", "OffChipFlash"):
         raise Invalid(
             f"memory mode `{options.memory_mode}` does not fit system configuration `{options.system_config}`",
             why=f"it puts the tensor arena in {memory}, which cannot be written",
             fix="use `Shared_Sram` or `Sram_Only`, or a system configuration with DRAM",
         )
-
-
-def _read_option(path: str, ini: configparser.ConfigParser, section: str, key: str) -> str:
-    """The option of a section or of the nearest one it inherits from; empty if there is none."""
-    seen: list[str] = []
-    while section not in seen:
-        seen.append(section)
-        try:
-            if ini.has_option(section, key):
-                return ini.get(section, key)
-            if not ini.has_option(section, "inherit"):
-                return ""
-            section = ini.get(section, "inherit")
-        except configparser.Error as error:
-            raise Invalid(f"`{path}` is not a usable Vela configuration file", why=_one_line(error)) from None
-        if not ini.has_section(section):
-            raise Invalid(f"`[{seen[-1]}]` in `{path}` inherits from `[{section}]`, which does not exist")
-    raise Invalid(f"`[{section}]` in `{path}` inherits from itself", why=" -> ".join([*seen, section]))
 
 
 def read_ini(config_ini: str) -> bytes:
@@ -287,13 +312,14 @@ def _bundled_folder() -> Path:
     return Path(spec.submodule_search_locations[0]) / "config_files"
 
 
-def _parse_ini(config_ini: str, data: bytes) -> configparser.ConfigParser:
-    ini = configparser.ConfigParser()
+def load_config(config_ini: str) -> ConfigFile:
+    """Read and parse a Vela configuration file, from a path or from inside the Vela package."""
+    data, sections = read_ini(config_ini), configparser.ConfigParser()
     try:
-        ini.read_string(data.decode("utf-8"), source=config_ini)
+        sections.read_string(data.decode("utf-8"), source=config_ini)
     except (configparser.Error, UnicodeDecodeError) as error:
         raise Invalid(f"`{config_ini}` is not a usable Vela configuration file", why=_one_line(error)) from None
-    return ini
+    return ConfigFile(config_ini, data, sections)
 
 
 def _one_line(error: Exception) -> str:
@@ -311,13 +337,12 @@ class Placement:
 
 def place_regions(options: VelaOptions) -> Placement:
     """Which memory holds the network, the scratch and the fast scratch under these options."""
-    path = options.config_ini
-    ini = _parse_ini(path, read_ini(path))
+    config = options.get_config()
     mode, system = f"Memory_Mode.{options.memory_mode}", f"System_Config.{options.system_config}"
 
     def memory(area: str) -> str:
-        port = _read_option(path, ini, mode, area).lower()
-        return _read_option(path, ini, system, f"{port}_port") if port else ""
+        port = config.read_option(mode, area).lower()
+        return config.read_option(system, f"{port}_port") if port else ""
 
     scratch = memory("arena_mem_area")
     cache = memory("cache_mem_area")

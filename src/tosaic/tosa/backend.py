@@ -11,7 +11,7 @@ from tosaic.tosa.compile_spec import TosaCompileSpec
 
 
 class TOSABackend(BackendDetails):
-    """Lowers a region to TOSA."""
+    """Lowers a partition to TOSA."""
 
     @staticmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:

@@ -11,7 +11,7 @@ from tosaic.vgf.compile_spec import VgfCompileSpec
 
 
 class VgfBackend(BackendDetails):
-    """Compiles a region for Vulkan with the ML SDK's model converter."""
+    """Compiles a partition for Vulkan with the ML SDK's model converter."""
 
     @staticmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:

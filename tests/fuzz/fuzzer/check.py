@@ -178,7 +178,7 @@ class _Check:
             seen = cut.run_torch(source, self.inputs)
         with self._stage("partition"):
             plan = partition(source, self.spec.target)
-        for region in plan.regions:
+        for region in plan.partitions:
             with self._stage("nodes"):
                 compared, wrong = cut.check_region(source, region, self.spec.target, seen)
                 self.outcome.compared += compared
@@ -289,7 +289,7 @@ def _partitioner(spec: ArmCompileSpec) -> Any:
 
 def _hybrid(program: Program, source: Source, inputs: Sequence[torch.Tensor]) -> list[Any]:
     """The outputs with torch for the CPU's part and the reference model for the delegates."""
-    region_of = {n: d for d in program.delegates for n in d.region.outputs}
+    region_of = {n: d for d in program.delegates for n in d.partition.outputs}
     values: dict[Node, Any] = {n: x.clone() for n, x in zip(source.inputs, inputs, strict=True)}
     values |= {n: t.detach() for n, t in source.constants.items()}
     values |= {n: s[0].clone() for n, s in source.states.items()}
@@ -298,9 +298,9 @@ def _hybrid(program: Program, source: Source, inputs: Sequence[torch.Tensor]) ->
         if node not in values:
             if node in region_of:
                 delegate = region_of[node]
-                given = [value(n).contiguous().numpy() for n in delegate.region.inputs]
+                given = [value(n).contiguous().numpy() for n in delegate.partition.inputs]
                 results = reference.run(delegate.tosa, given)
-                values.update(zip(delegate.region.outputs, map(torch.from_numpy, results), strict=True))
+                values.update(zip(delegate.partition.outputs, map(torch.from_numpy, results), strict=True))
             else:
                 values[node] = cut.call(node, value)
         return values[node]

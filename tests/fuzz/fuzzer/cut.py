@@ -14,7 +14,7 @@ from torch.fx import Node
 from tosaic.core.errors import Unsupported
 from tosaic.core.specification import Specification
 from tosaic.core.targets import Target
-from tosaic.driver.partition import Region
+from tosaic.driver.partition import Partition
 from tosaic.engines import reference
 from tosaic.formats.tosa_writer import serialize
 from tosaic.fx.source import QDQ, QUANTIZE, Source, bind, overload, torch_op
@@ -61,7 +61,7 @@ def call(node: Node, look_up: Callable[[Node], Any]) -> Any:
     return torch_op(node)(*args, **kwargs)
 
 
-def check_region(source: Source, region: Region, target: Target, seen: dict[Node, Any]) -> tuple[int, list[Wrong]]:
+def check_region(source: Source, region: Partition, target: Target, seen: dict[Node, Any]) -> tuple[int, list[Wrong]]:
     """How many nodes were compared, and those that are wrong."""
     walk = Walk(source, target)
     for node in region.inputs:

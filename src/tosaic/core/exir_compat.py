@@ -1,0 +1,32 @@
+"""The two places where Tosaic relies on how exir is written inside, and not on what it documents.
+
+Both hold for the versions in VERSIONS; tests/driver/test_exir_compat.py shows that each is needed and works.
+"""
+
+# Annotations are evaluated here (no `from __future__`), as in the compile specs that use this module.
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from torch.export import ExportedProgram
+
+#: the releases of ExecuTorch that this was read in
+VERSIONS = ("1.4",)
+
+
+class LocalSpec(CompileSpec):
+    """A compile spec with attributes of its own, for `preprocess` in this process.
+
+    exir hands the specs of a partitioner to `preprocess` as they are, and writes only key and value into the .pte. It
+    finds the flatbuffer table of an object by the name of its class, so a subclass has to be called `CompileSpec` too.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__name__ = CompileSpec.__name__
+
+
+def replace_class(program: ExportedProgram, kind: type[ExportedProgram]) -> None:
+    """Turn a program into one of a subclass, in place.
+
+    `to_edge_transform_and_lower` calls `run_decompositions` of the program that it is given, which the user made: only
+    another class can answer that call in another way.
+    """
+    program.__class__ = kind

@@ -1,0 +1,62 @@
+"""What a place where a .pte runs offers to the rest of Tosaic.
+
+An engine is a module with a subclass of `Engine`, and one line in `tosaic.engines.engine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tosaic.core.budget import Budget
+from tosaic.engines.interpreter import Executor
+from tosaic.engines.run import Call
+from tosaic.formats.npy import Array
+from tosaic.formats.pte import Plan, Pte
+from tosaic.formats.sidecar import Sidecar
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A method of a .pte file, and what it is run on."""
+
+    pte: bytes
+    program: Pte
+    method: str
+    inputs: Sequence[Array]
+    sidecar: Sidecar | None = None
+    max_memory: int | None = None
+
+    @property
+    def plan(self) -> Plan:
+        return self.program.find(self.method)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outputs of a run, and what was called on the way."""
+
+    outputs: list[Array]
+    calls: Sequence[Call]
+
+
+class Engine(Protocol):
+    """One place where a .pte runs. `title` is its name in messages."""
+
+    title: str
+
+    def find_obstacle(self) -> str:
+        """Say why the engine does not work on this machine; empty if it does."""
+        return ""
+
+    def require(self) -> None:
+        """Raise a TosaicError where the engine does not work on this machine."""
+
+    def run(self, job: Job) -> Result:
+        """Run a program."""
+        ...
+
+    def open(self, plan: Plan, sidecar: Sidecar | None, budget: Budget) -> Executor:
+        """Return what computes a single delegate, for `verify` to compare."""
+        ...

@@ -1,0 +1,23 @@
+"""The engine `npu`: CPU kernels by torch, Ethos-U delegates by the built-in simulator."""
+
+from __future__ import annotations
+
+from tosaic.core.budget import Budget
+from tosaic.engines.interpreter import Executor, Method, Npu
+from tosaic.engines.protocol import Engine, Job, Result
+from tosaic.formats.pte import Plan
+from tosaic.formats.sidecar import Sidecar
+
+
+class Simulator(Engine):
+    """The simulated NPU."""
+
+    title = "the simulated NPU"
+
+    def run(self, job: Job) -> Result:
+        # Without executors a method has the simulated NPU, which shares its budget.
+        method = Method(job.program, job.method, max_memory=job.max_memory)
+        return Result(method.run(job.inputs), method.calls)
+
+    def open(self, plan: Plan, sidecar: Sidecar | None, budget: Budget) -> Executor:
+        return Npu(budget=budget)
