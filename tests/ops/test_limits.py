@@ -12,10 +12,8 @@ from tosaic.api.build import export, quantize
 from tosaic.driver.delegate import build
 from tosaic.ethosu import EthosUCompileSpec
 from tosaic.fx.source import Source
+from tosaic.lower.constraints import INPUT_CHANNELS, STRIDES
 from tosaic.ops import registry
-from tosaic.ops.conv import LIMITS
-
-STRIDES, CHANNELS = LIMITS
 
 
 def conv(*arguments: Any, **keywords: Any) -> nn.Module:
@@ -35,8 +33,8 @@ CASES = {
     "dilated-u85": (conv(3, stride=4, dilation=2), (24, 24), "u85", None),
     "grouped-dilated": (conv(3, stride=4, dilation=2, groups=2), (24, 24), "u55", STRIDES),
     "features": (nn.Linear(1 << 16, 2), (1 << 16,), "u85", None),
-    "features-more": (nn.Linear((1 << 16) + 1, 2), ((1 << 16) + 1,), "u85", CHANNELS),
-    "features-more-u55": (nn.Linear((1 << 16) + 1, 2), ((1 << 16) + 1,), "u55", CHANNELS),
+    "features-more": (nn.Linear((1 << 16) + 1, 2), ((1 << 16) + 1,), "u85", INPUT_CHANNELS),
+    "features-more-u55": (nn.Linear((1 << 16) + 1, 2), ((1 << 16) + 1,), "u55", INPUT_CHANNELS),
 }
 
 

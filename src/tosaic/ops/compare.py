@@ -14,12 +14,12 @@ from tosaic.ir.build import Builder
 from tosaic.ir.graph import Array, DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
+from tosaic.lower import movement
 from tosaic.lower.arguments import operand
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Limit, op
 from tosaic.lower.samples import NOT_U55, Sample, call, f32, i32, torch
 from tosaic.lower.tensor import Tensor, of_array, with_value
-from tosaic.ops.shape import on_grid
 
 Relation: TypeAlias = Callable[[Builder, Value, Value], Value]
 
@@ -217,7 +217,7 @@ def _chosen(lo: Lowering, condition: Tensor, yes: Any, no: Any) -> Tensor:
     if any(b.q is not None for b in branches) or (not branches and q is not None and not lo.has_float):
         if q is None:
             raise Unsupported("its result is not quantized", "quantize the output of the operator")
-        codes = [on_grid(lo, _as_constant(b, condition), q) for b in (yes, no)]
+        codes = [movement.requantize(lo, _as_constant(b, condition), q) for b in (yes, no)]
         if lo.target.family in ("u55", "u65"):
             return _by_order(lo, condition, codes[0], codes[1], q)
         return _select(lo, _truth(lo, condition), codes[0], codes[1], q)

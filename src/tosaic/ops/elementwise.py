@@ -11,19 +11,13 @@ from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.build import Builder
 from tosaic.ir.graph import DType, Value
-from tosaic.ir.qparams import accumulator
 from tosaic.lower import arithmetic as arith
+from tosaic.lower import elementwise
 from tosaic.lower.arguments import operand, unary
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import op
 from tosaic.lower.samples import Sample, call, f32, i32, torch
-from tosaic.lower.tensor import Tensor, of_array, with_value
-from tosaic.ops.shape import on_grid
-
-
-def _operands(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
-    like = a if isinstance(a, Tensor) and not (a.is_const and isinstance(b, Tensor)) else b
-    return operand(lo, a, like), operand(lo, b, like)
+from tosaic.lower.tensor import Tensor, of_array
 
 
 def _code_constant(lo: Lowering, t: Tensor) -> Tensor:
@@ -38,7 +32,7 @@ def _code_constant(lo: Lowering, t: Tensor) -> Tensor:
 
 
 def _pair(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
-    x, y = _operands(lo, a, b)
+    x, y = elementwise.match_operands(lo, a, b)
     if x.q is not None or y.q is not None:
         x, y = _code_constant(lo, x), _code_constant(lo, y)
     return x, y
@@ -128,19 +122,6 @@ def rsub(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
     return arith.total(lo, x, y, alpha=alpha, subtract=True)
 
 
-def extreme(lo: Lowering, a: Any, b: Any, build: arith.Binary) -> Tensor:
-    """The larger or smaller of two: rounding keeps order, so both are compared on the result's own grid."""
-    x, y = _operands(lo, a, b)
-    if x.q is None and y.q is None:
-        return arith.plain(lo, build, x, y)
-    q = lo.next_q
-    if q is None:
-        raise Unsupported("its result is not quantized", "quantize the output of the operator")
-    (u, v), view = lo.align(on_grid(lo, x, q), on_grid(lo, y, q))
-    wide = [lo.rescale(w, DType.I32, [1.0], q.zp) for w in (u, v)]
-    return with_value(view, build(lo.b, wide[0], wide[1]), accumulator((q.s,)))
-
-
 def _samples_extreme(name: str) -> list[Sample]:
     return [
         *_samples_binary(name)()[:-3],
@@ -159,7 +140,7 @@ def _samples_extreme(name: str) -> list[Sample]:
     samples=lambda: _samples_extreme("maximum"),
 )
 def maximum(lo: Lowering, self: Any, other: Any) -> Tensor:
-    return extreme(lo, self, other, lambda b, x, y: tosa.maximum(b, x, y))
+    return elementwise.take_extreme(lo, self, other, lambda b, x, y: tosa.maximum(b, x, y))
 
 
 @op(
@@ -170,7 +151,7 @@ def maximum(lo: Lowering, self: Any, other: Any) -> Tensor:
     samples=lambda: _samples_extreme("minimum"),
 )
 def minimum(lo: Lowering, self: Any, other: Any) -> Tensor:
-    return extreme(lo, self, other, lambda b, x, y: tosa.minimum(b, x, y))
+    return elementwise.take_extreme(lo, self, other, lambda b, x, y: tosa.minimum(b, x, y))
 
 
 @op(
@@ -183,7 +164,7 @@ def minimum(lo: Lowering, self: Any, other: Any) -> Tensor:
     samples=_samples_binary("mul"),
 )
 def mul(lo: Lowering, self: Any, other: Any) -> Tensor:
-    x, y = _operands(lo, self, other)
+    x, y = elementwise.match_operands(lo, self, other)
     if y.is_const and y.size == 1 and x.is_accumulator:
         factor = float(y.real().reshape(-1)[0])
         if factor > 0:
@@ -214,7 +195,7 @@ def _expand_div(aten: Any, self: Any, other: Any) -> Any:
     ],
 )
 def div(lo: Lowering, self: Any, other: Any) -> Tensor:
-    x, y = _operands(lo, self, other)
+    x, y = elementwise.match_operands(lo, self, other)
     if y.is_const and y.size == 1 and x.is_accumulator:
         divisor = float(y.real().reshape(-1)[0])
         if divisor > 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -11,103 +10,12 @@ import numpy as np
 
 from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
-from tosaic.ir.graph import Array, DType, Value
-from tosaic.lower import arithmetic as arith
-from tosaic.lower.arguments import integers
+from tosaic.ir.graph import Array, DType
+from tosaic.lower import lookup, movement
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Limit, op
 from tosaic.lower.samples import NOT_U55, F, Sample, call, f32, i32, module, nn, torch
-from tosaic.lower.tensor import Tensor, inverse, of_array, of_value
-from tosaic.ops.shape import cut, joined, movable, tiled
-
-#: from so many pieces on, a look-up is one operator instead of a slice for each piece
-MOST_PIECES = 16
-
-
-def _runs(indices: Sequence[int]) -> list[tuple[int, int, int]]:
-    """The indices as (first, count, step) with steps of one or zero."""
-    runs: list[tuple[int, int, int]] = []
-    for index in indices:
-        if runs:
-            first, count, step = runs[-1]
-            ahead = index - (first + (count - 1) * step)
-            if ahead in (0, 1) and (count == 1 or ahead == step):
-                runs[-1] = (first, count + 1, ahead)
-                continue
-        runs.append((index, 1, 1))
-    return runs
-
-
-def _repeats(indices: Sequence[int], size: int) -> int:
-    """How often every index comes, one after the other, if all come equally often; else 0."""
-    times = len(indices) // size
-    whole = times * size == len(indices) and all(i == k // times for k, i in enumerate(indices))
-    return times if whole else 0
-
-
-def taken(lo: Lowering, x: Tensor, dim: int, indices: Sequence[int]) -> Tensor:
-    """The elements of a tensor at constant indices along a dimension."""
-    size = x.shape[dim]
-    if list(indices) == list(range(size)):
-        return x
-    if x.is_const and x.array is not None:
-        return of_array(np.ascontiguousarray(np.take(x.array, list(indices), dim)), x.dtype, x.q)
-    if _repeats(indices, size):
-        return _stretched(lo, x, dim, len(indices) // size)
-    runs = _runs(indices)
-    if len(runs) > MOST_PIECES:
-        if lo.target.is_npu and x.is_code and x.dtype is DType.I8:
-            rows = np.zeros((len(indices), size), np.int8)
-            rows[np.arange(len(indices)), list(indices)] = 1
-            return mixed(lo, x, dim, rows, 1)
-        if lo.target.family not in ("u55", "u65"):
-            return _gathered(lo, x, dim, of_array(np.asarray(indices, np.int32), DType.I32))
-    parts = []
-    for first, count, step in runs:
-        piece = cut(lo, x, dim, first, count if step else 1)
-        parts.append(piece if step else tiled(lo, piece, tuple(count if i == dim else 1 for i in range(x.rank))))
-    return joined(lo, parts, dim)
-
-
-def _stretched(lo: Lowering, x: Tensor, dim: int, times: int) -> Tensor:
-    """Every element several times: copies side by side along the next inner dimension, seen with another shape."""
-    x = lo.unfold(x)
-    assert x.value is not None
-    axis, shape = x.perm[dim], x.value.shape
-    rows = lo.emit(lo.reshape(of_value(x.value), (prod(shape[: axis + 1]), prod(shape[axis + 1 :]))))
-    wide = tosa.concat(lo.b, [rows] * times, 1)
-    value = lo.emit(lo.reshape(of_value(wide), (*shape[:axis], shape[axis] * times, *shape[axis + 1 :])))
-    return replace(x, value=value, shape=(*x.shape[:dim], x.shape[dim] * times, *x.shape[dim + 1 :]))
-
-
-def mixed(lo: Lowering, x: Tensor, dim: int, rows: Array, divisor: int) -> Tensor:
-    """Sums of codes along a dimension with int8 weights [new, old], divided and rounded once; the grid stays.
-
-    It is a 1x1 convolution with that dimension as channels.
-    """
-    x = lo.unfold(x)
-    others = sorted((d for d in range(x.rank) if d != dim), key=lambda d: x.perm[d])
-    order = (*others, dim)
-    last = lo.permute(x, order)
-    image = lo.permute(lo.reshape(last, (1, 1, prod(last.shape[:-1]), last.shape[-1])), (0, 3, 1, 2))
-    out = arith.weigh(lo, image, rows.reshape(rows.shape[0], 1, 1, rows.shape[1]), divisor)
-    flat = lo.reshape(lo.permute(out, (0, 2, 3, 1)), (*last.shape[:-1], rows.shape[0]))
-    return lo.permute(flat, inverse(order))
-
-
-def _gathered(lo: Lowering, x: Tensor, dim: int, indices: Tensor) -> Tensor:
-    """GATHER along a dimension; the indices' own dimensions take its place."""
-    before, size, after = prod(x.shape[:dim]), x.shape[dim], prod(x.shape[dim + 1 :])
-    values = lo.emit(lo.reshape(x, (before, size, after)))
-    out = of_value(tosa.gather(lo.b, values, _rows(lo, indices, before)), x.q)
-    return lo.reshape(out, (*x.shape[:dim], *indices.shape, *x.shape[dim + 1 :]))
-
-
-def _rows(lo: Lowering, indices: Tensor, count: int) -> Value:
-    """The indices as [count, W], the same in each row."""
-    if indices.array is not None:
-        return integers(lo, lo.constant(indices.array.reshape(1, -1), DType.I32), (1, indices.size), count)
-    return integers(lo, lo.emit(indices), (1, indices.size), count)
+from tosaic.lower.tensor import Tensor, inverse, of_value
 
 
 def checked(t: Tensor) -> Tensor:
@@ -188,13 +96,13 @@ def _samples_index() -> list[Sample]:
     samples=_samples_index,
 )
 def index(lo: Lowering, self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
-    x = movable(lo, self)
+    x = movement.require_movable(lo, self)
     found = {d: i for d, i in enumerate(indices) if i is not None}
     dims = list(found)
     if any(i.dtype is DType.BOOL for i in found.values()):
         raise Unsupported("it selects by a mask, so its shape is not known", "select by numbers")
     if len(dims) == 1 and not found[dims[0]].is_const:
-        return _gathered(lo, x, dims[0], _wrapped(lo, checked(found[dims[0]]), x.shape[dims[0]]))
+        return lookup.gather(lo, x, dims[0], _wrapped(lo, checked(found[dims[0]]), x.shape[dims[0]]))
     arrays = [i.array for i in found.values() if i.array is not None]
     if len(arrays) != len(found):
         raise Unsupported("it has several indices that are computed at run time", "use one index")
@@ -207,7 +115,7 @@ def index(lo: Lowering, self: Tensor, indices: Sequence[Tensor | None]) -> Tenso
     wide = np.broadcast_arrays(*arrays)
     flat = np.ravel_multi_index([a % n for a, n in zip(wide, sizes, strict=True)], sizes)
     line = lo.reshape(x, (*x.shape[:first], prod(sizes), *x.shape[last:]))
-    out = taken(lo, line, first, [int(i) for i in flat.reshape(-1)])
+    out = lookup.take(lo, line, first, [int(i) for i in flat.reshape(-1)])
     return lo.reshape(out, (*x.shape[:first], *flat.shape, *x.shape[last:]))
 
 
@@ -233,10 +141,10 @@ def index(lo: Lowering, self: Tensor, indices: Sequence[Tensor | None]) -> Tenso
     ],
 )
 def index_select(lo: Lowering, self: Tensor, dim: int, index: Tensor) -> Tensor:
-    x, d = movable(lo, self), dim % max(self.rank, 1)
+    x, d = movement.require_movable(lo, self), dim % max(self.rank, 1)
     if index.array is not None:
-        return taken(lo, x, d, [int(i) for i in index.array.reshape(-1)])
-    return _gathered(lo, x, d, checked(index))
+        return lookup.take(lo, x, d, [int(i) for i in index.array.reshape(-1)])
+    return lookup.gather(lo, x, d, checked(index))
 
 
 def _same_everywhere(array: Array, dim: int) -> list[int] | None:
@@ -275,13 +183,13 @@ def _stairs(*shape: int) -> Any:
     ],
 )
 def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
-    x, d = movable(lo, self), dim % max(self.rank, 1)
+    x, d = movement.require_movable(lo, self), dim % max(self.rank, 1)
     for other in range(x.rank):
         if other != d:
-            x = cut(lo, x, other, 0, index.shape[other])
+            x = movement.crop(lo, x, other, 0, index.shape[other])
     rows = None if index.array is None else _same_everywhere(index.array, d)
     if rows is not None:
-        return taken(lo, x, d, rows)
+        return lookup.take(lo, x, d, rows)
     order = [*(i for i in range(x.rank) if i != d), d]
     lines, wanted = lo.permute(x, order), lo.permute(checked(index), order)
     count = prod(lines.shape[:-1])
@@ -320,8 +228,8 @@ def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: boo
     ],
 )
 def embedding(lo: Lowering, weight: Tensor, indices: Tensor, **_: Any) -> Tensor:
-    table = movable(lo, weight)
+    table = movement.require_movable(lo, weight)
     if indices.array is not None:
-        rows = taken(lo, table, 0, [int(i) for i in indices.array.reshape(-1)])
+        rows = lookup.take(lo, table, 0, [int(i) for i in indices.array.reshape(-1)])
         return lo.reshape(rows, (*indices.shape, *table.shape[1:]))
-    return _gathered(lo, table, 0, checked(indices))
+    return lookup.gather(lo, table, 0, checked(indices))

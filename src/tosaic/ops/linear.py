@@ -11,12 +11,12 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType
 from tosaic.ir.qparams import accumulator
 from tosaic.lower import arithmetic as arith
+from tosaic.lower import movement
+from tosaic.lower.constraints import INPUT_CHANNELS
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import composite, op
 from tosaic.lower.samples import Sample, call, f32, module, nn, torch
 from tosaic.lower.tensor import Tensor, broadcast, of_array, of_value
-from tosaic.ops.conv import LIMITS
-from tosaic.ops.shape import cut, joined, on_grid
 
 
 def fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -65,10 +65,10 @@ def _layers(lo: Lowering, x: Tensor, weights: Tensor) -> Tensor:
         raise Unsupported("its result is not quantized", "quantize with tosaic's quantizer")
     parts: list[Tensor] = []
     for index in range(x.shape[0]):
-        weight = lo.reshape(lo.permute(cut(lo, weights, 0, index, 1), (0, 2, 1)), shape)
-        part = fully_connected(lo, cut(lo, x, 0, index, 1), weight, None)
-        parts.append(part if q is None else on_grid(lo, part, q))
-    return parts[0] if len(parts) == 1 else joined(lo, parts, 0)
+        weight = lo.reshape(lo.permute(movement.crop(lo, weights, 0, index, 1), (0, 2, 1)), shape)
+        part = fully_connected(lo, movement.crop(lo, x, 0, index, 1), weight, None)
+        parts.append(part if q is None else movement.requantize(lo, part, q))
+    return parts[0] if len(parts) == 1 else movement.concatenate(lo, parts, 0)
 
 
 def expanded(lo: Lowering, x: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -112,7 +112,7 @@ def _samples_linear() -> list[Sample]:
     ]
 
 
-@op("linear", "aten.linear.default", quant="weight", limits=LIMITS[1:], samples=_samples_linear)
+@op("linear", "aten.linear.default", quant="weight", limits=[INPUT_CHANNELS], samples=_samples_linear)
 def linear(lo: Lowering, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return fully_connected(lo, input, weight, bias)
 

@@ -8,41 +8,11 @@ from typing import Any
 import numpy as np
 
 from tosaic.core.errors import Unsupported
-from tosaic.ir.graph import DType
-from tosaic.ir.qparams import QParams
-from tosaic.lower import arithmetic as arith
+from tosaic.lower import convolution
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import composite, op
 from tosaic.lower.samples import F, Sample, call, f32, module, nn, torch
-from tosaic.lower.tensor import Tensor, of_array
-
-
-def affine(lo: Lowering, x: Tensor, factor: Any, offset: Any) -> Tensor:
-    """x * factor[c] + offset[c] over dimension 1."""
-    channels = x.shape[1]
-    if x.q is None:
-        shape = (1, channels, *(1,) * (x.rank - 2))
-        scaled = arith.product(lo, x, of_array(factor.reshape(shape).astype(np.float32), DType.F32))
-        return arith.total(lo, scaled, of_array(offset.reshape(shape).astype(np.float32), DType.F32))
-    x = lo.codes(x)
-    # A 1x1 depthwise convolution with weights of +-127: the factor sits in the per-channel scale without loss.
-    codes = np.where(factor < 0, -127, 127).astype(np.int8).reshape(1, 1, channels, 1)
-    scale = tuple(float(s) for s in np.maximum(np.abs(factor), 1e-12) / 127.0)
-    q = QParams(scale, (0,) * channels, DType.I8, -127, 127, 2)
-    tail = x.shape[2:]
-    image = x if x.rank == 4 else lo.reshape(x, (x.shape[0], channels, math.prod(tail[:-1]), math.prod(tail[-1:])))
-    out = arith.convolve(
-        lo,
-        image,
-        codes,
-        q,
-        of_array(offset.astype(np.float32), DType.F32),
-        pad=(0, 0, 0, 0),
-        stride=(1, 1),
-        dilation=(1, 1),
-        depthwise=True,
-    )
-    return lo.reshape(out, x.shape)
+from tosaic.lower.tensor import Tensor
 
 
 def _normalized(
@@ -62,7 +32,7 @@ def _normalized(
     if weight is not None:
         factor = factor * weight.real()
     offset = -mean.real() * factor + (0.0 if bias is None else bias.real())
-    return affine(lo, x, factor, offset)
+    return convolution.scale_channels(lo, x, factor, offset)
 
 
 @op(

@@ -2,55 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tosaic.core.errors import Unsupported
+from tosaic.lower import movement
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import op
 from tosaic.lower.samples import F, Sample, call, f32, i32, torch
 from tosaic.lower.tensor import Tensor
-from tosaic.ops.shape import cut, joined, movable, padded, tiled
-from tosaic.ops.shuffle import mirrored
-
-#: what stands before or after a tensor: (tensor, dimension, count, whether it is the front)
-Side = Callable[[Lowering, Tensor, int, int, bool], Tensor]
-
-
-def _reflected(lo: Lowering, x: Tensor, dim: int, count: int, front: bool) -> Tensor:
-    return mirrored(lo, cut(lo, x, dim, 1 if front else x.shape[dim] - 1 - count, count), dim)
-
-
-def _repeated(lo: Lowering, x: Tensor, dim: int, count: int, front: bool) -> Tensor:
-    edge = cut(lo, x, dim, 0 if front else x.shape[dim] - 1, 1)
-    return tiled(lo, edge, tuple(count if i == dim else 1 for i in range(x.rank)))
-
-
-def _wrapped(lo: Lowering, x: Tensor, dim: int, count: int, front: bool) -> Tensor:
-    return cut(lo, x, dim, x.shape[dim] - count if front else 0, count)
-
-
-_SIDES: dict[str, Side] = {"reflect": _reflected, "replicate": _repeated, "circular": _wrapped}
-
-
-def _amounts(pad: Sequence[int], rank: int) -> list[tuple[int, int]]:
-    """(before, after) for each dimension; torch lists them from the last dimension on."""
-    amounts = [(0, 0)] * rank
-    for i in range(len(pad) // 2):
-        amounts[rank - 1 - i] = (int(pad[2 * i]), int(pad[2 * i + 1]))
-    return amounts
-
-
-def surrounded(lo: Lowering, x: Tensor, pad: Sequence[int], mode: str) -> Tensor:
-    """Padding that is made of the tensor itself, one dimension after the other."""
-    amounts, x = _amounts(pad, x.rank), movable(lo, x)
-    x = padded(lo, x, [(min(a, 0), min(b, 0)) for a, b in amounts], 0.0)
-    for dim, (before, after) in enumerate(amounts):
-        front = [_SIDES[mode](lo, x, dim, before, True)] if before > 0 else []
-        back = [_SIDES[mode](lo, x, dim, after, False)] if after > 0 else []
-        if front or back:
-            x = joined(lo, [*front, x, *back], dim)
-    return x
 
 
 def _samples_pad() -> list[Sample]:
@@ -80,10 +40,12 @@ def _samples_pad() -> list[Sample]:
 @op("pad", "aten.constant_pad_nd.default", "aten.pad.default", quant="share", moves=True, samples=_samples_pad)
 def pad(lo: Lowering, self: Tensor, pad: Sequence[int], value: float | None = None, mode: str = "constant") -> Tensor:
     if mode == "constant":
-        return padded(lo, movable(lo, self), _amounts(pad, self.rank), float(value or 0.0))
-    if mode not in _SIDES:
-        raise Unsupported(f"padding with mode `{mode}` is not available", f"use one of {', '.join(_SIDES)}")
-    return surrounded(lo, self, pad, mode)
+        return movement.pad(
+            lo, movement.require_movable(lo, self), movement.list_amounts(pad, self.rank), float(value or 0.0)
+        )
+    if mode not in movement.PADDINGS:
+        raise Unsupported(f"padding with mode `{mode}` is not available", f"use one of {', '.join(movement.PADDINGS)}")
+    return movement.pad_from_itself(lo, self, pad, mode)
 
 
 @op(
@@ -101,7 +63,7 @@ def pad(lo: Lowering, self: Tensor, pad: Sequence[int], value: float | None = No
     ],
 )
 def reflection_pad(lo: Lowering, self: Tensor, padding: Sequence[int]) -> Tensor:
-    return surrounded(lo, self, padding, "reflect")
+    return movement.pad_from_itself(lo, self, padding, "reflect")
 
 
 @op(
@@ -119,4 +81,4 @@ def reflection_pad(lo: Lowering, self: Tensor, padding: Sequence[int]) -> Tensor
     ],
 )
 def replication_pad(lo: Lowering, self: Tensor, padding: Sequence[int]) -> Tensor:
-    return surrounded(lo, self, padding, "replicate")
+    return movement.pad_from_itself(lo, self, padding, "replicate")

@@ -13,12 +13,12 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
+from tosaic.lower import movement
 from tosaic.lower.arguments import pair
 from tosaic.lower.lowering import NHWC, Lowering
 from tosaic.lower.registry import op
 from tosaic.lower.samples import F, Sample, call, f32, module, nn
 from tosaic.lower.tensor import Tensor
-from tosaic.ops.shape import on_grid, subsampled, tiled
 
 #: a stride that every Ethos-U takes; a larger one is stride 1 and a subsampling
 LONGEST_STRIDE = 3
@@ -66,7 +66,7 @@ def _thinned(lo: Lowering, x: Tensor, window: Window) -> Tensor:
     if not window.is_long:
         return x
     for axis in (0, 1):
-        x = subsampled(lo, x, 2 + axis, window.stride[axis])
+        x = movement.subsample(lo, x, 2 + axis, window.stride[axis])
     return x
 
 
@@ -260,7 +260,7 @@ def adaptive_avg_pool2d(lo: Lowering, self: Tensor, output_size: Sequence[int]) 
     else:
         out = _irregular(lo, full, grid)
     if max(times) > 1:
-        out = tiled(lo, _stored(lo, out), (1, 1, times[0], times[1]))
+        out = movement.tile(lo, _stored(lo, out), (1, 1, times[0], times[1]))
     return out if self.rank == 4 else lo.reshape(out, out.shape[1:])
 
 
@@ -270,7 +270,7 @@ def _stored(lo: Lowering, x: Tensor) -> Tensor:
         return x
     if lo.next_q is None:
         raise Unsupported("its result is not quantized", "quantize the output of the pooling")
-    return on_grid(lo, x, lo.next_q)
+    return movement.requantize(lo, x, lo.next_q)
 
 
 def _progression(windows: list[tuple[int, int]]) -> tuple[int, int] | None:

@@ -13,14 +13,12 @@ import numpy as np
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType
 from tosaic.ir.qparams import QParams
+from tosaic.lower import lookup, movement
 from tosaic.lower.lowering import NHWC, Lowering
 from tosaic.lower.registry import Limit, op
 from tosaic.lower.samples import NOT_U55, F, Sample, call, f32, torch
 from tosaic.lower.tensor import Tensor
-from tosaic.ops.conv_transpose import Upward, by_phases
-from tosaic.ops.index import mixed, taken
-from tosaic.ops.pad import surrounded
-from tosaic.ops.shape import joined
+from tosaic.lower.transposed_convolution import TransposedConvGeometry, as_subpixel_convs
 
 #: weights of an interpolation in a convolution are int8; finer ones are spread over up to 8 copies of the input
 FINEST = 8 * 127
@@ -122,13 +120,13 @@ def _nearest(lo: Lowering, x: Tensor, axes: Sequence[Axis], scales: Sequence[flo
     small = lo.target.family in ("u55", "u65") and any(a.factor not in (2, 4) for a in axes)
     if fits and not small:
         return _resized(lo, x, axes, "NEAREST")
-    return taken(lo, taken(lo, x, 3, wanted[1]), 2, wanted[0])
+    return lookup.take(lo, lookup.take(lo, x, 3, wanted[1]), 2, wanted[0])
 
 
 def _bilinear(lo: Lowering, x: Tensor, axes: list[Axis]) -> Tensor:
     for i, axis in enumerate(axes):
         if axis.is_flat:
-            x = taken(lo, x, 2 + i, [0] * axis.new)
+            x = lookup.take(lo, x, 2 + i, [0] * axis.new)
             axes[i] = Axis(axis.new, axis.new, Fraction(1))
     whole, fine = all(a.factor for a in axes), all(a.divisor() <= FINEST for a in axes)
     has_resize = lo.target.family not in ("u55", "u65")
@@ -159,12 +157,14 @@ def _enlarged(lo: Lowering, x: Tensor, axes: Sequence[Axis]) -> Tensor:
         wide = _enlarged(lo, x, (still[0], axes[1]))
         return _enlarged(lo, wide, (axes[0], Axis(axes[1].new, axes[1].new, Fraction(1))))
     border = [0 if f == 1 else 1 for f in factors]
-    framed = surrounded(lo, x, (border[1], border[1], border[0], border[0]), "replicate")
+    framed = movement.pad_from_itself(lo, x, (border[1], border[1], border[0], border[0]), "replicate")
     kernel = np.broadcast_to(weights.astype(np.int8)[None, :, :, None], (channels, *weights.shape, 1))
     padding = [0 if f == 1 else f + f // 2 for f in factors]
-    up = Upward(framed.shape[2:], (len(rows), len(columns)), (factors[0], factors[1]), (padding[0], padding[1]))
+    up = TransposedConvGeometry(
+        framed.shape[2:], (len(rows), len(columns)), (factors[0], factors[1]), (padding[0], padding[1])
+    )
     unit = QParams((1.0 / (dy * dx),), (0,), DType.I8, -127, 127)
-    return by_phases(lo, framed, kernel, unit, None, up, channels, q)
+    return as_subpixel_convs(lo, framed, kernel, unit, None, up, channels, q)
 
 
 def _blended(lo: Lowering, x: Tensor, dim: int, axis: Axis) -> Tensor:
@@ -181,8 +181,8 @@ def _blended(lo: Lowering, x: Tensor, dim: int, axis: Axis) -> Tensor:
             rows[i, first + 1] += part
     copies = -(-int(rows.max()) // 127)
     spread = [(rows + k) // copies for k in range(copies)]
-    wide = x if copies == 1 else joined(lo, [x] * copies, dim)
-    return mixed(lo, wide, dim, np.concatenate(spread, 1).astype(np.int8), divisor)
+    wide = x if copies == 1 else movement.concatenate(lo, [x] * copies, dim)
+    return lookup.linear_combination(lo, wide, dim, np.concatenate(spread, 1).astype(np.int8), divisor)
 
 
 def _samples(mode: str) -> list[Sample]:

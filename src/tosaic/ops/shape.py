@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tosaic.core.errors import Unsupported
-from tosaic.ir import ops as tosa
-from tosaic.ir.graph import Value
-from tosaic.ir.qparams import QParams
-from tosaic.lower import arithmetic as arith
+from tosaic.lower import movement
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import op
 from tosaic.lower.samples import call, f32, torch
-from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
-
-
-def movable(lo: Lowering, x: Tensor) -> Tensor:
-    """Data can be moved as codes or as plain numbers; a pending function has to be finished first."""
-    if x.q is not None and not x.is_accumulator:
-        return lo.codes(x)
-    return x
+from tosaic.lower.tensor import Tensor
 
 
 def _resolved(shape: Sequence[int], size: int) -> tuple[int, ...]:
@@ -101,7 +90,7 @@ def unflatten(lo: Lowering, self: Tensor, dim: int, sizes: Sequence[int]) -> Ten
     ],
 )
 def permute(lo: Lowering, self: Tensor, dims: Sequence[int]) -> Tensor:
-    return lo.permute(movable(lo, self), dims)
+    return lo.permute(movement.require_movable(lo, self), dims)
 
 
 @op(
@@ -123,7 +112,7 @@ def transpose(lo: Lowering, self: Tensor, dim0: int = 0, dim1: int = 1) -> Tenso
     order = list(range(self.rank))
     if self.rank > 1:
         order[dim0], order[dim1] = order[dim1 % self.rank], order[dim0 % self.rank]
-    return lo.permute(movable(lo, self), order)
+    return lo.permute(movement.require_movable(lo, self), order)
 
 
 @op(
@@ -166,21 +155,6 @@ def unsqueeze(lo: Lowering, self: Tensor, dim: int) -> Tensor:
     return lo.reshape(self, (*self.shape[:d], 1, *self.shape[d:]))
 
 
-def tiled(lo: Lowering, x: Tensor, times: tuple[int, ...]) -> Tensor:
-    """A tensor repeated along its dimensions."""
-    if all(t == 1 for t in times):
-        return x
-    if x.is_const and x.array is not None:
-        return of_array(np.tile(x.array, times), x.dtype, x.q)
-    x = lo.unfold(x)
-    assert x.value is not None
-    physical = [1] * x.rank
-    for axis, t in enumerate(times):
-        physical[x.perm[axis]] = t
-    shape = tuple(d * t for d, t in zip(x.shape, times, strict=True))
-    return replace(with_value(x, tosa.tile(lo.b, x.value, tuple(physical)), x.q), shape=shape)
-
-
 @op(
     "expand",
     "aten.expand.default",
@@ -194,9 +168,9 @@ def tiled(lo: Lowering, x: Tensor, times: tuple[int, ...]) -> Tensor:
     ],
 )
 def expand(lo: Lowering, self: Tensor, size: Sequence[int], implicit: bool = False) -> Tensor:
-    x = movable(lo, self)
+    x = movement.require_movable(lo, self)
     x = lo.reshape(x, (1,) * (len(size) - x.rank) + x.shape)
-    return tiled(lo, x, tuple(1 if n == -1 else int(n) // d for n, d in zip(size, x.shape, strict=True)))
+    return movement.tile(lo, x, tuple(1 if n == -1 else int(n) // d for n, d in zip(size, x.shape, strict=True)))
 
 
 @op(
@@ -214,33 +188,10 @@ def expand(lo: Lowering, self: Tensor, size: Sequence[int], implicit: bool = Fal
 )
 def repeat(lo: Lowering, self: Tensor, repeats: Sequence[int] = (), dims: Sequence[int] | None = None) -> Tensor:
     times = tuple(repeats if dims is None else dims)
-    x = movable(lo, self)
+    x = movement.require_movable(lo, self)
     rank = max(len(times), x.rank)
     times = (1,) * (rank - len(times)) + times
-    return tiled(lo, lo.reshape(x, (1,) * (rank - x.rank) + x.shape), times)
-
-
-def joined(lo: Lowering, tensors: Sequence[Tensor], dim: int) -> Tensor:
-    """Tensors one after the other along a dimension, on one grid if they are quantized."""
-    parts = [movable(lo, t) for t in tensors if t.shape != (0,)]
-    if any(p.q is not None for p in parts):
-        parts = [lo.codes(p) for p in parts]
-        q = lo.next_q or next(p.q for p in parts if p.q is not None)
-        parts = [on_grid(lo, p, q) for p in parts]
-    axis = dim % parts[0].rank
-    lead = next((p for p in parts if not p.is_const and not p.is_settled and not p.has_reshape), None)
-    perm = tuple(range(parts[0].rank)) if lead is None else lead.perm
-    values = [lo.arrange(p, perm) for p in parts]
-    value = values[0] if len(values) == 1 else tosa.concat(lo.b, values, perm[axis])
-    shape = tuple(value.shape[p] for p in perm)
-    return Tensor(shape, value.dtype, value, perm=perm, q=parts[0].q)
-
-
-def on_grid(lo: Lowering, x: Tensor, q: QParams) -> Tensor:
-    """The codes of a tensor under `q`."""
-    if x.q is not None and x.q.same_grid(q):
-        return replace(x, q=q)
-    return replace(lo.quantize(x, q), q=q)
+    return movement.tile(lo, lo.reshape(x, (1,) * (rank - x.rank) + x.shape), times)
 
 
 @op(
@@ -257,7 +208,7 @@ def on_grid(lo: Lowering, x: Tensor, q: QParams) -> Tensor:
     ],
 )
 def cat(lo: Lowering, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    return joined(lo, tensors, dim)
+    return movement.concatenate(lo, tensors, dim)
 
 
 @op(
@@ -273,38 +224,9 @@ def cat(lo: Lowering, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 )
 def stack(lo: Lowering, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     d = dim % (tensors[0].rank + 1)
-    return joined(lo, [lo.reshape(movable(lo, t), (*t.shape[:d], 1, *t.shape[d:])) for t in tensors], d)
-
-
-def cut(lo: Lowering, x: Tensor, dim: int, start: int, length: int) -> Tensor:
-    """Part of a tensor along one dimension."""
-    if length == x.shape[dim]:
-        return x
-    if x.is_const and x.array is not None:
-        return of_array(np.take(x.array, range(start, start + length), dim), x.dtype, x.q)
-    x = lo.unfold(x)
-    assert x.value is not None
-    begin, size = [0] * x.rank, list(x.value.shape)
-    begin[x.perm[dim]], size[x.perm[dim]] = start, length
-    shape = (*x.shape[:dim], length, *x.shape[dim + 1 :])
-    return replace(with_value(x, tosa.slice(lo.b, x.value, tuple(begin), tuple(size)), x.q), shape=shape)
-
-
-def subsampled(lo: Lowering, x: Tensor, dim: int, step: int) -> Tensor:
-    """Every step-th element along a dimension: SLICE has no stride, so it is a view of (count, step) cut to one."""
-    count = -(-x.shape[dim] // step)
-    if step == 1 or count == 1:
-        return cut(lo, x, dim, 0, count)
-    if x.shape[dim] % step:
-        # The last group is cut short: one more element than it needs is enough, whatever it holds.
-        x = padded(lo, x, [(0, count * step - x.shape[dim]) if i == dim else (0, 0) for i in range(x.rank)], 0.0)
-    x = lo.unfold(x)
-    assert x.value is not None
-    axis, shape = x.perm[dim], x.value.shape
-    grouped = lo.reshape(of_value(x.value, x.q), (*shape[:axis], count, step, *shape[axis + 1 :]))
-    thin = lo.reshape(cut(lo, grouped, axis + 1, 0, 1), (*shape[:axis], count, *shape[axis + 1 :]))
-    value = lo.emit(thin)
-    return replace(with_value(x, value, x.q), shape=(*x.shape[:dim], count, *x.shape[dim + 1 :]))
+    return movement.concatenate(
+        lo, [lo.reshape(movement.require_movable(lo, t), (*t.shape[:d], 1, *t.shape[d:])) for t in tensors], d
+    )
 
 
 @op(
@@ -342,7 +264,9 @@ def slice(
         last = first + length
     if last <= first:
         raise Unsupported("its result is empty", "remove the empty slice")
-    return subsampled(lo, cut(lo, movable(lo, self), d, first, last - first), d, step)
+    return movement.subsample(
+        lo, movement.crop(lo, movement.require_movable(lo, self), d, first, last - first), d, step
+    )
 
 
 @op(
@@ -359,13 +283,13 @@ def slice(
 )
 def select(lo: Lowering, self: Tensor, dim: int, index: int) -> Tensor:
     d = dim % self.rank
-    part = cut(lo, movable(lo, self), d, index % self.shape[d], 1)
+    part = movement.crop(lo, movement.require_movable(lo, self), d, index % self.shape[d], 1)
     return lo.reshape(part, (*self.shape[:d], *self.shape[d + 1 :]))
 
 
 def _pieces(lo: Lowering, x: Tensor, sizes: Sequence[int], dim: int) -> list[Tensor]:
-    x, starts = movable(lo, x), np.cumsum([0, *sizes])
-    return [cut(lo, x, dim, int(a), int(n)) for a, n in zip(starts, sizes, strict=False)]
+    x, starts = movement.require_movable(lo, x), np.cumsum([0, *sizes])
+    return [movement.crop(lo, x, dim, int(a), int(n)) for a, n in zip(starts, sizes, strict=False)]
 
 
 @op(
@@ -431,29 +355,3 @@ def unbind(lo: Lowering, self: Tensor, dim: int = 0) -> list[Tensor]:
     d = dim % self.rank
     parts = _pieces(lo, self, [1] * self.shape[d], d)
     return [lo.reshape(p, (*self.shape[:d], *self.shape[d + 1 :])) for p in parts]
-
-
-def padded(lo: Lowering, x: Tensor, amounts: Sequence[tuple[int, int]], value: float) -> Tensor:
-    """Constant padding; negative amounts cut."""
-    for dim, (before, after) in enumerate(amounts):
-        if before < 0 or after < 0:
-            keep = x.shape[dim] + min(before, 0) + min(after, 0)
-            x = cut(lo, x, dim, -min(before, 0), keep)
-    grow = [(max(b, 0), max(a, 0)) for b, a in amounts]
-    if not any(map(any, grow)):
-        return x
-    x = lo.unfold(x)
-    if x.is_const:
-        x = of_value(lo.emit(x), x.q)
-    assert x.value is not None
-    fill: float | int = value
-    if x.q is not None:
-        fill = arith.real_codes(value, x.q)
-    elif not x.is_float:
-        fill = int(value)
-    flat = [0] * (2 * x.rank)
-    for dim, (before, after) in enumerate(grow):
-        flat[2 * x.perm[dim]], flat[2 * x.perm[dim] + 1] = before, after
-    padded: Value = tosa.pad(lo.b, x.value, tuple(flat), fill)
-    shape = tuple(d + b + a for d, (b, a) in zip(x.shape, grow, strict=True))
-    return replace(with_value(x, padded, x.q), shape=shape)

@@ -11,35 +11,14 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.graph import Array, DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
+from tosaic.lower import movement
 from tosaic.lower.lowering import NHWC, Lowering
 from tosaic.lower.registry import op
 from tosaic.lower.samples import F, call, f32, i32, module, nn, torch
-from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
-from tosaic.ops.shape import cut, joined, movable
+from tosaic.lower.tensor import Tensor, of_value
 
 #: up to so many channels a convolution with ones and zeros moves them in fewer cycles than TRANSPOSE, by 1.5 to 5
 MOST_CHANNELS = 128
-
-
-def mirrored(lo: Lowering, x: Tensor, dim: int) -> Tensor:
-    """A tensor backwards along a dimension."""
-    if x.shape[dim] == 1:
-        return x
-    if x.is_const and x.array is not None:
-        return of_array(np.ascontiguousarray(np.flip(x.array, dim)), x.dtype, x.q)
-    x = lo.unfold(x)
-    assert x.value is not None
-    axis, shape = x.perm[dim], x.value.shape
-    if lo.target.family not in ("u55", "u65"):
-        return with_value(x, tosa.reverse(lo.b, x.value, axis), x.q)
-    # Ethos-U55 and U65 reverse the width or height of an image, and not in 32 bits.
-    rows = lo.emit(lo.reshape(of_value(x.value), (1, prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))))
-    if x.dtype in (DType.I8, DType.I16):
-        back = tosa.reverse(lo.b, rows, 2)
-    else:
-        n, h, w, c = rows.shape
-        back = tosa.concat(lo.b, [tosa.slice(lo.b, rows, (0, 0, i, 0), (n, h, 1, c)) for i in reversed(range(w))], 2)
-    return with_value(x, lo.emit(lo.reshape(of_value(back), shape)), x.q)
 
 
 @op(
@@ -57,9 +36,9 @@ def mirrored(lo: Lowering, x: Tensor, dim: int) -> Tensor:
     ],
 )
 def flip(lo: Lowering, self: Tensor, dims: Sequence[int]) -> Tensor:
-    x = movable(lo, self)
+    x = movement.require_movable(lo, self)
     for dim in dims:
-        x = mirrored(lo, x, dim % x.rank)
+        x = movement.reverse(lo, x, dim % x.rank)
     return x
 
 
@@ -76,7 +55,7 @@ def flip(lo: Lowering, self: Tensor, dims: Sequence[int]) -> Tensor:
     ],
 )
 def roll(lo: Lowering, self: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
-    x = movable(lo, self)
+    x = movement.require_movable(lo, self)
     if not dims:
         flat = roll(lo, lo.reshape(x, (x.size,)), shifts, (0,))
         return lo.reshape(flat, self.shape)
@@ -85,7 +64,9 @@ def roll(lo: Lowering, self: Tensor, shifts: Sequence[int], dims: Sequence[int] 
         start = -int(shift) % size
         if start:
             d = dim % x.rank
-            x = joined(lo, [cut(lo, x, d, start, size - start), cut(lo, x, d, 0, start)], d)
+            x = movement.concatenate(
+                lo, [movement.crop(lo, x, d, start, size - start), movement.crop(lo, x, d, 0, start)], d
+            )
     return x
 
 
@@ -126,7 +107,7 @@ def _as_images(lo: Lowering, x: Tensor) -> Tensor:
     ],
 )
 def pixel_shuffle(lo: Lowering, self: Tensor, upscale_factor: int) -> Tensor:
-    x, r = _as_images(lo, movable(lo, self)), upscale_factor
+    x, r = _as_images(lo, movement.require_movable(lo, self)), upscale_factor
     (n, c, h, w), out = x.shape, x.shape[1] // r**2
     shape = (*self.shape[:-3], out, h * r, w * r)
     if not lo.target.is_npu or x.q is None:
@@ -140,7 +121,7 @@ def pixel_shuffle(lo: Lowering, self: Tensor, upscale_factor: int) -> Tensor:
     else:
         inner = lo.permute(lo.reshape(of_value(image), (n * h, w, out, r * r)), (0, 1, 3, 2))
         inner = lo.reshape(of_value(lo.emit(inner)), (n, h, w, c))
-        rows = [lo.emit(cut(lo, inner, 3, i * r * out, r * out)) for i in range(r)]
+        rows = [lo.emit(movement.crop(lo, inner, 3, i * r * out, r * out)) for i in range(r)]
     return lo.reshape(_image(lo, tosa.concat(lo.b, rows, 2), (n, h * r, w * r, out), x), shape)
 
 
@@ -158,7 +139,7 @@ def pixel_shuffle(lo: Lowering, self: Tensor, upscale_factor: int) -> Tensor:
     ],
 )
 def pixel_unshuffle(lo: Lowering, self: Tensor, downscale_factor: int) -> Tensor:
-    x, r = _as_images(lo, movable(lo, self)), downscale_factor
+    x, r = _as_images(lo, movement.require_movable(lo, self)), downscale_factor
     n, c, h, w = x.shape[0], x.shape[1], x.shape[2] // r, x.shape[3] // r
     shape = (*self.shape[:-3], c * r * r, h, w)
     if not lo.target.is_npu or x.q is None:
@@ -167,7 +148,7 @@ def pixel_unshuffle(lo: Lowering, self: Tensor, downscale_factor: int) -> Tensor
     image = lo.arrange(x, NHWC)
     # The columns of a block are channels already: they follow each other in memory. So are its rows, W pixels apart.
     rows = lo.reshape(of_value(image), (n, h, r * w, r * c))
-    parts = [lo.emit(cut(lo, rows, 2, i * w, w)) for i in range(r)]
+    parts = [lo.emit(movement.crop(lo, rows, 2, i * w, w)) for i in range(r)]
     value = parts[0] if r == 1 else tosa.concat(lo.b, parts, 3)
     if _moves_by_conv(lo, x, c * r * r):
         ones = np.eye(c * r * r, dtype=np.int8).reshape(r * r, c, 1, 1, -1).swapaxes(0, 1)
@@ -192,7 +173,7 @@ def pixel_unshuffle(lo: Lowering, self: Tensor, downscale_factor: int) -> Tensor
     ],
 )
 def channel_shuffle(lo: Lowering, self: Tensor, groups: int) -> Tensor:
-    x = movable(lo, self)
+    x = movement.require_movable(lo, self)
     (n, c), tail = x.shape[:2], x.shape[2:]
     if not lo.target.is_npu or x.q is None or x.rank != 4:
         mixed = lo.reshape(x, (n, groups, c // groups, prod(tail)))
