@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 
@@ -16,6 +16,23 @@ from tosaic.lower import arithmetic as arith
 from tosaic.lower.arguments import pair
 from tosaic.lower.lowering import NHWC, Lowering
 from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
+
+#: (top, bottom, left, right)
+Pads: TypeAlias = tuple[int, int, int, int]
+#: (vertical, horizontal)
+Steps: TypeAlias = tuple[int, int]
+
+
+class Window(TypedDict):
+    """How a kernel goes over an image."""
+
+    pad: Pads
+    stride: Steps
+    dilation: Steps
+
+
+#: every pixel, and nothing around the image
+PLAIN = Window(pad=(0, 0, 0, 0), stride=(1, 1), dilation=(1, 1))
 
 
 def _pads(padding: Any, kernel: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -47,7 +64,13 @@ def _slice_bias(lo: Lowering, t: Tensor | None, start: int, stop: int) -> Tensor
 
 
 def _convolve_groups(
-    lo: Lowering, x: Tensor, weight: Array, q: QParams | None, bias: Tensor | None, groups: int, **how: Any
+    lo: Lowering,
+    x: Tensor,
+    weight: Array,
+    q: QParams | None,
+    bias: Tensor | None,
+    groups: int,
+    **window: Unpack[Window],
 ) -> Tensor:
     """Convolve each group and concatenate the channels; quantized first, so that int8 and not int32 is concatenated."""
     out_q, image = lo.next_q, lo.arrange(x, NHWC)
@@ -60,7 +83,9 @@ def _convolve_groups(
         value = tosa.slice(lo.b, image, (0, 0, 0, g * size_in), (n, h, w, size_in))
         part = Tensor((n, size_in, h, w), value.dtype, value, perm=NHWC, q=x.q)
         a, z = g * size_out, (g + 1) * size_out
-        out = arith.convolve(lo, part, weight[a:z], _channels(q, a, z), _slice_bias(lo, bias, a, z), **how)
+        out = arith.convolve(
+            lo, part, weight[a:z], _channels(q, a, z), _slice_bias(lo, bias, a, z), depthwise=False, **window
+        )
         parts.append(out if out_q is None or x.q is None else lo.quantize(out, out_q))
     joined = tosa.concat(lo.b, [p.value for p in parts if p.value is not None], 3)
     like = replace(parts[0], shape=(parts[0].shape[0], weight.shape[0], *parts[0].shape[2:]))
@@ -80,19 +105,18 @@ def _convolve_patches(lo: Lowering, x: Tensor, weight: Array, q: QParams | None,
     if (h, w) != (rows * high, columns * wide):
         image = tosa.slice(lo.b, image, (0, 0, 0, 0), (n, rows * high, columns * wide, depth))
     strips = lo.reshape(of_value(image, x.q), (n * rows, high, columns, wide * depth))
-    again, pace = (n * rows - 1) * weight.size, 8 if lo.target.family == "u85" else 1
+    again, pace = (n * rows - 1) * weight.size, lo.target.weight_read_speed
     if n == 1 and again < 3 * pace * x.size:
         nchw, flat = lo.permute(strips, (0, 3, 1, 2)), weight.reshape(-1, high, 1, wide * depth)
     else:
         pixels = lo.reshape(lo.permute(strips, (0, 2, 1, 3)), (n, rows, columns, high * wide * depth))
         nchw, flat = lo.permute(pixels, (0, 3, 1, 2)), weight.reshape(-1, 1, 1, high * wide * depth)
-    how: dict[str, Any] = {"pad": (0, 0, 0, 0), "stride": (1, 1), "dilation": (1, 1), "depthwise": False}
-    out = arith.convolve(lo, nchw, flat, q, bias, **how)
+    out = arith.convolve(lo, nchw, flat, q, bias, depthwise=False, **PLAIN)
     shape = (n, weight.shape[0], rows, columns)
     return replace(out, shape=shape, perm=out.perm if out.shape == shape else (1, 3, 0, 2))
 
 
-def _width_fold_factor(lo: Lowering, x: Tensor, weight: Array, pad: Any, stride: Any, dilation: Any) -> int:
+def _width_fold_factor(lo: Lowering, x: Tensor, weight: Array, pad: Pads, stride: Steps, dilation: Steps) -> int:
     """Return how many neighboring results to compute together for an image of few channels, 0 if nothing is won.
 
     An NPU reads channels by the eight. Neighboring columns of such an image are free channels, and fewer columns are
@@ -104,8 +128,8 @@ def _width_fold_factor(lo: Lowering, x: Tensor, weight: Array, pad: Any, stride:
         return 0
     if (width + pad[2] + pad[3] - kernel) // step + 1 != width // step:
         return 0
-    # An Ethos-U85 stores weights by sixteen channels: with results side by side they would outgrow what is won.
-    several = () if lo.next_q is None or lo.target.family == "u85" else (2, 4, 8)
+    # Where weights are stored by sixteen channels, those of results side by side would outgrow what is won.
+    several = () if lo.next_q is None or lo.target.weight_channel_padding > 8 else (2, 4, 8)
     counts = [g for g in (1, *several) if 1 < step * g <= 8 // channels and width % (step * g) == 0]
     visits = {g: len(_kernel_columns(kernel, pad[2], step, g)) for g in counts}
     best = min(visits, key=lambda g: visits[g], default=0)
@@ -179,21 +203,22 @@ def convolve_2d(
     if x.q is not None:
         x = lo.codes(x)
     kernel = (array.shape[2], array.shape[3])
-    how: dict[str, Any] = {"pad": _pads(padding, kernel, dilation), "stride": stride, "dilation": dilation}
+    pads = _pads(padding, kernel, dilation)
+    window = Window(pad=pads, stride=stride, dilation=dilation)
     channels = x.shape[1]
     if groups == channels and groups > 1:
         multiple = array.shape[0] // channels
         lanes = array.reshape(channels, multiple, *kernel).transpose(2, 3, 0, 1)
-        return arith.convolve(lo, x, lanes, q, bias, depthwise=True, **how)
+        return arith.convolve(lo, x, lanes, q, bias, depthwise=True, **window)
     ohwi = np.ascontiguousarray(array.transpose(0, 2, 3, 1))
     if groups > 1:
-        return _convolve_groups(lo, x, ohwi, q, bias, groups, depthwise=False, **how)
-    if lo.target.is_npu and how["pad"] == (0, 0, 0, 0) and dilation == (1, 1) and kernel == stride and max(stride) > 3:
+        return _convolve_groups(lo, x, ohwi, q, bias, groups, **window)
+    if lo.target.is_npu and pads == (0, 0, 0, 0) and dilation == (1, 1) and kernel == stride and max(stride) > 3:
         return _convolve_patches(lo, x, ohwi, q, bias)
-    together = _width_fold_factor(lo, x, ohwi, **how)
+    together = _width_fold_factor(lo, x, ohwi, **window)
     if together:
-        return _convolve_width_folded(lo, x, ohwi, q, bias, together, how["pad"], stride)
-    return arith.convolve(lo, x, ohwi, q, bias, depthwise=False, **how)
+        return _convolve_width_folded(lo, x, ohwi, q, bias, together, pads, stride)
+    return arith.convolve(lo, x, ohwi, q, bias, depthwise=False, **window)
 
 
 def as_2d(lo: Lowering, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -211,8 +236,6 @@ def convolve(
     lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Tensor:
     """Convolve over one or two dimensions, a batch or a single image."""
-    if weight.rank not in (3, 4):
-        raise Unsupported(f"a convolution over {weight.rank - 2} dimensions is not available", "use conv1d or conv2d")
     full = add_batch(lo, x, weight.rank)
     if weight.rank == 4:
         out = convolve_2d(lo, full, weight, bias, pair(stride), padding, pair(dilation), groups)

@@ -56,7 +56,7 @@ def take(lo: Lowering, x: Tensor, dim: int, indices: Sequence[int]) -> Tensor:
             rows = np.zeros((len(indices), size), np.int8)
             rows[np.arange(len(indices)), list(indices)] = 1
             return linear_combination(lo, x, dim, rows, 1)
-        if lo.target.family not in ("u55", "u65"):
+        if lo.target.has_gather:
             return gather(lo, x, dim, of_array(np.asarray(indices, np.int32), DType.I32))
     parts = []
     for first, count, step in runs:

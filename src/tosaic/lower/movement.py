@@ -127,9 +127,9 @@ def reverse(lo: Lowering, x: Tensor, dim: int) -> Tensor:
     x = lo.unfold(x)
     assert x.value is not None
     axis, shape = x.perm[dim], x.value.shape
-    if lo.target.family not in ("u55", "u65"):
+    if lo.target.reverses_any_axis:
         return with_value(x, tosa.reverse(lo.b, x.value, axis), x.q)
-    # Ethos-U55 and U65 reverse the width or height of an image, and not in 32 bits.
+    # The NPU reverses the width or height of an image, and not in 32 bits.
     rows = lo.emit(lo.reshape(of_value(x.value), (1, prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))))
     if x.dtype in (DType.I8, DType.I16):
         back = tosa.reverse(lo.b, rows, 2)

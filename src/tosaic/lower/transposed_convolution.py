@@ -168,8 +168,8 @@ def _convolve_block_row(
         kernel = np.ascontiguousarray(block).reshape(-1, *block.shape[2:])
         many = q if q is None or q.axis is None else _repeat_qparams(q, columns)
         offset = None if bias is None else arith.repeat_bias(lo, bias, columns)
-        how: dict[str, Any] = {"pad": pad, "stride": (1, 1), "dilation": (1, 1), "depthwise": False}
-        parts = [arith.convolve(lo, x, kernel, many, offset, **how)]
+        window = convolution.Window(pad=pad, stride=(1, 1), dilation=(1, 1))
+        parts = [arith.convolve(lo, x, kernel, many, offset, depthwise=False, **window)]
     values = [lo.arrange(lo.quantize(p, out_q) if p.is_accumulator else p, NHWC) for p in parts]
     return values[0] if len(values) == 1 else tosa.concat(lo.b, values, 3)
 
@@ -239,11 +239,7 @@ def convolve_transposed(
     dilation: Any,
     groups: int,
 ) -> Tensor:
-    if weight.rank not in (3, 4):
-        raise Unsupported(
-            f"a transposed convolution over {weight.rank - 2} dimensions is not available",
-            "use conv_transpose1d or conv_transpose2d",
-        )
+    """Convolve over one or two dimensions, transposed, a batch or a single image."""
     full = convolution.add_batch(lo, x, weight.rank)
     if weight.rank == 4:
         up = _make_geometry(full, weight, stride, padding, output_padding, dilation)

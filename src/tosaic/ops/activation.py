@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,14 +15,15 @@ from tosaic.ir.graph import NUMPY, RANGES, DType
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import convolution, elementwise
 from tosaic.lower.arguments import unary
+from tosaic.lower.forms import pointwise, unop
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import op
+from tosaic.lower.registry import Constraint, op, with_inplace
 from tosaic.lower.samples import F, Sample, call, f32, i32, module, nn, torch
 from tosaic.lower.tensor import Tensor, with_value
 
 
-def bounded(lo: Lowering, x: Tensor, low: float, high: float) -> Tensor:
-    """x held between two numbers: pending on an accumulator or 16 bits, CLAMP elsewhere."""
+def bound(lo: Lowering, x: Tensor, low: float, high: float) -> Tensor:
+    """Clamp x between two numbers: pending on an accumulator or 16 bits, CLAMP elsewhere."""
     if x.is_accumulator or (x.q is not None and x.dtype is DType.I16 and x.q.zp == 0):
         old = x.clamp or (-math.inf, math.inf)
         return replace(x, clamp=(min(max(old[0], low), high), max(min(old[1], high), low)))
@@ -43,11 +44,11 @@ def bounded(lo: Lowering, x: Tensor, low: float, high: float) -> Tensor:
     return with_value(x, value)
 
 
-def _times(lo: Lowering, x: Tensor, factor: float) -> Tensor:
+def _multiply(lo: Lowering, x: Tensor, factor: float) -> Tensor:
     return arith.product(lo, x, lo.scalar(factor, x))
 
 
-def _plus(lo: Lowering, x: Tensor, addend: float) -> Tensor:
+def _add(lo: Lowering, x: Tensor, addend: float) -> Tensor:
     return arith.total(lo, x, lo.scalar(addend, x))
 
 
@@ -60,11 +61,8 @@ def _samples_bound(function: Any) -> list[Sample]:
     ]
 
 
-@op(
+@pointwise(
     "relu",
-    "aten.relu.default",
-    "aten.relu_.default",
-    pointwise=True,
     bounds=True,
     samples=lambda: [
         *_samples_bound(lambda x: torch.relu(x)),
@@ -73,27 +71,22 @@ def _samples_bound(function: Any) -> list[Sample]:
     ],
 )
 def relu(lo: Lowering, self: Tensor) -> Tensor:
-    return bounded(lo, self, 0.0, math.inf)
+    return bound(lo, self, 0.0, math.inf)
 
 
-@op(
+@pointwise(
     "relu6",
-    "aten.relu6.default",
-    "aten.relu6_.default",
-    pointwise=True,
     bounds=True,
     samples=lambda: _samples_bound(lambda x: F.relu6(x)),
 )
 def relu6(lo: Lowering, self: Tensor) -> Tensor:
-    return bounded(lo, self, 0.0, 6.0)
+    return bound(lo, self, 0.0, 6.0)
 
 
-@op(
+@pointwise(
     "hardtanh",
-    "aten.hardtanh.default",
-    "aten.hardtanh_.default",
-    pointwise=True,
     bounds=True,
+    reads_int16=True,
     samples=lambda: [
         *_samples_bound(lambda x: F.hardtanh(x)),
         call(lambda x: F.hardtanh(x, -0.5, 1.25), f32(4, 4)),
@@ -101,15 +94,14 @@ def relu6(lo: Lowering, self: Tensor) -> Tensor:
     ],
 )
 def hardtanh(lo: Lowering, self: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    return bounded(lo, self, float(min_val), float(max_val))
+    return bound(lo, self, float(min_val), float(max_val))
 
 
 @op(
     "clamp",
-    "aten.clamp.default",
-    "aten.clamp_.default",
-    "aten.clamp_min.default",
-    "aten.clamp_max.default",
+    *with_inplace("clamp.default"),
+    "clamp_min.default",
+    "clamp_max.default",
     pointwise=True,
     bounds=True,
     samples=lambda: [
@@ -121,36 +113,15 @@ def hardtanh(lo: Lowering, self: Tensor, min_val: float = -1.0, max_val: float =
     ],
 )
 def clamp(lo: Lowering, self: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
-    return bounded(lo, self, -math.inf if min is None else float(min), math.inf if max is None else float(max))
+    return bound(lo, self, -math.inf if min is None else float(min), math.inf if max is None else float(max))
 
 
-@op(
-    "sigmoid",
-    "aten.sigmoid.default",
-    "aten.sigmoid_.default",
-    pointwise=True,
-    samples=lambda: _samples_bound(lambda x: torch.sigmoid(x)),
-)
-def sigmoid(lo: Lowering, self: Tensor) -> Tensor:
-    return unary(lo, tosa.sigmoid, self)
+unop("sigmoid", tosa.sigmoid, lambda: _samples_bound(lambda x: torch.sigmoid(x)))
+unop("tanh", tosa.tanh, lambda: _samples_bound(lambda x: torch.tanh(x)))
 
 
-@op(
-    "tanh",
-    "aten.tanh.default",
-    "aten.tanh_.default",
-    pointwise=True,
-    samples=lambda: _samples_bound(lambda x: torch.tanh(x)),
-)
-def tanh(lo: Lowering, self: Tensor) -> Tensor:
-    return unary(lo, tosa.tanh, self)
-
-
-@op(
+@pointwise(
     "gelu",
-    "aten.gelu.default",
-    "aten.gelu_.default",
-    pointwise=True,
     samples=lambda: [
         *_samples_bound(lambda x: F.gelu(x)),
         call(lambda x: F.gelu(x, approximate="tanh"), f32(3, 7, low=-4.0, high=4.0)),
@@ -162,18 +133,15 @@ def gelu(lo: Lowering, self: Tensor, approximate: str = "none") -> Tensor:
 
     if approximate == "tanh":
         cube = arith.product(lo, arith.product(lo, self, self), self)
-        inner = _times(lo, arith.total(lo, self, _times(lo, cube, 0.044715)), math.sqrt(2.0 / math.pi))
+        inner = _multiply(lo, arith.total(lo, self, _multiply(lo, cube, 0.044715)), math.sqrt(2.0 / math.pi))
         curve = unary(lo, tosa.tanh, inner)
     else:
-        curve = unary(lo, tosa.erf, _times(lo, self, math.sqrt(0.5)))
-    return arith.product(lo, _times(lo, self, 0.5), _plus(lo, curve, 1.0))
+        curve = unary(lo, tosa.erf, _multiply(lo, self, math.sqrt(0.5)))
+    return arith.product(lo, _multiply(lo, self, 0.5), _add(lo, curve, 1.0))
 
 
-@op(
+@pointwise(
     "silu",
-    "aten.silu.default",
-    "aten.silu_.default",
-    pointwise=True,
     samples=lambda: [
         *_samples_bound(lambda x: F.silu(x)),
         module(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.SiLU(inplace=True)), f32(1, 3, 8, 8)),
@@ -183,22 +151,16 @@ def silu(lo: Lowering, self: Tensor) -> Tensor:
     return arith.product(lo, self, unary(lo, tosa.sigmoid, self))
 
 
-@op(
+@pointwise(
     "hardsigmoid",
-    "aten.hardsigmoid.default",
-    "aten.hardsigmoid_.default",
-    pointwise=True,
     samples=lambda: _samples_bound(lambda x: F.hardsigmoid(x)),
 )
 def hardsigmoid(lo: Lowering, self: Tensor) -> Tensor:
-    return bounded(lo, _plus(lo, _times(lo, self, 1.0 / 6.0), 0.5), 0.0, 1.0)
+    return bound(lo, _add(lo, _multiply(lo, self, 1.0 / 6.0), 0.5), 0.0, 1.0)
 
 
-@op(
+@pointwise(
     "hardswish",
-    "aten.hardswish.default",
-    "aten.hardswish_.default",
-    pointwise=True,
     samples=lambda: [
         *_samples_bound(lambda x: F.hardswish(x)),
         module(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.Hardswish(inplace=True)), f32(1, 3, 8, 8)),
@@ -208,11 +170,8 @@ def hardswish(lo: Lowering, self: Tensor) -> Tensor:
     return arith.product(lo, self, hardsigmoid(lo, self))
 
 
-@op(
+@pointwise(
     "leaky_relu",
-    "aten.leaky_relu.default",
-    "aten.leaky_relu_.default",
-    pointwise=True,
     samples=lambda: [
         *_samples_bound(lambda x: F.leaky_relu(x)),
         call(lambda x: F.leaky_relu(x, 0.2), f32(1, 64, 2, 2)),
@@ -220,15 +179,12 @@ def hardswish(lo: Lowering, self: Tensor) -> Tensor:
     ],
 )
 def leaky_relu(lo: Lowering, self: Tensor, negative_slope: float = 0.01) -> Tensor:
-    below = _times(lo, bounded(lo, self, -math.inf, 0.0), float(negative_slope))
-    return arith.total(lo, bounded(lo, self, 0.0, math.inf), below)
+    below = _multiply(lo, bound(lo, self, -math.inf, 0.0), float(negative_slope))
+    return arith.total(lo, bound(lo, self, 0.0, math.inf), below)
 
 
-@op(
+@pointwise(
     "elu",
-    "aten.elu.default",
-    "aten.elu_.default",
-    pointwise=True,
     samples=lambda: [
         *_samples_bound(lambda x: F.elu(x)),
         call(lambda x: F.elu(x, 0.5), f32(1, 64, 2, 2)),
@@ -237,9 +193,9 @@ def leaky_relu(lo: Lowering, self: Tensor, negative_slope: float = 0.01) -> Tens
 )
 def elu(lo: Lowering, self: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
     # Without the bound, exp of a large number would be infinite, and infinity times zero is not a number.
-    power = unary(lo, tosa.exp, _times(lo, bounded(lo, self, -math.inf, 0.0), float(input_scale)))
-    below = _times(lo, _plus(lo, power, -1.0), float(alpha) * float(scale))
-    return arith.total(lo, _times(lo, bounded(lo, self, 0.0, math.inf), float(scale)), below)
+    power = unary(lo, tosa.exp, _multiply(lo, bound(lo, self, -math.inf, 0.0), float(input_scale)))
+    below = _multiply(lo, _add(lo, power, -1.0), float(alpha) * float(scale))
+    return arith.total(lo, _multiply(lo, bound(lo, self, 0.0, math.inf), float(scale)), below)
 
 
 def _slope_shape(slopes: Sequence[int], rank: int) -> list[int]:
@@ -255,12 +211,21 @@ def _slopes(count: int, steepest: float = 1.25) -> Any:
     return layer
 
 
+def _check_slopes(lo: Lowering, a: Mapping[str, Any]) -> str:
+    return "they are computed" if a["self"].q is not None and not a["weight"].is_const else ""
+
+
 @op(
     "prelu",
-    "aten.prelu.default",
-    "aten._prelu_kernel.default",
+    "prelu.default",
+    "_prelu_kernel.default",
     quant="exact",
     pointwise=True,
+    constraints=[
+        Constraint(
+            "the slopes of a quantized prelu are constants", _check_slopes, "use a parameter or buffer as weight"
+        )
+    ],
     samples=lambda: [
         module(lambda: nn.PReLU(), f32(1, 3, 4, 4)),
         module(lambda: _slopes(17), f32(3, 17, 4, 4)),
@@ -276,11 +241,9 @@ def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
     """max(x, slope * x), and min for slopes above 1, rounded once; one slope for all is a table."""
     if self.q is None:
         slopes = lo.reshape(weight, _slope_shape(weight.shape, self.rank))
-        below = arith.product(lo, bounded(lo, self, -math.inf, 0.0), slopes)
-        return arith.total(lo, bounded(lo, self, 0.0, math.inf), below)
+        below = arith.product(lo, bound(lo, self, -math.inf, 0.0), slopes)
+        return arith.total(lo, bound(lo, self, 0.0, math.inf), below)
     x, q = lo.codes(self), lo.next_q
-    if not weight.is_const:
-        raise Unsupported("its slopes are not constants", "use a parameter or buffer as weight")
     if q is None:
         raise Unsupported("its result is not quantized", "quantize the output of the operator")
     assert x.q is not None

@@ -109,16 +109,11 @@ def _split_added_mask(aten: Any, scores: Any, data: Any, dim: int) -> tuple[Any,
     return scores, None if seen.all() else lambda powers: aten("mul.Tensor", powers, _as_float(aten, seen))
 
 
-def _expand_softmax(aten: Any, self: Any, dim: int, **_: Any) -> Any:
-    return _softmax(aten, self, dim)
-
-
-composite(
+@composite(
     "softmax",
-    "aten.softmax.int",
-    "aten._softmax.default",
-    "aten._safe_softmax.default",
-    expand=_expand_softmax,
+    "softmax.int",
+    "_softmax.default",
+    "_safe_softmax.default",
     samples=lambda: [
         call(lambda x: torch.softmax(x, -1), f32(2, 10)),
         call(lambda x: torch.softmax(x, 1), f32(3, 17)),
@@ -134,6 +129,8 @@ composite(
         call(lambda x: torch.softmax(x.masked_fill(x > 1.0, -math.inf), -1), f32(3, 17)),
     ],
 )
+def softmax(aten: Any, self: Any, dim: int, **_: Any) -> Any:
+    return _softmax(aten, self, dim)
 
 
 def _causal(size: int) -> Any:
@@ -141,17 +138,10 @@ def _causal(size: int) -> Any:
     return torch.ones(size, size, dtype=torch.bool).triu(1)
 
 
-def _expand_log_softmax(aten: Any, self: Any, dim: int, **_: Any) -> Any:
-    shifted = aten("sub.Tensor", self, aten("amax.default", self, [dim], True))
-    total = aten("sum.dim_IntList", aten("exp.default", shifted), [dim], True)
-    return aten("sub.Tensor", shifted, aten("log.default", total))
-
-
-composite(
+@composite(
     "log_softmax",
-    "aten.log_softmax.int",
-    "aten._log_softmax.default",
-    expand=_expand_log_softmax,
+    "log_softmax.int",
+    "_log_softmax.default",
     samples=lambda: [
         call(lambda x: torch.log_softmax(x, -1), f32(2, 10)),
         call(lambda x: torch.log_softmax(x, 1), f32(3, 17)),
@@ -161,9 +151,51 @@ composite(
         call(lambda x: torch.log_softmax(x, -1), f32(2, 8, low=-20.0, high=20.0)),
     ],
 )
+def log_softmax(aten: Any, self: Any, dim: int, **_: Any) -> Any:
+    shifted = aten("sub.Tensor", self, aten("amax.default", self, [dim], True))
+    total = aten("sum.dim_IntList", aten("exp.default", shifted), [dim], True)
+    return aten("sub.Tensor", shifted, aten("log.default", total))
 
 
-def _expand_attention(
+@composite(
+    "scaled_dot_product_attention",
+    samples=lambda: [
+        call(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), *[f32(1, 2, 6, 8)] * 3),
+        call(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.5), *[f32(3, 5, 4)] * 3),
+        call(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), *[f32(1, 1, 5, 17)] * 3),
+        call(
+            lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m),
+            *[f32(1, 2, 4, 8)] * 3,
+            f32(4, 4),
+        ),
+        call(
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=torch.eye(4, dtype=torch.bool)),
+            *[f32(1, 2, 4, 8)] * 3,
+        ),
+        call(
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=_ahead(5)),
+            *[f32(3, 1, 5, 64)] * 3,
+        ),
+        call(
+            lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m > 0.0),
+            *[f32(1, 2, 4, 8)] * 3,
+            f32(4, 4),
+        ),
+        call(
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=_without_row(4)),
+            *[f32(1, 2, 4, 8)] * 3,
+        ),
+        call(
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=_without_row(4) > -1.0),
+            *[f32(1, 2, 4, 8)] * 3,
+        ),
+        module(lambda: _self_attention(16, 4), f32(2, 5, 16)),
+        module(lambda: _self_attention(16, 4, need_weights=False), f32(1, 5, 16)),
+        module(lambda: _self_attention(16, 2, attn_mask=_ahead(5)), f32(3, 5, 16)),
+        module(lambda: _self_attention(16, 2, need_weights=False, attn_mask=_ahead(5)), f32(3, 5, 16)),
+    ],
+)
+def scaled_dot_product_attention(
     aten: Any,
     query: Any,
     key: Any,
@@ -213,48 +245,6 @@ def _dead_rows(aten: Any, keep: Any) -> Any:
     """One for each row of a mask that hides all of it, zero for any other."""
     alive = aten("amax.default", aten("where.Scalar", keep, 1.0, 0.0), [-1], True)
     return aten("rsub.Scalar", alive, 1.0)
-
-
-composite(
-    "scaled_dot_product_attention",
-    "aten.scaled_dot_product_attention.default",
-    expand=_expand_attention,
-    samples=lambda: [
-        call(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), *[f32(1, 2, 6, 8)] * 3),
-        call(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.5), *[f32(3, 5, 4)] * 3),
-        call(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), *[f32(1, 1, 5, 17)] * 3),
-        call(
-            lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m),
-            *[f32(1, 2, 4, 8)] * 3,
-            f32(4, 4),
-        ),
-        call(
-            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=torch.eye(4, dtype=torch.bool)),
-            *[f32(1, 2, 4, 8)] * 3,
-        ),
-        call(
-            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=_ahead(5)),
-            *[f32(3, 1, 5, 64)] * 3,
-        ),
-        call(
-            lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m > 0.0),
-            *[f32(1, 2, 4, 8)] * 3,
-            f32(4, 4),
-        ),
-        call(
-            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=_without_row(4)),
-            *[f32(1, 2, 4, 8)] * 3,
-        ),
-        call(
-            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=_without_row(4) > -1.0),
-            *[f32(1, 2, 4, 8)] * 3,
-        ),
-        module(lambda: _self_attention(16, 4), f32(2, 5, 16)),
-        module(lambda: _self_attention(16, 4, need_weights=False), f32(1, 5, 16)),
-        module(lambda: _self_attention(16, 2, attn_mask=_ahead(5)), f32(3, 5, 16)),
-        module(lambda: _self_attention(16, 2, need_weights=False, attn_mask=_ahead(5)), f32(3, 5, 16)),
-    ],
-)
 
 
 def _ahead(size: int) -> Any:

@@ -51,7 +51,7 @@ def _samples_conv2d() -> list[Sample]:
     ]
 
 
-@op("conv2d", "aten.conv2d.default", "aten.conv2d.padding", quant="weight", limits=CONVOLUTION, samples=_samples_conv2d)
+@op("conv2d", "conv2d.default", "conv2d.padding", quant="weight", constraints=CONVOLUTION, samples=_samples_conv2d)
 def conv2d(
     lo: Lowering,
     input: Tensor,
@@ -67,10 +67,10 @@ def conv2d(
 
 @op(
     "conv1d",
-    "aten.conv1d.default",
-    "aten.conv1d.padding",
+    "conv1d.default",
+    "conv1d.padding",
     quant="weight",
-    limits=CONVOLUTION,
+    constraints=CONVOLUTION,
     samples=lambda: [
         module(lambda: nn.Conv1d(3, 8, 3), f32(1, 3, 12)),
         module(lambda: nn.Conv1d(3, 17, 5, stride=2, padding=2), f32(3, 3, 12)),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tosaic.lower import convolution, transposed_convolution
-from tosaic.lower.constraints import CONVOLUTION
+from tosaic.lower.constraints import CONVOLUTION, DIMENSIONS
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import op
 from tosaic.lower.samples import Sample, f32, module, nn
@@ -39,7 +39,13 @@ def _samples_conv_transpose2d() -> list[Sample]:
     ]
 
 
-@op("conv_transpose2d", "aten.conv_transpose2d.input", quant="weight", samples=_samples_conv_transpose2d)
+@op(
+    "conv_transpose2d",
+    "conv_transpose2d.input",
+    quant="weight",
+    constraints=[DIMENSIONS],
+    samples=_samples_conv_transpose2d,
+)
 def conv_transpose2d(
     lo: Lowering,
     input: Tensor,
@@ -58,8 +64,8 @@ def conv_transpose2d(
 
 @op(
     "conv_transpose1d",
-    "aten.conv_transpose1d.default",
     quant="weight",
+    constraints=[DIMENSIONS],
     samples=lambda: [
         module(lambda: nn.ConvTranspose1d(3, 8, 4, stride=2, padding=1), f32(1, 3, 12)),
         module(lambda: nn.ConvTranspose1d(3, 17, 5, stride=3, output_padding=1), f32(3, 3, 6)),
@@ -84,8 +90,8 @@ def conv_transpose1d(
     )
 
 
-@op("convolution", "aten.convolution.default", quant="weight", limits=CONVOLUTION)
-def convolution_any(
+@op("convolution", quant="weight", constraints=CONVOLUTION)
+def lower_convolution(
     lo: Lowering,
     input: Tensor,
     weight: Tensor,
@@ -97,7 +103,7 @@ def convolution_any(
     output_padding: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """The form that exir decomposes every convolution to."""
+    """Lower the form that exir decomposes every convolution to."""
     if transposed:
         return transposed_convolution.convolve_transposed(
             lo, input, weight, bias, stride, padding, output_padding, dilation, groups

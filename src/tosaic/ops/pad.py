@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tosaic.core.errors import Unsupported
 from tosaic.lower import movement
+from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import op
+from tosaic.lower.registry import Constraint
 from tosaic.lower.samples import F, Sample, call, f32, i32, torch
 from tosaic.lower.tensor import Tensor
 
@@ -37,24 +37,36 @@ def _samples_pad() -> list[Sample]:
     ]
 
 
-@op("pad", "aten.constant_pad_nd.default", "aten.pad.default", quant="share", moves=True, samples=_samples_pad)
+_MODES = ("constant", *movement.PADDINGS)
+
+
+def _check_mode(lo: Lowering, a: Mapping[str, Any]) -> str:
+    mode = a.get("mode", "constant")
+    return "" if mode in _MODES else f"the mode is `{mode}`"
+
+
+@data_movement(
+    "pad",
+    "constant_pad_nd.default",
+    "pad.default",
+    constraints=[
+        Constraint(f"the mode of padding is one of {', '.join(_MODES)}", _check_mode, "use one of these modes")
+    ],
+    samples=_samples_pad,
+)
 def pad(lo: Lowering, self: Tensor, pad: Sequence[int], value: float | None = None, mode: str = "constant") -> Tensor:
     if mode == "constant":
         return movement.pad(
             lo, movement.require_movable(lo, self), movement.list_amounts(pad, self.rank), float(value or 0.0)
         )
-    if mode not in movement.PADDINGS:
-        raise Unsupported(f"padding with mode `{mode}` is not available", f"use one of {', '.join(movement.PADDINGS)}")
     return movement.pad_from_itself(lo, self, pad, mode)
 
 
-@op(
+@data_movement(
     "reflection_pad",
-    "aten.reflection_pad1d.default",
-    "aten.reflection_pad2d.default",
-    "aten.reflection_pad3d.default",
-    quant="share",
-    moves=True,
+    "reflection_pad1d.default",
+    "reflection_pad2d.default",
+    "reflection_pad3d.default",
     samples=lambda: [
         call(lambda x: torch.ops.aten.reflection_pad1d(x + 1.0, [2, 1]), f32(3, 1, 5)),
         call(lambda x: torch.ops.aten.reflection_pad2d(x + 1.0, [1, 2, 0, 3]), f32(1, 64, 5, 4)),
@@ -66,13 +78,11 @@ def reflection_pad(lo: Lowering, self: Tensor, padding: Sequence[int]) -> Tensor
     return movement.pad_from_itself(lo, self, padding, "reflect")
 
 
-@op(
+@data_movement(
     "replication_pad",
-    "aten.replication_pad1d.default",
-    "aten.replication_pad2d.default",
-    "aten.replication_pad3d.default",
-    quant="share",
-    moves=True,
+    "replication_pad1d.default",
+    "replication_pad2d.default",
+    "replication_pad3d.default",
     samples=lambda: [
         call(lambda x: torch.ops.aten.replication_pad1d(x + 1.0, [2, 1]), f32(3, 1, 5)),
         call(lambda x: torch.ops.aten.replication_pad2d(x + 1.0, [1, 2, 0, 3]), f32(1, 64, 5, 4)),

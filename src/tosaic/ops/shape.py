@@ -9,27 +9,25 @@ import numpy as np
 
 from tosaic.core.errors import Unsupported
 from tosaic.lower import movement
+from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import op
+from tosaic.lower.registry import with_copy
 from tosaic.lower.samples import call, f32, torch
 from tosaic.lower.tensor import Tensor
 
 
-def _resolved(shape: Sequence[int], size: int) -> tuple[int, ...]:
-    """A shape with its -1 worked out."""
+def _resolve(shape: Sequence[int], size: int) -> tuple[int, ...]:
+    """Replace the -1 in a shape."""
     known = int(np.prod([d for d in shape if d != -1], dtype=np.int64))
     return tuple(size // max(known, 1) if d == -1 else int(d) for d in shape)
 
 
-@op(
+@data_movement(
     "view",
-    "aten.view.default",
-    "aten.view_copy.default",
-    "aten._unsafe_view.default",
-    "aten.reshape.default",
-    "aten._reshape_alias.default",
-    quant="share",
-    moves=True,
+    *with_copy("view.default"),
+    "_unsafe_view.default",
+    "reshape.default",
+    "_reshape_alias.default",
     samples=lambda: [
         call(lambda x: (x + 1.0).view(6, 4), f32(2, 3, 4)),
         call(lambda x: (x + 1.0).reshape(1, -1), f32(3, 17, 2, 2)),
@@ -38,14 +36,12 @@ def _resolved(shape: Sequence[int], size: int) -> tuple[int, ...]:
     ],
 )
 def view(lo: Lowering, self: Tensor, size: Sequence[int] = (), shape: Sequence[int] | None = None, **_: Any) -> Tensor:
-    return lo.reshape(self, _resolved(size if shape is None else shape, self.size))
+    return lo.reshape(self, _resolve(size if shape is None else shape, self.size))
 
 
-@op(
+@data_movement(
     "flatten",
-    "aten.flatten.using_ints",
-    quant="share",
-    moves=True,
+    "flatten.using_ints",
     samples=lambda: [
         call(lambda x: (x + 1.0).flatten(1), f32(3, 4, 2, 2)),
         call(lambda x: (x + 1.0).flatten(), f32(2, 3)),
@@ -61,11 +57,9 @@ def flatten(lo: Lowering, self: Tensor, start_dim: int = 0, end_dim: int = -1) -
     )
 
 
-@op(
+@data_movement(
     "unflatten",
-    "aten.unflatten.int",
-    quant="share",
-    moves=True,
+    "unflatten.int",
     samples=lambda: [
         call(lambda x: (x + 1.0).unflatten(1, (2, 3)), f32(2, 6)),
         call(lambda x: (x + 1.0).unflatten(-1, (2, -1)), f32(2, 3, 6)),
@@ -73,15 +67,12 @@ def flatten(lo: Lowering, self: Tensor, start_dim: int = 0, end_dim: int = -1) -
 )
 def unflatten(lo: Lowering, self: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     d = dim % self.rank
-    return lo.reshape(self, (*self.shape[:d], *_resolved(sizes, self.shape[d]), *self.shape[d + 1 :]))
+    return lo.reshape(self, (*self.shape[:d], *_resolve(sizes, self.shape[d]), *self.shape[d + 1 :]))
 
 
-@op(
+@data_movement(
     "permute",
-    "aten.permute.default",
-    "aten.permute_copy.default",
-    quant="share",
-    moves=True,
+    *with_copy("permute.default"),
     samples=lambda: [
         call(lambda x: (x + 1.0).permute(0, 2, 3, 1), f32(3, 17, 2, 5)),
         call(lambda x: (x + 1.0).permute(2, 0, 1), f32(2, 3, 4)),
@@ -93,15 +84,10 @@ def permute(lo: Lowering, self: Tensor, dims: Sequence[int]) -> Tensor:
     return lo.permute(movement.require_movable(lo, self), dims)
 
 
-@op(
+@data_movement(
     "transpose",
-    "aten.transpose.int",
-    "aten.transpose_copy.int",
-    "aten.t.default",
-    "aten.t_copy.default",
-    "aten.numpy_T.default",
-    quant="share",
-    moves=True,
+    *with_copy("transpose.int", "t.default"),
+    "numpy_T.default",
     samples=lambda: [
         call(lambda x: (x + 1.0).transpose(1, -1), f32(2, 3, 4)),
         call(lambda x: (x + 1.0).transpose(0, 1), f32(3, 4)),
@@ -115,16 +101,9 @@ def transpose(lo: Lowering, self: Tensor, dim0: int = 0, dim1: int = 1) -> Tenso
     return lo.permute(movement.require_movable(lo, self), order)
 
 
-@op(
+@data_movement(
     "squeeze",
-    "aten.squeeze.default",
-    "aten.squeeze.dim",
-    "aten.squeeze.dims",
-    "aten.squeeze_copy.default",
-    "aten.squeeze_copy.dim",
-    "aten.squeeze_copy.dims",
-    quant="share",
-    moves=True,
+    *with_copy("squeeze.default", "squeeze.dim", "squeeze.dims"),
     samples=lambda: [
         call(lambda x: (x + 1.0).squeeze(), f32(1, 3, 1, 4)),
         call(lambda x: (x + 1.0).squeeze(-2), f32(1, 3, 1, 4)),
@@ -138,12 +117,9 @@ def squeeze(lo: Lowering, self: Tensor, dim: Any = None) -> Tensor:
     return lo.reshape(self, [d for i, d in enumerate(self.shape) if not (i in gone and d == 1)])
 
 
-@op(
+@data_movement(
     "unsqueeze",
-    "aten.unsqueeze.default",
-    "aten.unsqueeze_copy.default",
-    quant="share",
-    moves=True,
+    *with_copy("unsqueeze.default"),
     samples=lambda: [
         call(lambda x: (x + 1.0).unsqueeze(0), f32(3, 4)),
         call(lambda x: (x + 1.0).unsqueeze(-1), f32(2, 3, 4)),
@@ -155,12 +131,9 @@ def unsqueeze(lo: Lowering, self: Tensor, dim: int) -> Tensor:
     return lo.reshape(self, (*self.shape[:d], 1, *self.shape[d:]))
 
 
-@op(
+@data_movement(
     "expand",
-    "aten.expand.default",
-    "aten.expand_copy.default",
-    quant="share",
-    moves=True,
+    *with_copy("expand.default"),
     samples=lambda: [
         call(lambda x: (x + 1.0).expand(3, 4), f32(1, 4)),
         call(lambda x: (x + 1.0).expand(2, -1, 5), f32(3, 1)),
@@ -173,12 +146,10 @@ def expand(lo: Lowering, self: Tensor, size: Sequence[int], implicit: bool = Fal
     return movement.tile(lo, x, tuple(1 if n == -1 else int(n) // d for n, d in zip(size, x.shape, strict=True)))
 
 
-@op(
+@data_movement(
     "repeat",
-    "aten.repeat.default",
-    "aten.tile.default",
-    quant="share",
-    moves=True,
+    "repeat.default",
+    "tile.default",
     samples=lambda: [
         call(lambda x: (x + 1.0).repeat(2, 3), f32(2, 5)),
         call(lambda x: (x + 1.0).repeat(2, 1, 3), f32(4, 3)),
@@ -194,12 +165,10 @@ def repeat(lo: Lowering, self: Tensor, repeats: Sequence[int] = (), dims: Sequen
     return movement.tile(lo, lo.reshape(x, (1,) * (rank - x.rank) + x.shape), times)
 
 
-@op(
+@data_movement(
     "cat",
-    "aten.cat.default",
-    "aten.concat.default",
-    quant="share",
-    moves=True,
+    "cat.default",
+    "concat.default",
     samples=lambda: [
         call(lambda x, y: torch.cat([x * 2.0, y + 1.0], 1), f32(1, 3, 4, 4), f32(1, 17, 4, 4)),
         call(lambda x, y: torch.cat([x + 1.0, y], -1), f32(3, 4), f32(3, 2)),
@@ -211,11 +180,8 @@ def cat(lo: Lowering, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return movement.concatenate(lo, tensors, dim)
 
 
-@op(
+@data_movement(
     "stack",
-    "aten.stack.default",
-    quant="share",
-    moves=True,
     samples=lambda: [
         call(lambda x, y: torch.stack([x + 1.0, y], 0), f32(3, 4), f32(3, 4)),
         call(lambda x, y: torch.stack([x + 1.0, y * 2.0], -1), f32(2, 3, 4), f32(2, 3, 4)),
@@ -229,14 +195,9 @@ def stack(lo: Lowering, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     )
 
 
-@op(
+@data_movement(
     "slice",
-    "aten.slice.Tensor",
-    "aten.slice_copy.Tensor",
-    "aten.narrow.default",
-    "aten.narrow_copy.default",
-    quant="share",
-    moves=True,
+    *with_copy("slice.Tensor", "narrow.default"),
     samples=lambda: [
         call(lambda x: (x + 1.0)[:, 1:3], f32(3, 5)),
         call(lambda x: (x + 1.0)[..., -2:], f32(1, 3, 4, 4)),
@@ -269,12 +230,9 @@ def slice(
     )
 
 
-@op(
+@data_movement(
     "select",
-    "aten.select.int",
-    "aten.select_copy.int",
-    quant="share",
-    moves=True,
+    *with_copy("select.int"),
     samples=lambda: [
         call(lambda x: (x + 1.0)[:, 1], f32(3, 5)),
         call(lambda x: (x + 1.0).select(-1, -2), f32(2, 3, 4)),
@@ -287,20 +245,15 @@ def select(lo: Lowering, self: Tensor, dim: int, index: int) -> Tensor:
     return lo.reshape(part, (*self.shape[:d], *self.shape[d + 1 :]))
 
 
-def _pieces(lo: Lowering, x: Tensor, sizes: Sequence[int], dim: int) -> list[Tensor]:
+def _split(lo: Lowering, x: Tensor, sizes: Sequence[int], dim: int) -> list[Tensor]:
     x, starts = movement.require_movable(lo, x), np.cumsum([0, *sizes])
     return [movement.crop(lo, x, dim, int(a), int(n)) for a, n in zip(starts, sizes, strict=False)]
 
 
-@op(
+@data_movement(
     "split",
-    "aten.split.Tensor",
-    "aten.split_copy.Tensor",
-    "aten.split_with_sizes.default",
-    "aten.split_with_sizes_copy.default",
-    "aten.split.sizes",
-    quant="share",
-    moves=True,
+    *with_copy("split.Tensor", "split_with_sizes.default"),
+    "split.sizes",
     samples=lambda: [
         call(lambda x: sum_of((x + 1.0).split(2, 1)), f32(3, 6)),
         call(lambda x: (x + 1.0).split([1, 3], -1)[1], f32(2, 4)),
@@ -313,7 +266,7 @@ def split(lo: Lowering, self: Tensor, split_size: Any = None, split_sizes: Any =
     if isinstance(sizes, int):
         total = self.shape[d]
         sizes = [min(sizes, total - a) for a in range(0, total, sizes)]
-    return _pieces(lo, self, sizes, d)
+    return _split(lo, self, sizes, d)
 
 
 def sum_of(parts: Any) -> Any:
@@ -324,11 +277,8 @@ def sum_of(parts: Any) -> Any:
     return total
 
 
-@op(
+@data_movement(
     "chunk",
-    "aten.chunk.default",
-    quant="share",
-    moves=True,
     samples=lambda: [
         call(lambda x: sum_of((x + 1.0).chunk(3, 1)), f32(2, 6)),
         call(lambda x: (x + 1.0).chunk(4, -1)[-1], f32(2, 7)),
@@ -340,12 +290,9 @@ def chunk(lo: Lowering, self: Tensor, chunks: int, dim: int = 0) -> list[Tensor]
     return split(lo, self, -(-self.shape[d] // chunks), dim=d)
 
 
-@op(
+@data_movement(
     "unbind",
-    "aten.unbind.int",
-    "aten.unbind_copy.int",
-    quant="share",
-    moves=True,
+    *with_copy("unbind.int"),
     samples=lambda: [
         call(lambda x: sum_of((x + 1.0).unbind(1)), f32(2, 3, 4)),
         call(lambda x: (x + 1.0).unbind()[1], f32(3, 4)),
@@ -353,5 +300,5 @@ def chunk(lo: Lowering, self: Tensor, chunks: int, dim: int = 0) -> list[Tensor]
 )
 def unbind(lo: Lowering, self: Tensor, dim: int = 0) -> list[Tensor]:
     d = dim % self.rank
-    parts = _pieces(lo, self, [1] * self.shape[d], d)
+    parts = _split(lo, self, [1] * self.shape[d], d)
     return [lo.reshape(p, (*self.shape[:d], *self.shape[d + 1 :])) for p in parts]

@@ -12,8 +12,8 @@ from tosaic.ir.graph import Array, DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
+from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.registry import op
 from tosaic.lower.samples import F, call, f32, i32, module, nn, torch
 from tosaic.lower.tensor import Tensor, of_value
 
@@ -21,11 +21,8 @@ from tosaic.lower.tensor import Tensor, of_value
 MOST_CHANNELS = 128
 
 
-@op(
+@data_movement(
     "flip",
-    "aten.flip.default",
-    quant="share",
-    moves=True,
     samples=lambda: [
         call(lambda x: (x + 1.0).flip(0), f32(5)),
         call(lambda x: (x + 1.0).flip(-1), f32(3, 17, 4, 5)),
@@ -42,11 +39,8 @@ def flip(lo: Lowering, self: Tensor, dims: Sequence[int]) -> Tensor:
     return x
 
 
-@op(
+@data_movement(
     "roll",
-    "aten.roll.default",
-    quant="share",
-    moves=True,
     samples=lambda: [
         call(lambda x: (x + 1.0).roll(1, -1), f32(3, 5)),
         call(lambda x: (x + 1.0).roll((-1, 2), (1, 2)), f32(1, 4, 4, 17)),
@@ -74,8 +68,8 @@ def _moves_by_conv(lo: Lowering, x: Tensor, channels: int) -> bool:
     return lo.target.is_npu and x.q is not None and x.dtype is DType.I8 and channels <= MOST_CHANNELS
 
 
-def _picked(lo: Lowering, image: Value, q: QParams, weight: Array) -> Value:
-    """A convolution with one 1 per output channel: codes come through it unchanged."""
+def _permute_channels(lo: Lowering, image: Value, q: QParams, weight: Array) -> Value:
+    """Convolve with one 1 per output channel, which keeps all numbers as they are."""
     n, h, w, c = image.shape
     return lo.arrange(arith.weigh(lo, Tensor((n, c, h, w), image.dtype, image, perm=NHWC, q=q), weight), NHWC)
 
@@ -92,11 +86,8 @@ def _as_images(lo: Lowering, x: Tensor) -> Tensor:
     return x if x.rank == 4 else lo.reshape(x, (prod(x.shape[:-3]), *x.shape[-3:]))
 
 
-@op(
+@data_movement(
     "pixel_shuffle",
-    "aten.pixel_shuffle.default",
-    quant="share",
-    moves=True,
     samples=lambda: [
         module(lambda: nn.Sequential(nn.Conv2d(3, 9, 1), nn.PixelShuffle(3)), f32(1, 3, 4, 5)),
         call(lambda x: F.pixel_shuffle(x + 1.0, 2), f32(3, 12, 3, 2)),
@@ -117,7 +108,9 @@ def pixel_shuffle(lo: Lowering, self: Tensor, upscale_factor: int) -> Tensor:
     if _moves_by_conv(lo, x, c):
         # One convolution for each row of the r x r blocks; the pixels of a row are its channels.
         ones = np.eye(c, dtype=np.int8).reshape(out, r, r, 1, 1, c)
-        rows = [_picked(lo, image, x.q, ones[:, i].swapaxes(0, 1).reshape(r * out, 1, 1, c)) for i in range(r)]
+        rows = [
+            _permute_channels(lo, image, x.q, ones[:, i].swapaxes(0, 1).reshape(r * out, 1, 1, c)) for i in range(r)
+        ]
     else:
         inner = lo.permute(lo.reshape(of_value(image), (n * h, w, out, r * r)), (0, 1, 3, 2))
         inner = lo.reshape(of_value(lo.emit(inner)), (n, h, w, c))
@@ -125,11 +118,8 @@ def pixel_shuffle(lo: Lowering, self: Tensor, upscale_factor: int) -> Tensor:
     return lo.reshape(_image(lo, tosa.concat(lo.b, rows, 2), (n, h * r, w * r, out), x), shape)
 
 
-@op(
+@data_movement(
     "pixel_unshuffle",
-    "aten.pixel_unshuffle.default",
-    quant="share",
-    moves=True,
     samples=lambda: [
         module(lambda: nn.Sequential(nn.PixelUnshuffle(2), nn.Conv2d(12, 4, 1)), f32(1, 3, 4, 6)),
         call(lambda x: F.pixel_unshuffle(x + 1.0, 3), f32(3, 1, 6, 3)),
@@ -152,18 +142,16 @@ def pixel_unshuffle(lo: Lowering, self: Tensor, downscale_factor: int) -> Tensor
     value = parts[0] if r == 1 else tosa.concat(lo.b, parts, 3)
     if _moves_by_conv(lo, x, c * r * r):
         ones = np.eye(c * r * r, dtype=np.int8).reshape(r * r, c, 1, 1, -1).swapaxes(0, 1)
-        value = _picked(lo, value, x.q, ones.reshape(c * r * r, 1, 1, c * r * r))
+        value = _permute_channels(lo, value, x.q, ones.reshape(c * r * r, 1, 1, c * r * r))
     else:
         value = lo.emit(lo.permute(lo.reshape(of_value(value), (n * h, w, r * r, c)), (0, 1, 3, 2)))
     return lo.reshape(_image(lo, value, (n, h, w, c * r * r), x), shape)
 
 
-@op(
+@data_movement(
     "channel_shuffle",
-    "aten.channel_shuffle.default",
-    "aten.native_channel_shuffle.default",
-    quant="share",
-    moves=True,
+    "channel_shuffle.default",
+    "native_channel_shuffle.default",
     samples=lambda: [
         module(lambda: nn.Sequential(nn.Conv2d(3, 8, 1), nn.ChannelShuffle(2), nn.Conv2d(8, 3, 1)), f32(1, 3, 4, 5)),
         call(lambda x: F.channel_shuffle(x + 1.0, 3), f32(3, 6, 3, 2)),
@@ -182,7 +170,7 @@ def channel_shuffle(lo: Lowering, self: Tensor, groups: int) -> Tensor:
     _, h, w, _ = image.shape
     if _moves_by_conv(lo, x, c):
         ones = np.eye(c, dtype=np.int8).reshape(groups, c // groups, 1, 1, c).swapaxes(0, 1)
-        value = _picked(lo, image, x.q, ones.reshape(c, 1, 1, c))
+        value = _permute_channels(lo, image, x.q, ones.reshape(c, 1, 1, c))
     else:
         value = lo.emit(lo.permute(lo.reshape(of_value(image), (n * h, w, groups, c // groups)), (0, 1, 3, 2)))
     return _image(lo, value, (n, h, w, c), x)

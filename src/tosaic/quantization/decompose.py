@@ -51,7 +51,7 @@ def _is_known(traced: GraphModule) -> bool:
             record = registry().find(overload(node))
             if record is None and torch.Tag.pointwise not in getattr(torch_op(node), "tags", ()):
                 return False
-            if record is not None and record.family == "index" and not fixed >= set(node.all_input_nodes[1:]):
+            if record is not None and record.looks_up and not fixed >= set(node.all_input_nodes[1:]):
                 return False
     return True
 

@@ -66,7 +66,7 @@ class TosaQuantizer(pt2e.Quantizer):
         prepare.make_functional(model)
         decompose(model, lambda n: self._config(n) is not None)
         prepare.fold_constants(model)
-        prepare.expand_composites(model, lambda n: self._config(n) is not None)
+        prepare.decompose_composites(model, lambda n: self._config(n) is not None)
         prepare.lift_numbers(model)
         model.graph.lint()
         model.recompile()
@@ -218,9 +218,9 @@ def _annotate_observe(node: Node, config: Any, record: Record | None) -> None:
     if not floats:
         return
     inputs = dict.fromkeys(floats, config.input_activation)
-    if record is not None and record.family == "linear" and config.weight is not None:
+    if record is not None and record.reads_weight_matrix and config.weight is not None:
         inputs |= {n: _matrix_spec(config.weight, node, n) for n in floats if _is_constant(n)}
-    if record is not None and (record.bounds or record.name == "batch_norm"):
+    if record is not None and (record.bounds or record.folds_into_producer):
         _fuse(node, inputs, record)
     if record is not None and record.quant == "exact":
         inputs = {n: s for n, s in inputs.items() if not _is_constant(n)}
@@ -234,7 +234,7 @@ def _fuse(node: Node, inputs: dict[Node, Any], record: Record) -> None:
     if annotation is None or len(before.users) != 1 or annotation.output_qspec is None:
         return
     producer = registry().find(overload(before)) if before.op == "call_function" else None
-    if record.name == "batch_norm" and (producer is None or producer.quant != "weight"):
+    if record.folds_into_producer and (producer is None or producer.quant != "weight"):
         return
     annotation.output_qspec = None
     inputs.pop(before, None)

@@ -21,14 +21,11 @@ from tosaic.quantization.prepare import CONSTANT, KEY
 
 #: Marks a sum of products that the next step goes on with: what it was multiplied with before comes second.
 STATE = "tosaic_state"
-_SUMS, _PRODUCTS = ("add", "sub"), ("mul", "linear")
-#: who can read a state in 16 bits
-_READERS = ("mul", "hardtanh")
 
 
 def widen_sums(graph: Graph) -> None:
     """Give the products in an annotated graph 16 bits, where sums of products are all that reads them."""
-    sums = {n: found for n in graph.nodes if _is_one_of(n, _SUMS) and (found := _find_products(n))}
+    sums = {n: found for n in graph.nodes if _is_sum(n) and (found := _find_products(n))}
     while narrow := [n for n, products in sums.items() if not all(_is_read_by(sums, p) for p in products)]:
         for node in narrow:
             del sums[node]
@@ -36,7 +33,7 @@ def widen_sums(graph: Graph) -> None:
         _set_wide(product, _list_edges(product))
     # The last state may be read by its tanh alone, and is not stored then.
     for state in (n for n in sums if STATE in n.meta and n.meta[KEY].output_qspec is not None):
-        _set_wide(state, [(state, user) for user in state.users if _is_one_of(user, _READERS)])
+        _set_wide(state, [(state, user) for user in state.users if _reads_int16(user)])
         kept = sums[state][0]
         before: Any = kept.args[1]
         if STATE not in before.meta:
@@ -72,9 +69,19 @@ def _find_record(node: Node) -> Record | None:
     return registry().find(overload(node)) if node.op == "call_function" and KEY in node.meta else None
 
 
-def _is_one_of(node: Node, names: tuple[str, ...]) -> bool:
+def _is_sum(node: Node) -> bool:
     record = _find_record(node)
-    return record is not None and record.name in names
+    return record is not None and record.is_sum
+
+
+def _is_product(node: Node) -> bool:
+    record = _find_record(node)
+    return record is not None and record.is_product
+
+
+def _reads_int16(node: Node) -> bool:
+    record = _find_record(node)
+    return record is not None and record.reads_int16
 
 
 def _moves(node: Node) -> bool:
@@ -93,7 +100,7 @@ def _find_products(total: Node) -> list[Node]:
 def _find_product(node: Node) -> Node | None:
     while _moves(node):
         node = node.all_input_nodes[0]
-    if not _is_one_of(node, _PRODUCTS):
+    if not _is_product(node):
         return None
     annotation = node.meta[KEY]
     # A square, or a product with one constant number, is a table, which has 8 bits.
