@@ -184,7 +184,7 @@ def _attempt(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders
         with contained("compiling a delegate", planned=(Invalid, ToolFailed, Unread)):
             return build_region(source, region, spec, nhwc)
     except Blamed as error:
-        fix = f"`tosaic ops {spec.target.name}` lists the limits that are known"
+        fix = f"`tosaic ops {spec.target.name}` lists the constraints that are known"
         return Failure(Unsupported(f"{error.tool}: {error.why or error.what}", fix), error.nodes)
     except Unread as error:
         return Failure(error, error.nodes, proven=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from tosaic.ir.graph import DType
 from tosaic.lower.arguments import pair
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Constraint
+from tosaic.lower.registry import Arguments, Constraint
 from tosaic.lower.tensor import Tensor
 
 #: TOSA's limit on the rank of a tensor
@@ -23,12 +22,12 @@ def describe(value: Any) -> str:
     return f"{'quantized ' if quantized else ''}{value.dtype.torch_name}"
 
 
-def _count_dimensions(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _count_dimensions(lo: Lowering, a: Arguments) -> str:
     count = a["weight"].rank - 2
     return "" if count in (1, 2) else f"it is over {count}"
 
 
-def _check_strides(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_strides(lo: Lowering, a: Arguments) -> str:
     """Find a stride that is too long, along a dimension with several results, for which Vela has no form."""
     x, kernel, longest = a["input"], a["weight"].shape[2:], lo.target.longest_stride
     if a.get("transposed") or longest is None:
@@ -50,7 +49,7 @@ def _write_sizes(sizes: tuple[int, int], kernel: tuple[int, ...]) -> str:
     return "x".join(str(size) for size in sizes[: len(kernel)])
 
 
-def _check_input_channels(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_input_channels(lo: Lowering, a: Arguments) -> str:
     count, most = a["weight"].shape[1], lo.target.most_input_channels
     return "" if a.get("transposed") or most is None or count <= most else f"there are {count}"
 
@@ -76,7 +75,7 @@ INPUT_CHANNELS = Constraint(
 CONVOLUTION = (DIMENSIONS, STRIDES, INPUT_CHANNELS)
 
 
-def _check_shape(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_shape(lo: Lowering, a: Arguments) -> str:
     shape = a["result"].shape
     return f"its shape is {list(shape)}" if 0 in shape or len(shape) > MOST_DIMENSIONS else ""
 

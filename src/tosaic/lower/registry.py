@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 
 from tosaic.core.errors import Unsupported
 from tosaic.core.targets import Target
+from tosaic.ir.graph import Array
 
 if TYPE_CHECKING:
     from tosaic.lower.lowering import Lowering
@@ -22,7 +23,26 @@ if TYPE_CHECKING:
 Quant: TypeAlias = str
 QUANT_KINDS = ("observe", "exact", "share", "weight", "none")
 
+#: the arguments of a call by the names in the operator's schema, nodes as the tensors they have become
+Arguments: TypeAlias = Mapping[str, Any]
+#: returns "" where a call keeps to a constraint, else what was found instead
+Check: TypeAlias = "Callable[[Lowering, Arguments], str]"
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class AtenOps(Protocol):
+    """What a decomposition calls: aten operators by name, on the nodes of a graph or on the tensors of a lowering."""
+
+    def __call__(self, name: str, *args: Any, **kwargs: Any) -> Any: ...
+
+    def constant(self, array: Array) -> Any: ...
+
+    def shape(self, value: Any, /) -> tuple[int, ...]: ...
+
+    def data(self, value: Any, /) -> Array | None: ...
+
+    def is_bool(self, value: Any, /) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +55,11 @@ class Constraint:
     """
 
     sentence: str
-    check: Callable[[Lowering, Mapping[str, Any]], str]
+    check: Check
     fix: str
     targets: Callable[[Target], bool] = lambda target: True
 
-    def enforce(self, lo: Lowering, arguments: Mapping[str, Any]) -> None:
+    def enforce(self, lo: Lowering, arguments: Arguments) -> None:
         """Refuse a call that the target of a lowering cannot take."""
         found = self.check(lo, arguments) if self.targets(lo.target) else ""
         if found:
@@ -71,7 +91,7 @@ class Record:
     overloads: tuple[str, ...]
     lower: Callable[..., Any] | None = None
     decompose: Callable[..., Any] | None = None
-    quant: Quant | Callable[[Mapping[str, Any]], Quant] = "observe"
+    quant: Quant | Callable[[Arguments], Quant] = "observe"
     constraints: Sequence[Constraint] = ()
     samples: Callable[[], Sequence[Sample]] = lambda: ()
     pointwise: bool = False
@@ -91,7 +111,7 @@ class Fields(TypedDict, total=False):
     """What a record file may say about an operator, as keywords; `Record` explains them."""
 
     decompose: Callable[..., Any]
-    quant: Quant | Callable[[Mapping[str, Any]], Quant]
+    quant: Quant | Callable[[Arguments], Quant]
     constraints: Sequence[Constraint]
     samples: Callable[[], Sequence[Sample]]
     pointwise: bool

@@ -21,7 +21,7 @@ from tosaic.ir.verifier import verify_legality
 from tosaic.lower.constraints import MOST_DIMENSIONS, NO_STORED_BOOLEANS, SHAPE
 from tosaic.lower.convert import can_be_real, convert_all, is_real, is_small, narrow, to_real, widen
 from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.registry import Record, registry
+from tosaic.lower.registry import AtenOps, Record, registry
 from tosaic.lower.tensor import Tensor, inverse, of_array
 
 
@@ -316,7 +316,8 @@ def apply(lo: Lowering, record: Record, arguments: Mapping[str, Any]) -> Result:
             f"`{record.name}` is quantized as a whole, so the ranges inside it are unknown",
             "quantize with tosaic's quantizer, which decomposes it before calibration",
         )
-    return record.decompose(_Caller(lo), **arguments)
+    aten: AtenOps = _Caller(lo)
+    return record.decompose(aten, **arguments)
 
 
 def find_permutation(source: Source, node: Node, nhwc: frozenset[Node]) -> tuple[int, ...] | None:

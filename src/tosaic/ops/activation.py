@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from tosaic.lower import convolution, elementwise
 from tosaic.lower.arguments import unary
 from tosaic.lower.forms import pointwise, unop
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Constraint, op, with_inplace
+from tosaic.lower.registry import Arguments, Constraint, op, with_inplace
 from tosaic.lower.samples import F, Sample, call, f32, i32, module, nn, torch
 from tosaic.lower.tensor import Tensor, with_value
 
@@ -211,7 +211,7 @@ def _slopes(count: int, steepest: float = 1.25) -> Any:
     return layer
 
 
-def _check_slopes(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_slopes(lo: Lowering, a: Arguments) -> str:
     return "they are computed" if a["self"].q is not None and not a["weight"].is_const else ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from tosaic.lower.constraints import describe
 from tosaic.lower.convert import to_codes
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Constraint, op, with_copy
+from tosaic.lower.registry import Arguments, Constraint, op, with_copy
 from tosaic.lower.samples import F, call, f32, module, nn, torch
 from tosaic.lower.tensor import Tensor, of_array
 
@@ -48,7 +47,7 @@ def _channel_params(scales: Tensor, zero_points: Tensor, axis: int, low: int, hi
     return replace(per_tensor, scale=scale, zero_point=zero, axis=int(axis))
 
 
-def _check_profiles(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_profiles(lo: Lowering, a: Arguments) -> str:
     x = a["input"]
     if not (lo.has_float and x.is_float and not x.is_const) or lo.spec.support_integer():
         return ""
@@ -215,7 +214,7 @@ def _find_dtype(x: Tensor, dtype: Any, other: Tensor | None) -> DType | None:
     return _meaning(x) if dtype is None else _DTYPES.get(str(dtype))
 
 
-def _check_cast(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_cast(lo: Lowering, a: Arguments) -> str:
     x, dtype, other = a["self"], a.get("dtype"), a.get("other")
     before, kind = _meaning(x), _find_dtype(x, dtype, other)
     if kind is before or (kind is not None and x.q is None):
@@ -224,7 +223,7 @@ def _check_cast(lo: Lowering, a: Mapping[str, Any]) -> str:
     return f"it is from {describe(x)} to {result}"
 
 
-def _check_float(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_float(lo: Lowering, a: Arguments) -> str:
     x = a["self"]
     kind = _find_dtype(x, a.get("dtype"), a.get("other"))
     if kind is None or kind is _meaning(x) or x.is_const or lo.has_float or not (x.is_float or kind.is_float):

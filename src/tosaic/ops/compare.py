@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -19,7 +19,7 @@ from tosaic.lower.arguments import operand
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import binop
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Constraint, op
+from tosaic.lower.registry import Arguments, Constraint, op
 from tosaic.lower.samples import Sample, call, f32, i32, torch, with_booleans
 from tosaic.lower.tensor import Tensor, of_array, with_value
 
@@ -31,7 +31,7 @@ def _finest(scales: Sequence[float], *operands: Tensor) -> float:
     return max(scales) / (1 << (14 if any(t.dtype is DType.I16 for t in operands) else 19))
 
 
-def _describe_operands(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _describe_operands(lo: Lowering, a: Arguments) -> str:
     return f"it takes {' and '.join(describe(value) for value in a.values())}"
 
 
@@ -181,7 +181,7 @@ def _is_known(condition: Tensor) -> bool:
     return condition.is_const or condition.lut is not None
 
 
-def _check_choice(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_choice(lo: Lowering, a: Arguments) -> str:
     branches = [a[name] for name in ("self", "other", "value") if name in a]
     if not any(isinstance(b, Tensor) and b.q is not None for b in branches):
         return f"it is between {' and '.join(map(describe, branches))}"

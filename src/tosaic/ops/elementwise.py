@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from tosaic.lower.arguments import operand, unary
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import binop, unop
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Constraint, op
+from tosaic.lower.registry import Arguments, AtenOps, Constraint, op
 from tosaic.lower.samples import Sample, call, f32, i32, torch
 from tosaic.lower.tensor import Tensor, of_array
 
@@ -160,7 +160,7 @@ def mul(lo: Lowering, self: Any, other: Any) -> Tensor:
     return arith.product(lo, *_pair(lo, x, y))
 
 
-def _decompose_div(aten: Any, self: Any, other: Any) -> Any:
+def _decompose_div(aten: AtenOps, self: Any, other: Any) -> Any:
     if isinstance(other, (int, float)) or aten.shape(other) == ():
         return None
     return aten("mul.Tensor", self, aten("reciprocal.default", other))
@@ -245,7 +245,7 @@ unop("sin", tosa.sin, _samples_unary("sin", -6.0, 6.0))
 unop("cos", tosa.cos, _samples_unary("cos", -6.0, 6.0))
 
 
-def _check_power(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_power(lo: Lowering, a: Arguments) -> str:
     like = a["self"] if isinstance(a["self"], Tensor) else a["exponent"]
     return f"it is of {describe(a['self'])} and {describe(a['exponent'])}" if like.q is not None else ""
 

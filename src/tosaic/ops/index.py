@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -14,7 +14,7 @@ from tosaic.lower import lookup, movement
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Constraint
+from tosaic.lower.registry import Arguments, Check, Constraint
 from tosaic.lower.samples import F, Sample, call, f32, i32, module, nn, torch, with_gather
 from tosaic.lower.tensor import Tensor, inverse, of_value
 
@@ -28,13 +28,13 @@ def _wrap_negative(lo: Lowering, t: Tensor, size: int) -> Tensor:
     return of_value(tosa.add(lo.b, value, more))
 
 
-def _list_indices(a: Mapping[str, Any], name: str) -> list[Tensor]:
+def _list_indices(a: Arguments, name: str) -> list[Tensor]:
     given = a[name] if isinstance(a[name], list) else [a[name]]
     return [t for t in given if t is not None]
 
 
-def _check_dtype(name: str) -> Callable[[Lowering, Mapping[str, Any]], str]:
-    def check(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_dtype(name: str) -> Check:
+    def check(lo: Lowering, a: Arguments) -> str:
         given = _list_indices(a, name)
         wrong = [t for t in given if t.dtype is DType.BOOL or (not t.is_const and (t.q or t.dtype is not DType.I32))]
         return f"they are {describe(wrong[0])}" if wrong else ""
@@ -42,14 +42,14 @@ def _check_dtype(name: str) -> Callable[[Lowering, Mapping[str, Any]], str]:
     return check
 
 
-def _check_constant(name: str) -> Callable[[Lowering, Mapping[str, Any]], str]:
-    def check(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_constant(name: str) -> Check:
+    def check(lo: Lowering, a: Arguments) -> str:
         return "" if all(t.is_const for t in _list_indices(a, name)) else f"`{name}` is computed"
 
     return check
 
 
-def _check_count(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_count(lo: Lowering, a: Arguments) -> str:
     given = _list_indices(a, "indices")
     computed = sum(not t.is_const for t in given)
     return f"there are {len(given)}, of which {computed} are computed" if computed and len(given) > 1 else ""
@@ -173,7 +173,7 @@ def _same_everywhere(array: Array, dim: int) -> list[int] | None:
     return [int(i) for i in rows[0]] if bool((rows == rows[0]).all()) else None
 
 
-def _check_rows(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_rows(lo: Lowering, a: Arguments) -> str:
     index: Tensor = a["index"]
     if index.array is None:
         return "they are computed"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
 from tosaic.lower.constraints import INPUT_CHANNELS, describe
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Constraint, composite, op
+from tosaic.lower.registry import Arguments, AtenOps, Constraint, composite, op
 from tosaic.lower.samples import Sample, call, f32, module, nn, torch
 from tosaic.lower.tensor import Tensor, broadcast, of_array, of_value
 
@@ -95,7 +94,7 @@ def _matmul(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
     return lo.reshape(out, (*batch, *tail))
 
 
-def _check_product(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_product(lo: Lowering, a: Arguments) -> str:
     """Check the last two matrices among the arguments."""
     x, y = [t for t in a.values() if isinstance(t, Tensor)][-2:]
     if y.is_const:
@@ -134,7 +133,7 @@ def linear(lo: Lowering, input: Tensor, weight: Tensor, bias: Tensor | None = No
     return _fully_connected(lo, input, weight, bias)
 
 
-def _decompose_addmm(aten: Any, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
+def _decompose_addmm(aten: AtenOps, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
     product = aten("mm.default", mat1, mat2)
     addend = self if beta == 1 else aten("mul.Tensor", self, beta)
     return aten("add.Tensor", product if alpha == 1 else aten("mul.Tensor", product, alpha), addend)
@@ -169,7 +168,7 @@ def addmm(lo: Lowering, self: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 
         call(lambda b, x, y: torch.baddbmm(b, x, y, beta=0.5, alpha=2.0), f32(1, 2, 3), f32(1, 2, 4), f32(1, 4, 3)),
     ],
 )
-def baddbmm(aten: Any, self: Any, batch1: Any, batch2: Any, beta: float = 1, alpha: float = 1) -> Any:
+def baddbmm(aten: AtenOps, self: Any, batch1: Any, batch2: Any, beta: float = 1, alpha: float = 1) -> Any:
     product = aten("bmm.default", batch1, batch2)
     addend = self if beta == 1 else aten("mul.Tensor", self, beta)
     return aten("add.Tensor", product if alpha == 1 else aten("mul.Tensor", product, alpha), addend)

@@ -10,7 +10,7 @@ import numpy as np
 from tosaic.core.errors import Unsupported
 from tosaic.lower import convolution
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import composite, op
+from tosaic.lower.registry import AtenOps, composite, op
 from tosaic.lower.samples import F, Sample, call, f32, module, nn, torch
 from tosaic.lower.tensor import Tensor
 
@@ -95,7 +95,9 @@ def batch_norm_legit(
     return out, gone, gone
 
 
-def _layer_norm(aten: Any, x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+def _layer_norm(
+    aten: AtenOps, x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float
+) -> tuple[Any, Any, Any]:
     dims = list(range(-len(normalized_shape), 0))
     mean = aten("mean.dim", x, dims, True)
     centered = aten("sub.Tensor", x, mean)
@@ -120,17 +122,17 @@ def _layer_norm(aten: Any, x: Any, normalized_shape: Any, weight: Any, bias: Any
     ],
 )
 def layer_norm(
-    aten: Any, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
+    aten: AtenOps, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
 ) -> Any:
     return _layer_norm(aten, input, normalized_shape, weight, bias, eps)[0]
 
 
 @composite("native_layer_norm")
-def native_layer_norm(aten: Any, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
+def native_layer_norm(aten: AtenOps, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     return _layer_norm(aten, input, normalized_shape, weight, bias, eps)
 
 
-def _group_norm(aten: Any, x: Any, groups: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+def _group_norm(aten: AtenOps, x: Any, groups: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
     """Means over the image first, then over the channels of a group: the image itself is never rearranged."""
     batch, channels, *tail = aten.shape(x)
     over, column = list(range(2, 2 + len(tail))), [1] * len(tail)
@@ -169,7 +171,7 @@ def _group_norm(aten: Any, x: Any, groups: int, weight: Any, bias: Any, eps: flo
     ],
 )
 def group_norm(
-    aten: Any, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
+    aten: AtenOps, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
 ) -> Any:
     return _group_norm(aten, input, num_groups, weight, bias, eps)[0]
 
@@ -185,7 +187,7 @@ def _with_weights(norm: Any) -> Any:
 
 @composite("native_group_norm")
 def native_group_norm(
-    aten: Any, input: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float
+    aten: AtenOps, input: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float
 ) -> Any:
     out, mean, inverse = _group_norm(aten, input, group, weight, bias, eps)
     channels = aten.shape(mean)[1]
@@ -193,7 +195,7 @@ def native_group_norm(
     return out, *(_per_group(aten, t, N, group, channels) for t in (mean, inverse))
 
 
-def _per_group(aten: Any, t: Any, batch: int, groups: int, channels: int) -> Any:
+def _per_group(aten: AtenOps, t: Any, batch: int, groups: int, channels: int) -> Any:
     columns = aten("view.default", t, [batch, groups, channels // groups])
     return aten("select.int", columns, 2, 0)
 
@@ -208,7 +210,7 @@ def _per_group(aten: Any, t: Any, batch: int, groups: int, channels: int) -> Any
     ],
 )
 def instance_norm(
-    aten: Any,
+    aten: AtenOps,
     input: Any,
     weight: Any,
     bias: Any,
@@ -234,7 +236,7 @@ def instance_norm(
         module(lambda: nn.RMSNorm(64, elementwise_affine=False), f32(1, 2, 64)),
     ],
 )
-def rms_norm(aten: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+def rms_norm(aten: AtenOps, input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
     dims = list(range(-len(normalized_shape), 0))
     power = aten("mean.dim", aten("mul.Tensor", input, input), dims, True)
     smallest = float(np.finfo(np.float32).eps) if eps is None else eps
@@ -242,7 +244,7 @@ def rms_norm(aten: Any, input: Any, normalized_shape: Any, weight: Any = None, e
     return out if weight is None else aten("mul.Tensor", out, weight)
 
 
-def _variance(aten: Any, x: Any, dim: Any, divisor: float, keepdim: bool) -> Any:
+def _variance(aten: AtenOps, x: Any, dim: Any, divisor: float, keepdim: bool) -> Any:
     """The variance: a mean of squares, as often as the divisor asks for."""
     dims = list(range(len(aten.shape(x)))) if dim is None or dim == [] else [dim] if isinstance(dim, int) else list(dim)
     count = math.prod(aten.shape(x)[d] for d in dims)
@@ -261,7 +263,7 @@ def _variance(aten: Any, x: Any, dim: Any, divisor: float, keepdim: bool) -> Any
     samples=lambda: _samples_variance("var"),
 )
 def var(
-    aten: Any, self: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, correction: Any = None
+    aten: AtenOps, self: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, correction: Any = None
 ) -> Any:
     return _variance(aten, self, dim, float(unbiased) if correction is None else float(correction), keepdim)
 
@@ -273,7 +275,7 @@ def var(
     "std.correction",
     samples=lambda: _samples_variance("std"),
 )
-def std(aten: Any, self: Any, **how: Any) -> Any:
+def std(aten: AtenOps, self: Any, **how: Any) -> Any:
     return aten("sqrt.default", var(aten, self, **how))
 
 
@@ -298,7 +300,9 @@ def _samples_variance(name: str) -> list[Sample]:
         call(lambda x: torch.linalg.vector_norm(x, 1, dim=(1, 2), keepdim=True), f32(2, 4, 5)),
     ],
 )
-def vector_norm(aten: Any, self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+def vector_norm(
+    aten: AtenOps, self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Any:
     dims = list(range(len(aten.shape(self)))) if dim is None else [dim] if isinstance(dim, int) else list(dim)
     if str(dtype) not in ("None", "torch.float32") or ord not in (1, 2):
         return None

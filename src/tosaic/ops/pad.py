@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tosaic.lower import movement
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Constraint
+from tosaic.lower.registry import Arguments, Constraint
 from tosaic.lower.samples import F, Sample, call, f32, i32, torch
 from tosaic.lower.tensor import Tensor
 
@@ -40,7 +40,7 @@ def _samples_pad() -> list[Sample]:
 _MODES = ("constant", *movement.PADDINGS)
 
 
-def _check_mode(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_mode(lo: Lowering, a: Arguments) -> str:
     mode = a.get("mode", "constant")
     return "" if mode in _MODES else f"the mode is `{mode}`"
 

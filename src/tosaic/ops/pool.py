@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
 from tosaic.lower.arguments import pair
 from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.registry import Constraint, op
+from tosaic.lower.registry import Arguments, Constraint, op
 from tosaic.lower.samples import F, Sample, call, f32, module, nn
 from tosaic.lower.tensor import Tensor
 
@@ -55,12 +55,12 @@ class Window:
         return (1, 1) if self.is_long else self.stride
 
 
-def _check_rank(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_rank(lo: Lowering, a: Arguments) -> str:
     rank = a["self"].rank
     return "" if rank in (3, 4) else f"the tensor has {rank}"
 
 
-def _check_dilation(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_dilation(lo: Lowering, a: Arguments) -> str:
     high, wide = pair(a["dilation"])
     return "" if (high, wide) == (1, 1) else f"the dilation is {high}x{wide}"
 
@@ -140,14 +140,14 @@ def max_pool2d_with_indices(lo: Lowering, **arguments: Any) -> tuple[Any, Any]:
     return max_pool2d(lo, **arguments), Unsupported("the positions of the maxima are not available on the NPU")
 
 
-def _divisor_is_fixed(x_shape: Sequence[int], a: Mapping[str, Any]) -> bool:
+def _divisor_is_fixed(x_shape: Sequence[int], a: Arguments) -> bool:
     probe = Tensor(tuple(x_shape), DType.F32)
     window = Window(probe, a["kernel_size"], a.get("stride"), a.get("padding", 0), bool(a.get("ceil_mode")))
     padded = any(window.pad) and not a.get("count_include_pad", True)
     return bool(a.get("divisor_override")) or not (padded or any(window.extra))
 
 
-def _quant_avg(a: Mapping[str, Any]) -> str:
+def _quant_avg(a: Arguments) -> str:
     """Windows of unequal size are averaged on the input's own grid; all others are sums with one rounding."""
     return "observe" if _divisor_is_fixed(a["self"].shape, a) else "share"
 

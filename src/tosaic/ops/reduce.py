@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -15,7 +14,7 @@ from tosaic.lower import arithmetic as arith
 from tosaic.lower.arguments import dim_list, integers, keep_dims
 from tosaic.lower.constraints import describe
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Constraint, op
+from tosaic.lower.registry import Arguments, Constraint, op
 from tosaic.lower.samples import Sample, call, f32, torch
 from tosaic.lower.tensor import Tensor, of_value
 
@@ -42,7 +41,7 @@ def _sum(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, mean: bool) -> Tensor
     return keep_dims(lo, arith.sum_over(lo, x, dims, float(count)), dims, keepdim)
 
 
-def _check_float(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_float(lo: Lowering, a: Arguments) -> str:
     x = a["self"]
     return "" if x.q is not None or x.is_float else f"it is of {describe(x)}"
 
@@ -104,7 +103,7 @@ def amin(lo: Lowering, self: Tensor, dim: Any = (), keepdim: bool = False) -> Te
     return _reduce_extreme(lo, self, dim, keepdim, False)
 
 
-def _check_argmax(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_argmax(lo: Lowering, a: Arguments) -> str:
     x, dim, target = a["self"], a.get("dim"), lo.target
     size = x.size if dim is None else x.shape[dim % max(x.rank, 1)]
     places = x.size // size

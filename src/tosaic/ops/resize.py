@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -16,7 +16,7 @@ from tosaic.ir.qparams import QParams
 from tosaic.lower import lookup, movement
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.registry import Constraint, op
+from tosaic.lower.registry import Arguments, Constraint, op
 from tosaic.lower.samples import F, Sample, call, f32, torch
 from tosaic.lower.tensor import Tensor
 from tosaic.lower.transposed_convolution import TransposedConvGeometry, as_subpixel_convs
@@ -214,7 +214,7 @@ def _samples(mode: str) -> list[Sample]:
     ]
 
 
-def _arguments(lo: Lowering, a: Mapping[str, Any]) -> tuple[Tensor, list[Axis], list[float | None]]:
+def _arguments(lo: Lowering, a: Arguments) -> tuple[Tensor, list[Axis], list[float | None]]:
     """The image, its axes and scales; a row of pixels is an image of height one."""
     x: Tensor = a["input"] if "input" in a else a["self"]
     scales = list(a.get("scale_factors") or [a.get("scales_h"), a.get("scales_w", a.get("scales"))])
@@ -225,7 +225,7 @@ def _arguments(lo: Lowering, a: Mapping[str, Any]) -> tuple[Tensor, list[Axis], 
     return x, _axes(x.shape, size, scales, bool(a.get("align_corners"))), scales
 
 
-def _upsample(lo: Lowering, a: Mapping[str, Any], bilinear: bool) -> Tensor:
+def _upsample(lo: Lowering, a: Arguments, bilinear: bool) -> Tensor:
     x, axes, scales = _arguments(lo, a)
     x = x if x.q is None else lo.codes(x)
     out = _bilinear(lo, x, axes) if bilinear else _nearest(lo, x, axes, scales)
@@ -237,11 +237,11 @@ def _fits_conv(axis: Axis) -> bool:
     return axis.is_flat or bool(axis.factor) or axis.divisor() <= FINEST
 
 
-def _check_weights(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_weights(lo: Lowering, a: Arguments) -> str:
     return _describe_ratios(axis for axis in _arguments(lo, a)[1] if not _fits_conv(axis))
 
 
-def _check_ratios(lo: Lowering, a: Mapping[str, Any]) -> str:
+def _check_ratios(lo: Lowering, a: Arguments) -> str:
     x, axes, _ = _arguments(lo, a)
     if lo.target.is_npu and x.q is not None and all(map(_fits_conv, axes)):
         return ""

@@ -16,6 +16,7 @@ from tosaic.core.errors import Unsupported
 from tosaic.core.internal import contained
 from tosaic.fx.source import FILLS, bind, fill, overload, torch_op
 from tosaic.ir.graph import Array
+from tosaic.lower.registry import AtenOps
 from tosaic.ops import registry
 
 #: Where PT2E keeps what is observed around a node.
@@ -192,10 +193,11 @@ def decompose_composites(module: GraphModule, wanted: Callable[[Node], bool]) ->
             record = registry().find(overload(node)) if node.op == "call_function" else None
             if record is None or record.decompose is None or not wanted(node) or not is_float(node):
                 continue
+            aten: AtenOps = Emitter(module, node)
             with module.graph.inserting_before(node):
                 try:
                     with contained(f"decomposing `{node.name}` ({overload(node)})"):
-                        new = record.decompose(Emitter(module, node), **bind(node))
+                        new = record.decompose(aten, **bind(node))
                 except Unsupported:
                     continue
             if new is None:
