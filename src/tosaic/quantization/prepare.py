@@ -20,7 +20,7 @@ from tosaic.lower.registry import AtenOps
 from tosaic.ops import registry
 
 #: Where PT2E keeps what is observed around a node.
-KEY = "quantization_annotation"
+ANNOTATION_KEY = "quantization_annotation"
 #: Where it is kept whether a node follows from parameters alone.
 CONSTANT = "tosaic_constant"
 KEPT_META = ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack", "from_node", "seq_nr")
