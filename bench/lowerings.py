@@ -15,8 +15,7 @@ from torch import nn
 import tosaic
 from tosaic import passes as rewrite
 from tosaic.lower import arithmetic as arith
-from tosaic.lower import lowering
-from tosaic.ops import conv
+from tosaic.lower import convolution, lowering
 
 HERE = Path(__file__).resolve().parent
 TARGETS = ("ethos-u55-128", "ethos-u85-256")
@@ -64,21 +63,21 @@ CASES = (
         "a row of windows is an image of its own, or each window one pixel: no stride is left",
         lambda: nn.Conv2d(3, 192, 8, 8),
         (1, 3, 64, 64),
-        lambda: mock.patch.object(conv, "_patches", strided),
+        lambda: mock.patch.object(convolution, "_convolve_patches", strided),
     ),
     Case(
         "first convolution, stride 2",
         "neighboring columns of an image with few channels are channels",
         lambda: nn.Conv2d(3, 64, 7, 2, 3),
         (1, 3, 224, 224),
-        lambda: mock.patch.object(conv, "_fold_count", lambda *_, **__: 0),
+        lambda: mock.patch.object(convolution, "_width_fold_factor", lambda *_, **__: 0),
     ),
     Case(
         "first convolution, 5x5",
         "the same, with two results computed together",
         lambda: nn.Sequential(nn.Conv2d(3, 32, 5, padding=2), nn.ReLU(), nn.Conv2d(32, 8, 1)),
         (1, 3, 96, 96),
-        lambda: mock.patch.object(conv, "_fold_count", lambda *_, **__: 0),
+        lambda: mock.patch.object(convolution, "_width_fold_factor", lambda *_, **__: 0),
         TARGETS[:1],
     ),
     Case(

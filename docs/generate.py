@@ -1,4 +1,4 @@
-"""Writes the parts of the documentation that come from the code itself.
+"""Write the parts of the documentation that come from the code itself.
 
 python docs/generate.py              writes operators.md
 python docs/generate.py --measure    also the table in memory-modes.md: compiles mobilenet_v2 in every memory mode
@@ -11,13 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tosaic.errors import Invalid
-from tosaic.ops._registry import FAMILIES, Record, registry
-from tosaic.output import write_files
-from tosaic.targets import find
+from tosaic.core.errors import Invalid
+from tosaic.core.output import write_files
+from tosaic.core.targets import find, list_families
+from tosaic.lower.constraints import RESULT
+from tosaic.lower.registry import Constraint, Record
+from tosaic.ops import registry
 
 if TYPE_CHECKING:
-    from tosaic.program import Program
+    from tosaic.api.program import Program
 
 DOCS = Path(__file__).parent
 OPERATORS = DOCS / "operators.md"
@@ -43,13 +45,17 @@ The column *quantized* says what the quantizer does:
 | exact | as observe, but its parameters are used as they are |
 | share | inputs and output have one range: numbers are moved, not changed |
 | weight | as observe, and the weights and bias are quantized too |
-| expand | replaced by simpler operators before ranges are measured |
+| decompose | replaced by simpler operators before ranges are measured |
 | none | left as it is |
 | depends | one of these, as the arguments say |
 
 *table* marks elementwise operators: with one int8 input they become a lookup table. *bound* marks those that are fused
 into the operator before them.
 """
+_CONSTRAINTS = """\
+What a target or its compiler cannot do. A call that does not keep to one of these runs on the CPU, and its reason says
+which and what was found: "a stride above 3 needs a convolution that is neither depthwise nor dilated; here it is
+depthwise and the stride is 4x4"."""
 #: an accelerator of each family, and the modes to show for it
 _MEASURED: tuple[tuple[str, str, str], ...] = tuple(
     (target, mode, flag)
@@ -65,44 +71,49 @@ _MEASURED: tuple[tuple[str, str, str], ...] = tuple(
 
 
 def write_operators() -> str:
-    """The text of operators.md."""
+    """Write the text of operators.md."""
     records = registry().records.values()
     sections = [_INTRODUCTION]
-    for family in FAMILIES:
+    for family in dict.fromkeys(record.family for record in records):
         rows = "\n".join(_write_row(record) for record in records if record.family == family)
-        head = "| operator | quantized | | spellings |\n|---|---|---|---|"
+        head = "| operator | quantized | | overloads |\n|---|---|---|---|"
         sections.append(f"## {family}\n\n{_describe_family(family)}\n\n{head}\n{rows}\n")
-    limits = "\n".join(_write_limits(records))
-    if limits:
-        head = "| limit | holds for | targets | fix |\n|---|---|---|---|"
-        sections.append(f"## Limits\n\n{head}\n{limits}\n")
+    constraints = "\n".join(_write_constraints(records))
+    head = "| constraint | operators | targets | fix |\n|---|---|---|---|"
+    sections.append(f"## Constraints\n\n{_CONSTRAINTS}\n\n{head}\n{constraints}\n")
     return "\n".join(sections)
 
 
 def _describe_family(family: str) -> str:
-    """What the file of a family says about itself."""
+    """Read what the file of a family says about itself."""
     return (sys.modules[f"tosaic.ops.{family}"].__doc__ or "").partition("\n\n")[0].replace("\n", " ").strip()
 
 
 def _write_row(record: Record) -> str:
-    quant = "expand" if record.expand is not None else record.quant if isinstance(record.quant, str) else "depends"
+    quant = (
+        "decompose" if record.decompose is not None else record.quant if isinstance(record.quant, str) else "depends"
+    )
     kinds = ", ".join(word for word, holds in (("table", record.pointwise), ("bound", record.bounds)) if holds)
-    spellings = ", ".join(f"`{name.removeprefix('aten.').removesuffix('.default')}`" for name in record.overloads)
-    return f"| {record.name} | {quant} | {kinds} | {spellings} |"
+    overloads = ", ".join(f"`{name.removeprefix('aten.').removesuffix('.default')}`" for name in record.overloads)
+    return f"| {record.name} | {quant} | {kinds} | {overloads} |"
 
 
-def _write_limits(records: Iterable[Record]) -> Iterator[str]:
-    """One row per sentence, with all operators that it holds for."""
-    owners: dict[tuple[str, tuple[str, ...], str], list[str]] = {}
+def _write_constraints(records: Iterable[Record]) -> Iterator[str]:
+    """Write one row per sentence, with all operators that have it."""
+    owners: dict[tuple[str, str, str], list[str]] = {_describe_constraint(one): ["any"] for one in RESULT}
     for record in records:
-        for limit in record.limits:
-            owners.setdefault((limit.sentence, limit.families, limit.fix), []).append(record.name)
+        for one in record.constraints:
+            owners.setdefault(_describe_constraint(one), []).append(record.name)
     for (sentence, families, fix), names in owners.items():
-        yield f"| {sentence} | {', '.join(names)} | {', '.join(families)} | {fix} |"
+        yield f"| {sentence} | {', '.join(names)} | {families} | {fix} |"
+
+
+def _describe_constraint(one: Constraint) -> tuple[str, str, str]:
+    return one.sentence, ", ".join(list_families(one.targets)), one.fix
 
 
 def write_memory() -> str:
-    """The table of memory-modes.md."""
+    """Write the table of memory-modes.md."""
     head = "| target | memory mode | network | scratch | fast scratch | SRAM in all | cycles | time |"
     return "\n".join([head, "|---|---|--:|--:|--:|--:|--:|--:|", *_measure()]) + "\n"
 
@@ -110,7 +121,7 @@ def write_memory() -> str:
 def _measure() -> Iterator[str]:
     import tosaic
     from tosaic import zoo
-    from tosaic.api import export
+    from tosaic.api.build import export
     from tosaic.ethosu import EthosUCompileSpec
 
     model, inputs = zoo.load("mobilenet_v2")
@@ -141,7 +152,7 @@ def _describe(program: Program) -> str:
 
 
 def place_table(page: str, table: str) -> str:
-    """The page with the table between its two marks."""
+    """Put the table between the two marks of a page."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table}\n{END}{after}"

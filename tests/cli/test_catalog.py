@@ -46,19 +46,21 @@ def test_ops_lists_every_record(tosaic: Any) -> None:
     assert done.code == 0
     assert all(name in done.stdout for name in registry().records)
     found = tosaic("ops", "ethos-u55-128", "--json").json
-    assert (found["schema"], found["target"]) == ("tosaic-ops/1", "ethos-u55-128")
+    assert (found["schema"], found["target"]) == ("tosaic-ops/2", "ethos-u55-128")
     rows = {row["name"]: row for row in found["ops"]}
     assert set(rows) == set(registry().records)
-    assert rows["conv2d"]["quant"] == "weight" and rows["softmax"]["quant"] == "expand"
+    assert rows["conv2d"]["quant"] == "weight" and rows["softmax"]["quant"] == "decompose"
     assert rows["avg_pool2d"]["quant"] == "depends" and "aten.add.Tensor" in rows["add"]["overloads"]
 
 
-def test_ops_shows_the_limits_of_a_target(tosaic: Any) -> None:
-    everywhere = tosaic("ops", "--json").json["ops"]
+def test_ops_shows_the_constraints_of_a_target(tosaic: Any) -> None:
+    found = tosaic("ops", "--json").json
+    everywhere = found["ops"]
+    assert [one["targets"] for one in found["constraints"]] == [["u55", "u65", "u85", "vgf", "tosa"], ["u55", "u65"]]
     for name in ("ethos-u55-128", "ethos-u85-256"):
         family = ACCELERATORS[name].family
         for row, full in zip(tosaic("ops", name, "--json").json["ops"], everywhere, strict=True):
-            assert row["limits"] == [limit for limit in full["limits"] if family in limit["targets"]]
+            assert row["constraints"] == [one for one in full["constraints"] if family in one["targets"]]
     assert tosaic("ops", "u77").code == 2
 
 

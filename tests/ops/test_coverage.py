@@ -18,8 +18,8 @@ EXEMPT = {
     "cudnn_enabled": "no effect on a CPU",
     "cudnn_enable": "no effect on a CPU",
     "momentum": "only used in training",
-    "training": "a limit forbids it",
-    "train": "a limit forbids it",
+    "training": "a constraint forbids it",
+    "train": "a constraint forbids it",
     "p": "dropout does nothing in inference",
     "half_to_float": "set by autocast on a GPU only",
     "layout": "strided is the only layout",
@@ -28,8 +28,8 @@ EXEMPT = {
     "non_blocking": "no effect on a CPU",
     "copy": "copies are made where they are needed",
     "implicit": "set by vmap only",
-    "dropout_p": "a limit forbids it",
-    "enable_gqa": "a limit forbids it",
+    "dropout_p": "a constraint forbids it",
+    "enable_gqa": "a constraint forbids it",
 }
 #: arguments that a lowering refuses at any other value
 FORBIDDEN = {"max_pool2d": {"dilation"}}
@@ -81,7 +81,7 @@ def test_every_record_has_samples() -> None:
         "batch_norm_legit": "batch_norm through the ExecuTorch door",
         "native_layer_norm": "layer_norm through to_edge",
         "native_group_norm": "group_norm through to_edge",
-        "assertion": "to",
+        "assert_metadata": "to",
     }
     missing = {n for n, r in registry().records.items() if not r.samples()}
     assert missing == set(forms)

@@ -61,7 +61,7 @@ def compare(op: str, dtype: str, got: np.ndarray[Any, Any], want: torch.Tensor) 
     assert got.shape == expected.shape
     largest = float(np.abs(expected).max(initial=0.0))
     step = 2.0 ** (np.floor(np.log2(largest)) - FRACTION_BITS[dtype]) if largest else 1e-9
-    allowed = 16 if registry().records[op].expand is not None else 4
+    allowed = 16 if registry().records[op].decompose is not None else 4
     assert float(np.abs(got.astype(np.float64) - expected).max(initial=0.0)) <= allowed * step
 
 

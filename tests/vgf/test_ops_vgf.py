@@ -12,13 +12,14 @@ import torch
 
 import tosaic
 from tosaic.api.program import Program
+from tosaic.core.targets import VGF
 from tosaic.engines import vulkan
 from tosaic.fx.source import DEQUANTIZE, bind, overload
 from tosaic.ops import registry
 
 #: one in so many samples runs in `make test`, the others behind the mark `slow`
 SHARE = 20
-COMPOSITE = frozenset(n for n, r in registry().records.items() if r.expand is not None)
+COMPOSITE = frozenset(n for n, r in registry().records.items() if r.decompose is not None)
 
 
 def cases() -> Iterator[Any]:
@@ -31,10 +32,11 @@ def cases() -> Iterator[Any]:
 
 
 def is_whole(samples: Any, op: str, index: int, program: Program) -> bool:
-    """Whether all of a sample runs on the device; if not, a limit of the record must be the reason."""
+    """Whether all of a sample runs on the device; if not, a constraint of the record must be the reason."""
     left = {r.node: r.why for r in program.reasons if not r.border}
-    if "tosa" not in samples.sample_of(op, index).targets:
-        assert {limit.sentence for limit in registry().records[op].limits if "vgf" in limit.families} & {*left.values()}
+    if not samples.sample_of(op, index).targets(VGF):
+        sentences = {one.sentence for one in registry().records[op].constraints if one.targets(VGF)}
+        assert sentences & {why.partition("; here ")[0] for why in left.values()}
         return False
     assert left == {}
     assert len(program.delegates) == 1

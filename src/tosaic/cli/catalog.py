@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -11,19 +12,20 @@ import typer
 from tosaic.cli.guard import Debug, Json, guarded
 from tosaic.core.errors import Invalid
 from tosaic.core.specification import EXTENSIONS, PROFILES
-from tosaic.core.targets import ACCELERATORS, VGF, Family, Target, find
-from tosaic.lower.registry import Limit, Record
+from tosaic.core.targets import ACCELERATORS, VGF, Family, Target, find, list_families
+from tosaic.lower.constraints import RESULT
+from tosaic.lower.registry import Constraint, Record
 from tosaic.ops import registry
 from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions, check_options, list_sections
 
-OPS_SCHEMA = "tosaic-ops/1"
+OPS_SCHEMA = "tosaic-ops/2"
 TARGETS_SCHEMA = "tosaic-targets/1"
 _QUANT_WORDS = (
     ("observe", "gets ranges of its own for inputs and output"),
     ("exact", "ranges for input and output; its parameters are used as they are"),
     ("share", "keeps the range of its input"),
     ("weight", "ranges, and its weights and bias too"),
-    ("expand", "becomes simpler operators before ranges are measured"),
+    ("decompose", "becomes simpler operators before ranges are measured"),
     ("none", "is left as it is"),
     ("depends", "one of these, as its arguments say"),
 )
@@ -31,17 +33,21 @@ _QUANT_WORDS = (
 
 @guarded
 def show_ops(
-    target: Annotated[str | None, typer.Argument(help="Only the limits of this target.", show_default=False)] = None,
+    target: Annotated[
+        str | None, typer.Argument(help="Only the constraints of this target.", show_default=False)
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List the operators that can leave the CPU, and their limits."""
+    """List the operators that can leave the CPU, and what constrains them."""
     wanted = None if target is None else find(target)
     records = registry().records.values()
     rows = [_describe_op(record, wanted) for record in records]
+    common = _describe_constraints(RESULT, wanted)
     if as_json:
         name = None if wanted is None else wanted.name
-        typer.echo(json.dumps({"schema": OPS_SCHEMA, "target": name, "ops": rows}, indent=2))
+        plain = {"schema": OPS_SCHEMA, "target": name, "ops": rows, "constraints": common}
+        typer.echo(json.dumps(plain, indent=2))
         return
     from tosaic.report.terminal import Page
 
@@ -49,39 +55,43 @@ def show_ops(
     for family in dict.fromkeys(row["family"] for row in rows):
         page.title(family, gap=family != rows[0]["family"])
         members = [row for row in rows if row["family"] == family]
-        page.rows(("operator", "quantized", "spellings"), ((r["name"], r["quant"], _shorten(r)) for r in members))
+        page.rows(("operator", "quantized", "overloads"), ((r["name"], r["quant"], _shorten(r)) for r in members))
     page.title("how they are quantized")
     page.pairs(_QUANT_WORDS)
-    limited = [(row["name"], limit["sentence"]) for row in rows for limit in row["limits"]]
-    if limited:
-        page.title("limits")
-        page.rows(("operator", f"limit{'' if wanted is None else f' on {wanted.name}'}"), limited)
+    owned = [(row["name"], one["sentence"]) for row in rows for one in row["constraints"]]
+    page.title("constraints")
+    head = ("operator", f"constraint{'' if wanted is None else f' on {wanted.name}'}")
+    page.rows(head, [*(("any", one["sentence"]) for one in common), *owned])
 
 
 def _describe_op(record: Record, target: Target | None) -> dict[str, Any]:
-    limits = [limit for limit in record.limits if target is None or target.family in limit.families]
     return {
         "name": record.name,
         "family": record.family,
         "overloads": list(record.overloads),
         "quant": _name_quant(record),
-        "limits": [_describe_limit(limit) for limit in limits],
+        "constraints": _describe_constraints(record.constraints, target),
     }
 
 
 def _shorten(row: dict[str, Any]) -> str:
-    """The overloads without the parts that most of them share."""
+    """Write the overloads without the parts that most of them share."""
     return ", ".join(name.removeprefix("aten.").removesuffix(".default") for name in row["overloads"])
 
 
 def _name_quant(record: Record) -> str:
-    if record.expand is not None:
-        return "expand"
+    if record.decompose is not None:
+        return "decompose"
     return record.quant if isinstance(record.quant, str) else "depends"
 
 
-def _describe_limit(limit: Limit) -> dict[str, Any]:
-    return {"sentence": limit.sentence, "targets": list(limit.families), "fix": limit.fix}
+def _describe_constraints(constraints: Iterable[Constraint], target: Target | None) -> list[dict[str, Any]]:
+    """Describe the constraints of one target, or of all."""
+    return [
+        {"sentence": one.sentence, "targets": list_families(one.targets), "fix": one.fix}
+        for one in constraints
+        if target is None or one.targets(target)
+    ]
 
 
 @guarded
@@ -113,7 +123,7 @@ def show_targets(as_json: Json = False, debug: Debug = False) -> None:
 
 
 def _list_choices(target: Target) -> dict[str, list[str]]:
-    """The sections of the bundled configuration file that fit an accelerator."""
+    """List the sections of the bundled configuration file that fit an accelerator."""
     systems, modes = list_sections(BUNDLED_INI)
     fitting = [name for name in systems if name.startswith(f"Ethos_{target.family.upper()}_")]
     return {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -16,7 +16,28 @@ Family: TypeAlias = Literal["u55", "u65", "u85", "vgf", "tosa"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One thing to compile for. Only an Ethos-U has MACs, a system configuration and a memory mode."""
+    """One thing to compile for. Only an Ethos-U has MACs, a system configuration and a memory mode.
+
+    What it can do, as far as that differs between targets; the defaults are TOSA's own:
+
+    has_booleans         tensors of booleans. Vela compares one with zero first, which Ethos-U55 and U65 cannot
+    has_select           a choice between two tensors by a third one that is computed
+    has_gather           a look-up by indices that are computed
+    has_resize           RESIZE by any ratio
+    has_reduce_min       REDUCE_MIN. Vela 5.2.0 miscompiles it before a RESHAPE for Ethos-U55 and U65
+    reverses_any_axis    REVERSE along any axis and in 32 bits, not only of the rows and columns of an image
+    averages_batches     AVG_POOL2D of more than one image
+    longest_stride       the largest stride of a convolution that is depthwise or dilated; None if any
+    longest_argmax       the most numbers among which ARGMAX finds the largest; None if any
+    most_argmaxes        in how many places ARGMAX does so at once; None if any
+    most_input_channels  of a convolution; None if any
+
+    Which of several ways is fast on it:
+
+    sums_by_convolution     a sum is faster as a convolution with ones
+    weight_read_speed       how many weights it reads while an Ethos-U55 reads one
+    weight_channel_padding  the number of output channels that weights are stored by
+    """
 
     name: str
     family: Family
@@ -24,32 +45,76 @@ class Target:
     tosa_spec: str
     system_config: str = ""
     memory_mode: str = ""
+    has_booleans: bool = True
+    has_select: bool = True
+    has_gather: bool = True
+    has_resize: bool = True
+    has_reduce_min: bool = True
+    reverses_any_axis: bool = True
+    averages_batches: bool = True
+    longest_stride: int | None = None
+    longest_argmax: int | None = None
+    most_argmaxes: int | None = None
+    most_input_channels: int | None = None
+    sums_by_convolution: bool = True
+    weight_read_speed: int = 1
+    weight_channel_padding: int = 8
 
     @property
     def is_npu(self) -> bool:
         """Whether it is an Ethos-U: an integer device with a command stream of its own."""
         return self.family not in ("vgf", "tosa")
 
-    @property
-    def has_booleans(self) -> bool:
-        """Whether tensors may be bool. Vela compares one with zero first, which Ethos-U55 and U65 cannot."""
-        return self.family not in ("u55", "u65")
+
+#: of every Ethos-U
+_MOST_INPUT_CHANNELS = 1 << 16
 
 
 def _u55(macs: int) -> Target:
-    spec = "TOSA-1.0+INT+int16+int4+u55"
-    return Target(f"ethos-u55-{macs}", "u55", macs, spec, "Ethos_U55_High_End_Embedded", "Shared_Sram")
+    return Target(
+        f"ethos-u55-{macs}",
+        "u55",
+        macs,
+        "TOSA-1.0+INT+int16+int4+u55",
+        "Ethos_U55_High_End_Embedded",
+        "Shared_Sram",
+        has_booleans=False,
+        has_select=False,
+        has_gather=False,
+        has_resize=False,
+        has_reduce_min=False,
+        reverses_any_axis=False,
+        averages_batches=False,
+        longest_stride=3,
+        longest_argmax=127,
+        most_argmaxes=1 << 16,
+        most_input_channels=_MOST_INPUT_CHANNELS,
+    )
 
 
 def _u65(macs: int) -> Target:
-    # Vela takes the same operators on U65 as on U55, so both share the +u55 limits.
-    spec = "TOSA-1.0+INT+int16+int4+u55"
-    return Target(f"ethos-u65-{macs}", "u65", macs, spec, "Ethos_U65_High_End", "Dedicated_Sram_384KB")
+    # Vela takes the same operators on U65 as on U55, so both have the same capabilities and the extension +u55.
+    return replace(
+        _u55(macs),
+        name=f"ethos-u65-{macs}",
+        family="u65",
+        system_config="Ethos_U65_High_End",
+        memory_mode="Dedicated_Sram_384KB",
+    )
 
 
 def _u85(macs: int) -> Target:
-    spec = "TOSA-1.0+INT+int16+int4+cf"
-    return Target(f"ethos-u85-{macs}", "u85", macs, spec, "Ethos_U85_SYS_DRAM_Mid", "Sram_Only")
+    return Target(
+        f"ethos-u85-{macs}",
+        "u85",
+        macs,
+        "TOSA-1.0+INT+int16+int4+cf",
+        "Ethos_U85_SYS_DRAM_Mid",
+        "Sram_Only",
+        most_input_channels=_MOST_INPUT_CHANNELS,
+        weight_read_speed=8,
+        weight_channel_padding=16,
+    )
 
 
 #: The eleven accelerators that Vela knows, by name.
@@ -65,13 +130,16 @@ ACCELERATORS: Mapping[str, Target] = MappingProxyType(
 )
 
 #: Vulkan devices; what they execute is as wide as TOSA itself.
-VGF = Target("vgf", "vgf", 0, str(Specification.parse("TOSA-1.0+FP+INT+int4+int16")))
+VGF = Target("vgf", "vgf", 0, str(Specification.parse("TOSA-1.0+FP+INT+int4+int16")), sums_by_convolution=False)
+
+#: plain TOSA, whatever its profiles
+_TOSA = Target("TOSA-1.0+INT+FP", "tosa", 0, str(Specification.parse("TOSA-1.0+INT+FP")))
 
 _NAMED: Mapping[str, Target] = MappingProxyType({**ACCELERATORS, VGF.name: VGF})
 
 
 def find(name: str) -> Target:
-    """The target of that name: `ethos-u55-128`, `vgf`, or a TOSA string such as `TOSA-1.0+INT`."""
+    """Return the target of that name: `ethos-u55-128`, `vgf`, or a TOSA string such as `TOSA-1.0+INT`."""
     target = _NAMED.get(name.lower())
     if target is not None:
         return target
@@ -84,6 +152,11 @@ def find(name: str) -> Target:
         f"unknown target `{name}`",
         fix=f"did you mean {_either(near)}? A TOSA target is written `TOSA-1.0+INT` or `TOSA-1.0+FP`",
     )
+
+
+def list_families(takes: Callable[[Target], bool]) -> list[Family]:
+    """List the families with a target that a condition takes."""
+    return list(dict.fromkeys(target.family for target in (*ACCELERATORS.values(), VGF, _TOSA) if takes(target)))
 
 
 def _either(names: list[str]) -> str:

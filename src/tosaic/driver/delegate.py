@@ -226,7 +226,7 @@ def _compile(
         with contained("compiling a delegate", planned=(Invalid, ToolFailed)):
             return compile_partition(source, partition, lowered, spec)
     except RefusedPartition as error:
-        fix = f"`tosaic ops {spec.target.name}` lists the limits that are known"
+        fix = f"`tosaic ops {spec.target.name}` lists the constraints that are known"
         return Failure(Unsupported(f"{error.tool}: {error.why or error.what}", fix), error.nodes)
     except InternalError as error:
         return Failure(error, [])

@@ -276,8 +276,7 @@ def sum_over(lo: Lowering, x: Tensor, dims: Sequence[int], divisor: float) -> Te
     axes = sorted(x.perm[d] for d in dims)
     shape = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
     q = accumulator((x.q.s / divisor,))
-    # A GPU has no reason to read ones.
-    summed = _sum_by_conv(lo, x, axes) if x.dtype is DType.I8 and lo.target.family != "vgf" else None
+    summed = _sum_by_conv(lo, x, axes) if x.dtype is DType.I8 and lo.target.sums_by_convolution else None
     if summed is not None:
         return replace(summed, shape=shape, q=q)
     value = lo.rescale(x.value, DType.I32, [1.0], x.q.zp)

@@ -1,4 +1,4 @@
-"""The table of operator records: everything Tosaic knows about an operator stands in one record.
+"""The table of operator records: all that Tosaic knows about an operator is in one record.
 
 This module and all record files import without torch: overloads are strings, samples are functions.
 """
@@ -6,9 +6,13 @@ This module and all record files import without torch: overloads are strings, sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
+
+from tosaic.core.errors import Unsupported
+from tosaic.core.targets import Target
+from tosaic.ir.graph import Array
 
 if TYPE_CHECKING:
     from tosaic.lower.lowering import Lowering
@@ -19,42 +23,108 @@ if TYPE_CHECKING:
 Quant: TypeAlias = str
 QUANT_KINDS = ("observe", "exact", "share", "weight", "none")
 
-NPU_FAMILIES = ("u55", "u65", "u85")
+#: the arguments of a call by the names in the operator's schema, nodes as the tensors they have become
+Arguments: TypeAlias = Mapping[str, Any]
+#: returns "" where a call keeps to a constraint, else what was found instead
+Check: TypeAlias = "Callable[[Lowering, Arguments], str]"
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class AtenOps(Protocol):
+    """What a decomposition calls: aten operators by name, on the nodes of a graph or on the tensors of a lowering."""
+
+    def __call__(self, name: str, *args: Any, **kwargs: Any) -> Any: ...
+
+    def constant(self, array: Array) -> Any: ...
+
+    def shape(self, value: Any, /) -> tuple[int, ...]: ...
+
+    def data(self, value: Any, /) -> Array | None: ...
+
+    def is_bool(self, value: Any, /) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
-    """One sentence that is the check, the reason in a report, and a line of the manual."""
+class Constraint:
+    """A restriction of a target or of its compiler: a check, the reason in a report, and a line of the manual.
+
+    sentence  what the target can do
+    check     "" where a call keeps to it, else what was found instead: "the stride is 5x5"
+    targets   the targets that have the restriction
+    """
 
     sentence: str
-    holds: Callable[[Lowering, Mapping[str, Any]], bool]
-    families: tuple[str, ...] = (*NPU_FAMILIES, "vgf", "tosa")
-    fix: str = ""
+    check: Check
+    fix: str
+    targets: Callable[[Target], bool] = lambda target: True
+
+    def enforce(self, lo: Lowering, arguments: Arguments) -> None:
+        """Refuse a call that the target of a lowering cannot take."""
+        found = self.check(lo, arguments) if self.targets(lo.target) else ""
+        if found:
+            raise Unsupported(f"{self.sentence}; here {found}", self.fix)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """All about one operator.
 
-    lower      makes TOSA of the schema-bound arguments
-    expand     rewrites the op into simpler aten ops before calibration, where inner ranges need observers
-    quant      a kind of QUANT_KINDS, or a function of the bound arguments that answers with one
-    pointwise  a function of single elements: between one dequantize and one quantize it becomes a TABLE
-    bounds     clamps its input, so it may be fused into the operator before it
-    moves      only moves data: never a reason for a delegate of its own
+    lower                makes TOSA of the schema-bound arguments
+    decompose            replaces the op by simpler aten ops before calibration, where inner ranges need observers
+    quant                a kind of QUANT_KINDS, or a function of the bound arguments that returns one
+    constraints          what targets cannot do; checked before `lower` is called
+    pointwise            a function of single elements: between one dequantize and one quantize it becomes a TABLE
+    bounds               clamps its input, so it may be fused into the operator before it
+    moves                only moves data: never a reason for a delegate of its own
+    is_qdq               quantizes or dequantizes: a constant that goes through it stays quantized and is not folded
+    looks_up             reads its first input at positions that its other inputs give
+    is_sum, is_product   a sum or difference of two operands; a product of two
+    reads_int16          takes an operand of 16 bits beside operands of 8
+    reads_weight_matrix  a constant operand is a weight matrix and is quantized as weights are
+    folds_into_producer  becomes part of the layer before it, so nothing is observed between them
+    computes_in_float32  has 16-bit floats computed in float32 and rounded once, as torch does
     """
 
     name: str
     family: str
     overloads: tuple[str, ...]
     lower: Callable[..., Any] | None = None
-    expand: Callable[..., Any] | None = None
-    quant: Quant | Callable[[Mapping[str, Any]], Quant] = "observe"
+    decompose: Callable[..., Any] | None = None
+    quant: Quant | Callable[[Arguments], Quant] = "observe"
+    constraints: Sequence[Constraint] = ()
+    samples: Callable[[], Sequence[Sample]] = lambda: ()
     pointwise: bool = False
     bounds: bool = False
     moves: bool = False
-    limits: tuple[Limit, ...] = ()
-    samples: Callable[[], Sequence[Sample]] = field(default=lambda: ())
+    is_qdq: bool = False
+    looks_up: bool = False
+    is_sum: bool = False
+    is_product: bool = False
+    reads_int16: bool = False
+    reads_weight_matrix: bool = False
+    folds_into_producer: bool = False
+    computes_in_float32: bool = False
+
+
+class Fields(TypedDict, total=False):
+    """What a record file may say about an operator, as keywords; `Record` explains them."""
+
+    decompose: Callable[..., Any]
+    quant: Quant | Callable[[Arguments], Quant]
+    constraints: Sequence[Constraint]
+    samples: Callable[[], Sequence[Sample]]
+    pointwise: bool
+    bounds: bool
+    moves: bool
+    is_qdq: bool
+    looks_up: bool
+    is_sum: bool
+    is_product: bool
+    reads_int16: bool
+    reads_weight_matrix: bool
+    folds_into_producer: bool
+    computes_in_float32: bool
 
 
 class Registry:
@@ -66,6 +136,7 @@ class Registry:
         self._frozen = False
 
     def add(self, record: Record) -> None:
+        """Add a record; refuse a second one of its name or overloads."""
         if self._frozen:
             raise RuntimeError(f"`{record.name}` comes too late: the registry is read-only once it was used")
         if record.name in self._records:
@@ -75,11 +146,12 @@ class Registry:
         for overload in record.overloads:
             other = self._by_overload.get(overload)
             if other is not None:
-                raise RuntimeError(f"`{overload}` stands in `{record.name}` and in `{other.name}`; keep one")
+                raise RuntimeError(f"`{overload}` is in `{record.name}` and in `{other.name}`; keep one")
             self._by_overload[overload] = record
         self._records[record.name] = record
 
     def freeze(self) -> None:
+        """Refuse records from now on."""
         self._frozen = True
 
     @property
@@ -87,47 +159,64 @@ class Registry:
         return MappingProxyType(self._records)
 
     def find(self, overload: str) -> Record | None:
+        """Return the record of an overload such as `aten.add.Tensor`."""
         return self._by_overload.get(overload)
 
 
 _REGISTRY = Registry()
 
 
-def op(
-    name: str,
-    *overloads: str,
-    expand: Callable[..., Any] | None = None,
-    quant: Quant | Callable[[Mapping[str, Any]], Quant] = "observe",
-    pointwise: bool = False,
-    bounds: bool = False,
-    moves: bool = False,
-    limits: Sequence[Limit] = (),
-    samples: Callable[[], Sequence[Sample]] = lambda: (),
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register the decorated function as the lowering of an operator."""
+def registry() -> Registry:
+    """Return the registry; it is complete once `tosaic.ops` is imported."""
+    return _REGISTRY
 
-    def register(lower: Callable[..., Any]) -> Callable[..., Any]:
-        family = lower.__module__.rsplit(".", 1)[-1]
-        _REGISTRY.add(
-            Record(name, family, overloads, lower, expand, quant, pointwise, bounds, moves, tuple(limits), samples)
-        )
+
+def with_inplace(*overloads: str) -> tuple[str, ...]:
+    """Add the in-place form of each overload, which torch calls `add_.Tensor`."""
+    return tuple(name for overload in overloads for name in (overload, _append(overload, "_")))
+
+
+def with_copy(*overloads: str) -> tuple[str, ...]:
+    """Add the form of each overload that copies instead of returning a view, which torch calls `view_copy.default`."""
+    return tuple(name for overload in overloads for name in (overload, _append(overload, "_copy")))
+
+
+def _append(overload: str, suffix: str) -> str:
+    operator, variant = overload.rsplit(".", 1)
+    return f"{operator}{suffix}.{variant}"
+
+
+def op(name: str, *overloads: str, **fields: Unpack[Fields]) -> Callable[[_Function], _Function]:
+    """Register the decorated function as the lowering of an operator.
+
+    An overload without a namespace is one of aten. With none given, it is the `default` of the operator's name.
+    """
+
+    def register(lower: _Function) -> _Function:
+        add(name, *overloads, beside=lower, lower=lower, **fields)
         return lower
 
     return register
 
 
-def composite(
+def composite(name: str, *overloads: str, **fields: Unpack[Fields]) -> Callable[[_Function], _Function]:
+    """Register the decorated function as the decomposition of an operator that has no lowering of its own."""
+
+    def register(decompose: _Function) -> _Function:
+        add(name, *overloads, beside=decompose, **{**fields, "quant": "none", "decompose": decompose})
+        return decompose
+
+    return register
+
+
+def add(
     name: str,
     *overloads: str,
-    expand: Callable[..., Any],
-    limits: Sequence[Limit] = (),
-    samples: Callable[[], Sequence[Sample]] = lambda: (),
+    beside: Callable[..., Any],
+    lower: Callable[..., Any] | None = None,
+    **fields: Unpack[Fields],
 ) -> None:
-    """Register an operator that is an ordinary function of other operators."""
-    family = expand.__module__.rsplit(".", 1)[-1]
-    _REGISTRY.add(Record(name, family, overloads, None, expand, "none", limits=tuple(limits), samples=samples))
-
-
-def registry() -> Registry:
-    """The registry; complete once `tosaic.ops` is imported."""
-    return _REGISTRY
+    """Register an operator; its family is the module in which the function `beside` is written."""
+    family = beside.__module__.rsplit(".", 1)[-1]
+    full = tuple(o if o.count(".") > 1 else f"aten.{o}" for o in overloads or (f"{name}.default",))
+    _REGISTRY.add(Record(name, family, full, lower, **fields))

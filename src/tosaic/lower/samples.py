@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tosaic.core.targets import Target
+
 
 class _Lazy:
     """A module that is imported when one of its names is first used."""
@@ -26,10 +28,19 @@ nn: Any = _Lazy("torch.nn")
 F: Any = _Lazy("torch.nn.functional")
 
 
-#: all families that samples are run on
-EVERYWHERE = ("tosa", "u55", "u65", "u85")
-#: what needs SELECT, GATHER or comparisons
-NOT_U55 = ("tosa", "u85")
+def everywhere(target: Target) -> bool:
+    """Take every target."""
+    return True
+
+
+def with_booleans(target: Target) -> bool:
+    """Take the targets that have comparisons, logic and a choice by what these give."""
+    return target.has_booleans and target.has_select
+
+
+def with_gather(target: Target) -> bool:
+    """Take the targets that have a look-up by computed indices."""
+    return target.has_gather
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +58,14 @@ class Sample:
     """A call of an operator. `call` takes the inputs; with `module` it is a factory of an nn.Module instead.
 
     `flavours` names the profiles it is meant for; ints have no quantized form, some ops no float form.
-    `targets` names the families that take it; on the others a limit of the record must keep it out.
+    `targets` says which targets take it; on the others a constraint of the record must keep it out.
     """
 
     call: Callable[..., Any]
     inputs: tuple[Input, ...]
     module: bool = False
     flavours: tuple[str, ...] = ("FP", "INT")
-    targets: tuple[str, ...] = EVERYWHERE
+    targets: Callable[[Target], bool] = everywhere
 
 
 def f32(*shape: int, low: float = -2.0, high: float = 2.0) -> Input:
@@ -74,7 +85,7 @@ def call(
     function: Callable[..., Any],
     *inputs: Input,
     flavours: tuple[str, ...] | None = None,
-    targets: tuple[str, ...] = EVERYWHERE,
+    targets: Callable[[Target], bool] = everywhere,
 ) -> Sample:
     return Sample(function, inputs, False, _flavours(inputs) if flavours is None else flavours, targets)
 
@@ -83,6 +94,6 @@ def module(
     factory: Callable[[], Any],
     *inputs: Input,
     flavours: tuple[str, ...] | None = None,
-    targets: tuple[str, ...] = EVERYWHERE,
+    targets: Callable[[Target], bool] = everywhere,
 ) -> Sample:
     return Sample(factory, inputs, True, _flavours(inputs) if flavours is None else flavours, targets)

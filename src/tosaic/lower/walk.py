@@ -19,9 +19,10 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.graph import Array, DType, Graph, Op, Type
 from tosaic.ir.qparams import QParams
 from tosaic.ir.verifier import verify_legality
+from tosaic.lower.constraints import MOST_DIMENSIONS, NO_STORED_BOOLEANS, SHAPE
 from tosaic.lower.convert import can_be_real, convert_all, is_real, is_small, narrow, to_real, widen
 from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.registry import Record, registry
+from tosaic.lower.registry import AtenOps, Record, registry
 from tosaic.lower.tensor import Tensor, inverse, of_array
 
 
@@ -40,9 +41,6 @@ _EXACT = frozenset(
         *("CONV2D", "CONV3D", "DEPTHWISE_CONV2D", "TRANSPOSE_CONV2D", "CAST"),
     )
 )
-
-#: TOSA's limit on the rank of a tensor
-MOST_DIMENSIONS = 6
 
 #: what a node has become: a tensor, several of them, or nothing TOSA knows
 Result = Any
@@ -114,7 +112,8 @@ class Walk:
             made = self.lo.b.ops[start:]
             for op in made:
                 verify_legality(op, self.lo.spec)
-                _check_shapes(op)
+                for value in op.outputs:
+                    SHAPE.enforce(self.lo, {"result": value})
         except Invalid as error:
             raise Unsupported(error.what, error.fix) from error
         if not wide and sum(_rounds(op) for op in made) > 1:
@@ -166,10 +165,6 @@ class Walk:
             return table
         if record is None:
             raise _no_lowering(name)
-        family = self.lo.target.family
-        for limit in record.limits:
-            if family in limit.families and not limit.holds(self.lo, arguments):
-                raise Unsupported(limit.sentence, limit.fix)
         self.lo.next_q = quantized_to(node)
         return self._narrow(node, apply(self.lo, record, arguments))
 
@@ -236,7 +231,7 @@ class Walk:
         tensors = _tensors(arguments)
         if not all(t.is_const for t in tensors) or torch.Tag.nondeterministic_seeded in torch_op(node).tags:
             return None
-        if record is not None and (record.family == "cast" or record.moves):
+        if record is not None and (record.is_qdq or record.moves):
             return None
         out = torch_op(node)(**{k: _real(a) for k, a in arguments.items()})
         return _constant(out) if isinstance(out, torch.Tensor) else None
@@ -257,11 +252,7 @@ class Walk:
         """Refuse a result that could not be stored: a view is a RESHAPE or TRANSPOSE then, which must have its type."""
         if not isinstance(result, Tensor) or result.value is None or not is_real(result):
             return
-        if result.dtype is DType.BOOL and not self.lo.target.has_booleans:
-            raise Unsupported(
-                "its result is bool, and Ethos-U55 and Ethos-U65 have no booleans",
-                "pass a mask as float numbers that are added, or compare quantized tensors where it is used",
-            )
+        NO_STORED_BOOLEANS.enforce(self.lo, {"result": result})
         if not result.is_settled:
             verify_legality(Op(tosa.RESHAPE, (result.value,), (result.value,)), self.lo.spec)
 
@@ -281,7 +272,7 @@ class Walk:
 
 
 class _Caller:
-    """What an `expand` function sees when it runs inside a lowering: aten ops by name on tensors."""
+    """What a `decompose` function sees when it runs inside a lowering: aten ops by name on tensors."""
 
     def __init__(self, lo: Lowering) -> None:
         self._lo = lo
@@ -315,16 +306,19 @@ class _Caller:
 
 
 def apply(lo: Lowering, record: Record, arguments: Mapping[str, Any]) -> Result:
-    """Lower through the record's own function, or through its expansion where the data is float."""
+    """Lower through the record's own function, or through its decomposition where the data is float."""
+    for constraint in record.constraints:
+        constraint.enforce(lo, arguments)
     if record.lower is not None:
         return record.lower(lo, **arguments)
-    assert record.expand is not None
+    assert record.decompose is not None
     if any(isinstance(a, Tensor) and a.q is not None for a in arguments.values()):
         raise Unsupported(
             f"`{record.name}` is quantized as a whole, so the ranges inside it are unknown",
-            "quantize with tosaic's quantizer, which expands it before calibration",
+            "quantize with tosaic's quantizer, which decomposes it before calibration",
         )
-    result = record.expand(_Caller(lo), **arguments)
+    aten: AtenOps = _Caller(lo)
+    result = record.decompose(aten, **arguments)
     if result is None:
         raise Unsupported(f"`{record.name}` has no form for these arguments", "write it with simpler operators")
     return result
@@ -416,15 +410,6 @@ def _check_dtype(got: Tensor, want: torch.dtype) -> None:
         raise Unsupported(f"its result is {wanted} in torch, {found} on the target", "cast its operands to one dtype")
 
 
-def _check_shapes(op: Op) -> None:
-    for value in op.outputs:
-        if 0 in value.shape or value.rank > MOST_DIMENSIONS:
-            raise Unsupported(
-                f"it needs a tensor of shape {list(value.shape)}",
-                f"use at most {MOST_DIMENSIONS} dimensions, none of them empty",
-            )
-
-
 def _tensors(arguments: Mapping[str, Any]) -> list[Tensor]:
     """All tensors among bound arguments, those in lists too."""
     return [t for a in arguments.values() for t in (a if isinstance(a, list) else [a]) if isinstance(t, Tensor)]
@@ -450,7 +435,7 @@ def _is_mixed(arguments: Mapping[str, Any]) -> bool:
 
 def _is_summing(record: Record) -> bool:
     """Operators of many steps: torch computes them in float32 and rounds once, also for 16-bit floats."""
-    return record.expand is not None or record.family in ("norm", "pool", "reduce", "attention")
+    return record.decompose is not None or record.computes_in_float32
 
 
 def _rounds(op: Op) -> bool:

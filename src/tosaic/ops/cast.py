@@ -12,9 +12,11 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.encode import decode, encode
 from tosaic.ir.graph import FROM_TORCH, NUMPY, RANGES, Array, DType, Value
 from tosaic.ir.qparams import QParams
+from tosaic.lower.constraints import describe
 from tosaic.lower.convert import to_codes
+from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import op
+from tosaic.lower.registry import Arguments, Constraint, op, with_copy
 from tosaic.lower.samples import F, call, f32, module, nn, torch
 from tosaic.lower.tensor import Tensor, of_array
 
@@ -35,20 +37,38 @@ def _channel_params(scales: Tensor, zero_points: Tensor, axis: int, low: int, hi
     return replace(per_tensor, scale=scale, zero_point=zero, axis=int(axis))
 
 
-@op("quantize", "quantized_decomposed.quantize_per_tensor.default", quant="none")
+def _check_profiles(lo: Lowering, a: Arguments) -> str:
+    x = a["input"]
+    if not (lo.has_float and x.is_float and not x.is_const) or lo.spec.support_integer():
+        return ""
+    return f"the specification is {lo.spec}"
+
+
+@op(
+    "quantize",
+    "quantized_decomposed.quantize_per_tensor.default",
+    quant="none",
+    is_qdq=True,
+    constraints=[
+        Constraint(
+            "float numbers are quantized with the profiles FP and INT",
+            _check_profiles,
+            "use a specification with FP and INT",
+            lambda target: not target.is_npu,
+        )
+    ],
+)
 def quantize(
     lo: Lowering, input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: Any
 ) -> Tensor:
     """Where everything pending becomes an operator: RESCALE, TABLE or CLAMP; a float tensor is scaled and rounded."""
     q = _params(scale, zero_point, quant_min, quant_max, dtype)
     if lo.has_float and input.is_float and not input.is_const:
-        if not lo.spec.support_integer():
-            raise Unsupported(f"{lo.spec} has no integers to quantize to", "use a specification with FP and INT")
         return to_codes(lo, input, q)
     return lo.quantize(input, q)
 
 
-@op("dequantize", "quantized_decomposed.dequantize_per_tensor.default", quant="none")
+@op("dequantize", "quantized_decomposed.dequantize_per_tensor.default", quant="none", is_qdq=True)
 def dequantize(
     lo: Lowering,
     input: Tensor,
@@ -66,7 +86,7 @@ def dequantize(
     return replace(input, q=q)
 
 
-@op("quantize_channel", "quantized_decomposed.quantize_per_channel.default", quant="none")
+@op("quantize_channel", "quantized_decomposed.quantize_per_channel.default", quant="none", is_qdq=True)
 def quantize_channel(
     lo: Lowering,
     input: Tensor,
@@ -83,7 +103,7 @@ def quantize_channel(
     return lo.quantize(input, _channel_params(scales, zero_points, axis, quant_min, quant_max, dtype))
 
 
-@op("dequantize_channel", "quantized_decomposed.dequantize_per_channel.default", quant="none")
+@op("dequantize_channel", "quantized_decomposed.dequantize_per_channel.default", quant="none", is_qdq=True)
 def dequantize_channel(
     lo: Lowering,
     input: Tensor,
@@ -102,13 +122,13 @@ def dequantize_channel(
     return replace(input, q=_channel_params(scales, zeros, axis, quant_min, quant_max, dtype))
 
 
-@op("assertion", "aten._assert_tensor_metadata.default", quant="none", moves=True)
-def assertion(lo: Lowering, **_: Any) -> tuple[()]:
+@op("assert_metadata", "_assert_tensor_metadata.default", quant="none", moves=True)
+def assert_metadata(lo: Lowering, **_: Any) -> tuple[()]:
     """A check that torch.export made and that holds by construction: nothing remains of it."""
     return ()
 
 
-def _samples_same() -> list[Any]:
+def _samples_identity() -> list[Any]:
     return [
         call(lambda x: x.clone() * 2.0, f32(2, 3)),
         call(lambda x: x.contiguous(memory_format=torch.contiguous_format) + 1.0, f32(1, 3, 4, 4)),
@@ -119,25 +139,20 @@ def _samples_same() -> list[Any]:
     ]
 
 
-@op(
-    "same",
-    "aten.clone.default",
-    "aten.alias.default",
-    "aten.alias_copy.default",
-    "aten.contiguous.default",
-    "aten.dropout.default",
-    "aten.feature_dropout.default",
-    "aten.detach.default",
-    "aten.detach_.default",
-    "aten.detach_copy.default",
-    "aten.lift_fresh_copy.default",
-    "aten.lift_fresh.default",
+@data_movement(
+    "identity",
+    "clone.default",
+    *with_copy("alias.default"),
+    "contiguous.default",
+    "dropout.default",
+    "feature_dropout.default",
+    *with_copy("detach.default"),
+    "detach_.default",
+    *with_copy("lift_fresh.default"),
     "dim_order_ops._clone_dim_order.default",
-    quant="share",
-    moves=True,
-    samples=_samples_same,
+    samples=_samples_identity,
 )
-def same(lo: Lowering, train: bool = False, **arguments: Any) -> Tensor:
+def identity(lo: Lowering, train: bool = False, **arguments: Any) -> Tensor:
     """Operators that give their first argument back."""
     if train:
         raise Unsupported("dropout is in train mode", "call model.eval() before export")
@@ -182,17 +197,48 @@ def _convert_array(numbers: Array, kind: DType) -> Array:
     return np.clip(np.trunc(np.nan_to_num(numbers.astype(np.float64), nan=0.0)), low, high).astype(NUMPY[kind])
 
 
-@op(
+def _find_dtype(x: Tensor, dtype: Any, other: Tensor | None) -> DType | None:
+    """Return the dtype of a cast's result, None if TOSA has none for it."""
+    if other is not None:
+        return _meaning(other)
+    return _meaning(x) if dtype is None else FROM_TORCH.get(str(dtype).removeprefix("torch."))
+
+
+def _check_cast(lo: Lowering, a: Arguments) -> str:
+    x, dtype, other = a["self"], a.get("dtype"), a.get("other")
+    before, kind = _meaning(x), _find_dtype(x, dtype, other)
+    if kind is before or (kind is not None and x.q is None):
+        return ""
+    result = kind.torch_name if kind is not None else str(dtype).removeprefix("torch.")
+    return f"it is from {describe(x)} to {result}"
+
+
+def _check_float(lo: Lowering, a: Arguments) -> str:
+    x = a["self"]
+    kind = _find_dtype(x, a.get("dtype"), a.get("other"))
+    if kind is None or kind is _meaning(x) or x.is_const or lo.has_float or not (x.is_float or kind.is_float):
+        return ""
+    return f"it is from {x.dtype.torch_name} to {kind.torch_name}"
+
+
+_CASTS = (
+    Constraint(
+        "a cast is between bool, int8, int16, int32 and floats that are not quantized", _check_cast, "keep one dtype"
+    ),
+    Constraint("a cast from or to float needs the profile FP", _check_float, "keep this part quantized"),
+)
+
+
+@data_movement(
     "to",
-    "aten.to.dtype",
-    "aten.to.dtype_layout",
-    "aten.to.device",
-    "aten.to.other",
-    "aten._to_copy.default",
-    "aten.type_as.default",
+    "to.dtype",
+    "to.dtype_layout",
+    "to.device",
+    "to.other",
+    "_to_copy.default",
+    "type_as.default",
     "dim_order_ops._to_dim_order_copy.default",
-    quant="share",
-    moves=True,
+    constraints=_CASTS,
     samples=lambda: [
         call(lambda x: x.to(torch.float32) * 2.0, f32(2, 3)),
         call(lambda x, y: x.type_as(y) + y, f32(2, 3), f32(2, 3)),
@@ -201,19 +247,11 @@ def _convert_array(numbers: Array, kind: DType) -> Array:
 )
 def to(lo: Lowering, self: Tensor, dtype: Any = None, other: Tensor | None = None, **_: Any) -> Tensor:
     """A cast; to the type that the tensor already has it is nothing."""
-    meaning = _meaning(self)
-    kind = _meaning(other) if other is not None else FROM_TORCH.get(str(dtype).removeprefix("torch."))
-    if kind is meaning or (dtype is None and other is None):
+    kind = _find_dtype(self, dtype, other)
+    if kind is _meaning(self):
         return self
-    if kind is None or self.q is not None:
-        raise Unsupported(
-            f"a cast from {meaning.torch_name} to {dtype} is not possible on the target", "keep one dtype"
-        )
+    assert kind is not None
     if self.is_const and self.array is not None:
         return of_array(_convert_array(decode(self.array, self.dtype), kind), kind)
-    if (self.is_float or kind.is_float) and not lo.has_float:
-        raise Unsupported(
-            f"a cast from {self.dtype.torch_name} to {kind.torch_name} needs float", "keep this part quantized"
-        )
     assert self.value is not None
     return replace(self, value=_convert(lo, self.value, kind), dtype=kind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -14,12 +14,14 @@ from tosaic.ir.build import Builder
 from tosaic.ir.graph import Array, DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
+from tosaic.lower import elementwise, movement
 from tosaic.lower.arguments import operand
+from tosaic.lower.constraints import describe
+from tosaic.lower.forms import binop
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Limit, op
-from tosaic.lower.samples import NOT_U55, Sample, call, f32, i32, torch
+from tosaic.lower.registry import Arguments, Constraint, op
+from tosaic.lower.samples import Sample, call, f32, i32, torch, with_booleans
 from tosaic.lower.tensor import Tensor, of_array, with_value
-from tosaic.ops.shape import on_grid
 
 Relation: TypeAlias = Callable[[Builder, Value, Value], Value]
 
@@ -29,18 +31,21 @@ def _finest(scales: Sequence[float], *operands: Tensor) -> float:
     return max(scales) / (1 << (14 if any(t.dtype is DType.I16 for t in operands) else 19))
 
 
-_NO_BOOLEANS = Limit(
-    "Ethos-U55 and Ethos-U65 have no booleans and no bitwise operators, only tables of one quantized tensor",
-    lambda lo, a: False,
-    ("u55", "u65"),
+def _describe_operands(lo: Lowering, a: Arguments) -> str:
+    return f"it takes {' and '.join(describe(value) for value in a.values())}"
+
+
+_NO_BOOLEANS = Constraint(
+    "there are no booleans and no bitwise operators, only tables of one quantized tensor",
+    _describe_operands,
     "use an Ethos-U85, or compare with a number instead of a tensor",
+    lambda target: not target.has_booleans,
 )
 
 
 def _comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Tensor]:
     """Two operands as numbers of one kind, and the view of the result."""
-    like = a if isinstance(a, Tensor) and not (a.is_const and isinstance(b, Tensor)) else b
-    x, y = operand(lo, a, like), operand(lo, b, like)
+    x, y = elementwise.match_operands(lo, a, b)
     scales = [t.q.s for t in (x, y) if t.q is not None]
     if not scales:
         if x.dtype is not y.dtype:
@@ -73,10 +78,10 @@ def _samples_compare(name: str) -> list[Sample]:
         return getattr(torch, name)(x, y)
 
     return [
-        call(run, f32(3, 4), f32(3, 4), targets=NOT_U55),
-        call(run, f32(1, 17, 3, 3), f32(1, 17, 1, 1, low=-20.0, high=1.0), targets=NOT_U55),
-        call(run, i32(3, 5, low=-2, high=2), i32(1, 5, low=-2, high=2), targets=NOT_U55),
-        call(lambda x: run(x, 1), i32(64, low=-2, high=2), targets=NOT_U55),
+        call(run, f32(3, 4), f32(3, 4), targets=with_booleans),
+        call(run, f32(1, 17, 3, 3), f32(1, 17, 1, 1, low=-20.0, high=1.0), targets=with_booleans),
+        call(run, i32(3, 5, low=-2, high=2), i32(1, 5, low=-2, high=2), targets=with_booleans),
+        call(lambda x: run(x, 1), i32(64, low=-2, high=2), targets=with_booleans),
         call(lambda x: torch.where(run(x, 0.5), x, 0.25 * x), f32(3, 4)),
         call(lambda x: torch.where(run(torch.floor(x), -1.0), 1.0, x * x), f32(1, 3, 4, 4)),
     ]
@@ -87,15 +92,7 @@ def _compare(name: str, relation: Relation) -> None:
         x, y, view = _comparable(lo, self, other)
         return with_value(view, relation(lo.b, x, y))
 
-    lower.__module__ = __name__
-    op(
-        name,
-        f"aten.{name}.Tensor",
-        f"aten.{name}.Scalar",
-        pointwise=True,
-        limits=[_NO_BOOLEANS],
-        samples=lambda: _samples_compare(name),
-    )(lower)
+    binop(name, inplace=False, constraints=[_NO_BOOLEANS], samples=lambda: _samples_compare(name))(lower)
 
 
 _compare("eq", tosa.equal)
@@ -116,7 +113,7 @@ def _truth(lo: Lowering, t: Tensor) -> Tensor:
     return t
 
 
-def _logic(name: str, others: tuple[str, ...], logical: Relation, bitwise: Relation | None) -> None:
+def _logic(name: str, overloads: tuple[str, ...], logical: Relation, bitwise: Relation | None = None) -> None:
     def lower(lo: Lowering, self: Any, other: Any) -> Tensor:
         like = self if isinstance(self, Tensor) else other
         x, y = operand(lo, self, like), operand(lo, other, like)
@@ -124,63 +121,50 @@ def _logic(name: str, others: tuple[str, ...], logical: Relation, bitwise: Relat
             return arith.plain(lo, bitwise, x, y)
         return arith.plain(lo, logical, _truth(lo, x), _truth(lo, y))
 
-    lower.__module__ = __name__
-    function = name.removeprefix("aten.").split(".")[0]
-
     def samples() -> list[Sample]:
         def run(x: Any, y: Any) -> Any:
-            return getattr(torch, function)(x, y)
+            return getattr(torch, name)(x, y)
 
         shared = [
-            call(lambda x, y: run(x > y, x <= 0.5), f32(3, 17), f32(3, 17), targets=NOT_U55),
+            call(lambda x, y: run(x > y, x <= 0.5), f32(3, 17), f32(3, 17), targets=with_booleans),
             call(lambda x: torch.where(run(x > 0.5, x > 1.0), x, -x), f32(1, 3, 4, 4)),
-            call(lambda x, y: run(x > 0.0, y > 0.0), f32(1, 64), f32(3, 64), targets=NOT_U55),
+            call(lambda x, y: run(x > 0.0, y > 0.0), f32(1, 64), f32(3, 64), targets=with_booleans),
         ]
         if bitwise is None:
             return shared
         return [
             *shared,
-            call(run, i32(3, 5), i32(3, 5), targets=NOT_U55),
-            call(lambda x: run(x, 6), i32(4), targets=NOT_U55),
+            call(run, i32(3, 5), i32(3, 5), targets=with_booleans),
+            call(lambda x: run(x, 6), i32(4), targets=with_booleans),
         ]
 
-    op(function, name, *others, pointwise=True, limits=[_NO_BOOLEANS], samples=samples)(lower)
+    op(name, *overloads, pointwise=True, constraints=[_NO_BOOLEANS], samples=samples)(lower)
 
 
-_logic("aten.logical_and.default", (), tosa.logical_and, None)
-_logic("aten.logical_or.default", (), tosa.logical_or, None)
-_logic("aten.logical_xor.default", (), tosa.logical_xor, None)
-_logic(
-    "aten.bitwise_and.Tensor",
-    ("aten.bitwise_and.Scalar", "aten.__and__.Tensor", "aten.__and__.Scalar"),
-    tosa.logical_and,
-    tosa.bitwise_and,
-)
-_logic(
-    "aten.bitwise_or.Tensor",
-    ("aten.bitwise_or.Scalar", "aten.__or__.Tensor", "aten.__or__.Scalar"),
-    tosa.logical_or,
-    tosa.bitwise_or,
-)
-_logic(
-    "aten.bitwise_xor.Tensor",
-    ("aten.bitwise_xor.Scalar", "aten.__xor__.Tensor", "aten.__xor__.Scalar"),
-    tosa.logical_xor,
-    tosa.bitwise_xor,
-)
+def _list_bitwise(name: str) -> tuple[str, ...]:
+    """List the overloads of a bitwise operator: as a function, and as Python's operator."""
+    return tuple(f"{form}.{kind}" for form in (f"bitwise_{name}", f"__{name}__") for kind in ("Tensor", "Scalar"))
+
+
+_logic("logical_and", (), tosa.logical_and)
+_logic("logical_or", (), tosa.logical_or)
+_logic("logical_xor", (), tosa.logical_xor)
+_logic("bitwise_and", _list_bitwise("and"), tosa.logical_and, tosa.bitwise_and)
+_logic("bitwise_or", _list_bitwise("or"), tosa.logical_or, tosa.bitwise_or)
+_logic("bitwise_xor", _list_bitwise("xor"), tosa.logical_xor, tosa.bitwise_xor)
 
 
 @op(
     "logical_not",
-    "aten.logical_not.default",
-    "aten.bitwise_not.default",
+    "logical_not.default",
+    "bitwise_not.default",
     pointwise=True,
-    limits=[_NO_BOOLEANS],
+    constraints=[_NO_BOOLEANS],
     samples=lambda: [
-        call(lambda x, y: torch.logical_not(x > y), f32(3, 4), f32(3, 4), targets=NOT_U55),
-        call(lambda x, y: ~(x > y), f32(1, 17), f32(3, 17), targets=NOT_U55),
+        call(lambda x, y: torch.logical_not(x > y), f32(3, 4), f32(3, 4), targets=with_booleans),
+        call(lambda x, y: ~(x > y), f32(1, 17), f32(3, 17), targets=with_booleans),
         call(lambda x: torch.where(~(x > 0.5), x, -x), f32(1, 64)),
-        call(lambda x: ~x, i32(3, 4), targets=NOT_U55),
+        call(lambda x: ~x, i32(3, 4), targets=with_booleans),
     ],
 )
 def logical_not(lo: Lowering, self: Tensor) -> Tensor:
@@ -197,29 +181,31 @@ def _is_known(condition: Tensor) -> bool:
     return condition.is_const or condition.lut is not None
 
 
-def _can_choose(lo: Lowering, a: Mapping[str, Any]) -> bool:
-    coded = any(isinstance(a.get(b), Tensor) and a[b].q is not None for b in ("self", "other", "value"))
-    return coded and _is_known(a["condition"] if "condition" in a else a["mask"])
+def _check_choice(lo: Lowering, a: Arguments) -> str:
+    branches = [a[name] for name in ("self", "other", "value") if name in a]
+    if not any(isinstance(b, Tensor) and b.q is not None for b in branches):
+        return f"it is between {' and '.join(map(describe, branches))}"
+    return "" if _is_known(a["condition"] if "condition" in a else a["mask"]) else "the condition is computed"
 
 
-_KNOWN_CONDITION = Limit(
-    "Ethos-U55 and Ethos-U65 choose between quantized tensors only by a constant, or by a comparison with a number",
-    _can_choose,
-    ("u55", "u65"),
+_KNOWN_CONDITION = Constraint(
+    "a choice is between quantized tensors, by a constant or by a comparison with a number",
+    _check_choice,
     "use an Ethos-U85, or write the choice as a sum of products",
+    lambda target: not target.has_select,
 )
 
 
-def _chosen(lo: Lowering, condition: Tensor, yes: Any, no: Any) -> Tensor:
-    """`yes` where the condition holds, `no` elsewhere."""
+def _choose(lo: Lowering, condition: Tensor, yes: Any, no: Any) -> Tensor:
+    """Choose `yes` where the condition holds, `no` elsewhere."""
     branches = [b for b in (yes, no) if isinstance(b, Tensor) and not b.is_const]
     q = lo.next_q
     if any(b.q is not None for b in branches) or (not branches and q is not None and not lo.has_float):
         if q is None:
             raise Unsupported("its result is not quantized", "quantize the output of the operator")
-        codes = [on_grid(lo, _as_constant(b, condition), q) for b in (yes, no)]
-        if lo.target.family in ("u55", "u65"):
-            return _by_order(lo, condition, codes[0], codes[1], q)
+        codes = [movement.requantize(lo, _as_constant(b, condition), q) for b in (yes, no)]
+        if not lo.target.has_select:
+            return _select_by_minmax(lo, condition, codes[0], codes[1], q)
         return _select(lo, _truth(lo, condition), codes[0], codes[1], q)
     like = branches[0] if branches else _as_constant(yes, condition)
     return _select(lo, _truth(lo, condition), operand(lo, yes, like), operand(lo, no, like), None)
@@ -236,14 +222,14 @@ def _select(lo: Lowering, condition: Tensor, yes: Tensor, no: Tensor, q: QParams
     return with_value(view, tosa.select(lo.b, c, a, b), q)
 
 
-def _by_order(lo: Lowering, condition: Tensor, yes: Tensor, no: Tensor, q: QParams) -> Tensor:
-    """max(min(yes, top or bottom), min(no, bottom or top)) on codes: what is not chosen sinks to the bottom."""
-    parts = [_sunk(lo, condition, branch, keep) for branch, keep in ((yes, True), (no, False))]
-    return replace(_ordered(lo, tosa.maximum, parts[0], parts[1]), q=q)
+def _select_by_minmax(lo: Lowering, condition: Tensor, yes: Tensor, no: Tensor, q: QParams) -> Tensor:
+    """Compute max(min(yes, top or bottom), min(no, bottom or top)): what is not chosen is the lowest int8."""
+    parts = [_mask_to_lowest(lo, condition, branch, keep) for branch, keep in ((yes, True), (no, False))]
+    return replace(_take_extreme_int8(lo, tosa.maximum, parts[0], parts[1]), q=q)
 
 
-def _sunk(lo: Lowering, condition: Tensor, branch: Tensor, keep: bool) -> Tensor:
-    """A branch where the condition is as wanted, the lowest code elsewhere."""
+def _mask_to_lowest(lo: Lowering, condition: Tensor, branch: Tensor, keep: bool) -> Tensor:
+    """Take a branch where the condition equals `keep`, the lowest int8 elsewhere."""
     top = int(branch.array.reshape(-1)[0]) if branch.array is not None and branch.size == 1 else 127
     known = condition.lut if condition.lut is not None else condition.array
     assert known is not None
@@ -252,11 +238,13 @@ def _sunk(lo: Lowering, condition: Tensor, branch: Tensor, keep: bool) -> Tensor
         level = of_array(levels, DType.I8)
     else:
         level = with_value(condition, tosa.table(lo.b, condition.value, levels))
-    return level if branch.array is not None and branch.size == 1 else _ordered(lo, tosa.minimum, branch, level)
+    return (
+        level if branch.array is not None and branch.size == 1 else _take_extreme_int8(lo, tosa.minimum, branch, level)
+    )
 
 
-def _ordered(lo: Lowering, build: Callable[..., Value], x: Tensor, y: Tensor) -> Tensor:
-    """MAXIMUM or MINIMUM of int8 numbers, which TOSA has in 32 bits only."""
+def _take_extreme_int8(lo: Lowering, build: Callable[..., Value], x: Tensor, y: Tensor) -> Tensor:
+    """Compute MAXIMUM or MINIMUM of int8 numbers, which TOSA has in 32 bits only."""
     (u, v), view = lo.align(replace(x, q=None), replace(y, q=None))
     wide = [lo.rescale(w, DType.I32, [1.0]) for w in (u, v)]
     return with_value(view, lo.rescale(build(lo.b, wide[0], wide[1]), DType.I8, [1.0]))
@@ -269,12 +257,12 @@ def _checkers(*shape: int) -> Any:
 
 @op(
     "where",
-    "aten.where.self",
-    "aten.where.Scalar",
-    "aten.where.ScalarSelf",
-    "aten.where.ScalarOther",
+    "where.self",
+    "where.Scalar",
+    "where.ScalarSelf",
+    "where.ScalarOther",
     pointwise=True,
-    limits=[_KNOWN_CONDITION],
+    constraints=[_KNOWN_CONDITION],
     samples=lambda: [
         call(lambda x: torch.where(x > 0, x, 0.1 * x), f32(3, 17)),
         call(lambda x: torch.where(x > 0, 1.0, 0.5) * x, f32(1, 3, 4, 4)),
@@ -283,28 +271,28 @@ def _checkers(*shape: int) -> Any:
         call(lambda x, y, z: torch.where(x > 0, y, z), f32(2, 5), f32(2, 5), f32(2, 5)),
         call(lambda x, y: torch.where(_checkers(4, 5), x, y), f32(3, 4, 5), f32(4, 5)),
         call(lambda x: torch.where(_checkers(6), x, 0.0), f32(2, 6)),
-        call(lambda x, y: torch.where(x > y, x, y * 2.0), f32(3, 4), f32(3, 4), targets=NOT_U55),
-        call(lambda x, y: torch.where(x > y, 1.0, -1.0) * x, f32(3, 4), f32(3, 4), targets=NOT_U55),
-        call(lambda x, y: torch.where(x > 3, x, y), i32(3, 4), i32(3, 4), targets=NOT_U55),
+        call(lambda x, y: torch.where(x > y, x, y * 2.0), f32(3, 4), f32(3, 4), targets=with_booleans),
+        call(lambda x, y: torch.where(x > y, 1.0, -1.0) * x, f32(3, 4), f32(3, 4), targets=with_booleans),
+        call(lambda x, y: torch.where(x > 3, x, y), i32(3, 4), i32(3, 4), targets=with_booleans),
     ],
 )
 def where(lo: Lowering, condition: Tensor, self: Any, other: Any) -> Tensor:
-    return _chosen(lo, condition, self, other)
+    return _choose(lo, condition, self, other)
 
 
 @op(
     "masked_fill",
-    "aten.masked_fill.Scalar",
-    "aten.masked_fill.Tensor",
+    "masked_fill.Scalar",
+    "masked_fill.Tensor",
     pointwise=True,
-    limits=[_KNOWN_CONDITION],
+    constraints=[_KNOWN_CONDITION],
     samples=lambda: [
         call(lambda x: x.masked_fill(x > 1.0, 0.25), f32(3, 17)),
         call(lambda x: x.masked_fill(_checkers(4, 4), -1.0), f32(1, 3, 4, 4)),
         call(lambda x: x.masked_fill(_checkers(64), torch.tensor(0.5)), f32(3, 64)),
         call(lambda x, y: x.masked_fill(y < 0.0, -2.0), f32(3, 4), f32(1, 4)),
-        call(lambda x, y: x.masked_fill(x < y, 0.0), f32(3, 4), f32(3, 4), targets=NOT_U55),
+        call(lambda x, y: x.masked_fill(x < y, 0.0), f32(3, 4), f32(3, 4), targets=with_booleans),
     ],
 )
 def masked_fill(lo: Lowering, self: Tensor, mask: Tensor, value: Any) -> Tensor:
-    return _chosen(lo, mask, value, self)
+    return _choose(lo, mask, value, self)

@@ -11,34 +11,29 @@ from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.build import Builder
 from tosaic.ir.graph import DType, Value
-from tosaic.ir.qparams import accumulator
+from tosaic.ir.qparams import QParams, quantize
 from tosaic.lower import arithmetic as arith
+from tosaic.lower import elementwise
 from tosaic.lower.arguments import operand, unary
+from tosaic.lower.constraints import describe
+from tosaic.lower.forms import binop, unop
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import op
+from tosaic.lower.registry import Arguments, AtenOps, Constraint, op
 from tosaic.lower.samples import Sample, call, f32, i32, torch
-from tosaic.lower.tensor import Tensor, of_array, with_value
-from tosaic.ops.shape import on_grid
-
-
-def _operands(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
-    like = a if isinstance(a, Tensor) and not (a.is_const and isinstance(b, Tensor)) else b
-    return operand(lo, a, like), operand(lo, b, like)
+from tosaic.lower.tensor import Tensor, of_array
 
 
 def _code_constant(lo: Lowering, t: Tensor) -> Tensor:
     """A float constant beside a quantized operand becomes int8 codes of its own."""
     if not (t.is_const and t.q is None and t.is_float):
         return t
-    from tosaic.ir.qparams import QParams, quantize
-
     peak = float(np.max(np.abs(t.real()), initial=0.0)) or 1.0
     q = QParams((peak / 127.0,), (0,), DType.I8, -127, 127)
     return of_array(quantize(t.real().astype(np.float32), q).astype(np.int8), DType.I8, q)
 
 
 def _pair(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
-    x, y = _operands(lo, a, b)
+    x, y = elementwise.match_operands(lo, a, b)
     if x.q is not None or y.q is not None:
         x, y = _code_constant(lo, x), _code_constant(lo, y)
     return x, y
@@ -80,26 +75,18 @@ def _samples_add() -> list[Sample]:
     ]
 
 
-@op(
+@binop(
     "add",
-    "aten.add.Tensor",
-    "aten.add_.Tensor",
-    "aten.add.Scalar",
-    "aten.add_.Scalar",
-    pointwise=True,
+    is_sum=True,
     samples=_samples_add,
 )
 def add(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
     return arith.total(lo, *_pair(lo, self, other), alpha=alpha)
 
 
-@op(
+@binop(
     "sub",
-    "aten.sub.Tensor",
-    "aten.sub_.Tensor",
-    "aten.sub.Scalar",
-    "aten.sub_.Scalar",
-    pointwise=True,
+    is_sum=True,
     samples=lambda: [
         *_samples_binary("sub")(),
         call(lambda x, y: torch.sub(x, y, alpha=2.0), f32(3, 4), f32(3, 4)),
@@ -111,11 +98,9 @@ def sub(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
     return arith.total(lo, *_pair(lo, self, other), alpha=alpha, subtract=True)
 
 
-@op(
+@binop(
     "rsub",
-    "aten.rsub.Tensor",
-    "aten.rsub.Scalar",
-    pointwise=True,
+    inplace=False,
     samples=lambda: [
         *_samples_binary("rsub")(),
         call(lambda x, y: torch.rsub(x, y, alpha=-2.0), f32(3, 4), f32(3, 4)),
@@ -126,19 +111,6 @@ def sub(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
 def rsub(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
     x, y = _pair(lo, other, self)
     return arith.total(lo, x, y, alpha=alpha, subtract=True)
-
-
-def extreme(lo: Lowering, a: Any, b: Any, build: arith.Binary) -> Tensor:
-    """The larger or smaller of two: rounding keeps order, so both are compared on the result's own grid."""
-    x, y = _operands(lo, a, b)
-    if x.q is None and y.q is None:
-        return arith.plain(lo, build, x, y)
-    q = lo.next_q
-    if q is None:
-        raise Unsupported("its result is not quantized", "quantize the output of the operator")
-    (u, v), view = lo.align(on_grid(lo, x, q), on_grid(lo, y, q))
-    wide = [lo.rescale(w, DType.I32, [1.0], q.zp) for w in (u, v)]
-    return with_value(view, build(lo.b, wide[0], wide[1]), accumulator((q.s,)))
 
 
 def _samples_extreme(name: str) -> list[Sample]:
@@ -153,37 +125,34 @@ def _samples_extreme(name: str) -> list[Sample]:
 
 @op(
     "maximum",
-    "aten.maximum.default",
-    "aten.max.other",
+    "maximum.default",
+    "max.other",
     pointwise=True,
     samples=lambda: _samples_extreme("maximum"),
 )
 def maximum(lo: Lowering, self: Any, other: Any) -> Tensor:
-    return extreme(lo, self, other, lambda b, x, y: tosa.maximum(b, x, y))
+    return elementwise.take_extreme(lo, self, other, lambda b, x, y: tosa.maximum(b, x, y))
 
 
 @op(
     "minimum",
-    "aten.minimum.default",
-    "aten.min.other",
+    "minimum.default",
+    "min.other",
     pointwise=True,
     samples=lambda: _samples_extreme("minimum"),
 )
 def minimum(lo: Lowering, self: Any, other: Any) -> Tensor:
-    return extreme(lo, self, other, lambda b, x, y: tosa.minimum(b, x, y))
+    return elementwise.take_extreme(lo, self, other, lambda b, x, y: tosa.minimum(b, x, y))
 
 
-@op(
+@binop(
     "mul",
-    "aten.mul.Tensor",
-    "aten.mul_.Tensor",
-    "aten.mul.Scalar",
-    "aten.mul_.Scalar",
-    pointwise=True,
+    is_product=True,
+    reads_int16=True,
     samples=_samples_binary("mul"),
 )
 def mul(lo: Lowering, self: Any, other: Any) -> Tensor:
-    x, y = _operands(lo, self, other)
+    x, y = elementwise.match_operands(lo, self, other)
     if y.is_const and y.size == 1 and x.is_accumulator:
         factor = float(y.real().reshape(-1)[0])
         if factor > 0:
@@ -191,20 +160,15 @@ def mul(lo: Lowering, self: Any, other: Any) -> Tensor:
     return arith.product(lo, *_pair(lo, x, y))
 
 
-def _expand_div(aten: Any, self: Any, other: Any) -> Any:
+def _decompose_div(aten: AtenOps, self: Any, other: Any) -> Any:
     if isinstance(other, (int, float)) or aten.shape(other) == ():
         return None
     return aten("mul.Tensor", self, aten("reciprocal.default", other))
 
 
-@op(
+@binop(
     "div",
-    "aten.div.Tensor",
-    "aten.div_.Tensor",
-    "aten.div.Scalar",
-    "aten.div_.Scalar",
-    expand=_expand_div,
-    pointwise=True,
+    decompose=_decompose_div,
     samples=lambda: [
         call(lambda x, y: x / y, f32(4), f32(4, low=0.5, high=2.0)),
         call(lambda x, y: x / y, f32(1, 3, 8, 8), f32(1, 3, 8, 8, low=0.5, high=2.0)),
@@ -214,7 +178,7 @@ def _expand_div(aten: Any, self: Any, other: Any) -> Any:
     ],
 )
 def div(lo: Lowering, self: Any, other: Any) -> Tensor:
-    x, y = _operands(lo, self, other)
+    x, y = elementwise.match_operands(lo, self, other)
     if y.is_const and y.size == 1 and x.is_accumulator:
         divisor = float(y.real().reshape(-1)[0])
         if divisor > 0:
@@ -231,55 +195,35 @@ def div(lo: Lowering, self: Any, other: Any) -> Tensor:
     return arith.product(lo, x, unary(lo, tosa.reciprocal, y))
 
 
-@op(
-    "neg",
-    "aten.neg.default",
-    "aten.neg_.default",
-    pointwise=True,
-    samples=lambda: [
+def _samples_neg() -> list[Sample]:
+    return [
         call(lambda x: -x, f32(4)),
         call(lambda x: -x, f32(3, 17, 2, 2)),
         call(lambda x: -x, i32(2, 3)),
-    ],
-)
-def neg(lo: Lowering, self: Tensor) -> Tensor:
-    return unary(lo, lambda b, v: tosa.negate(b, v), self)
+    ]
 
 
-@op(
-    "abs",
-    "aten.abs.default",
-    "aten.abs_.default",
-    pointwise=True,
-    samples=lambda: [
+def _samples_abs() -> list[Sample]:
+    return [
         call(lambda x: x.abs(), f32(4)),
         call(lambda x: x.abs(), f32(3, 17, 2, 2, low=-30.0, high=2.0)),
         call(lambda x, y: (x - y).abs(), f32(1, 64), f32(3, 64)),
         call(lambda x: x.abs(), i32(2, 3)),
-    ],
-)
-def absolute(lo: Lowering, self: Tensor) -> Tensor:
-    return unary(lo, tosa.abs, self)
+    ]
 
 
-def _pointwise(name: str, build: Callable[[Builder, Value], Value], low: float, high: float) -> None:
-    """A function of one number: TABLE in int8, one TOSA op in float."""
+def _samples_unary(name: str, low: float, high: float) -> Callable[[], list[Sample]]:
+    def samples() -> list[Sample]:
+        def run(x: Any) -> Any:
+            return getattr(torch, name)(x)
 
-    def lower(lo: Lowering, self: Tensor) -> Tensor:
-        return unary(lo, build, self)
+        return [
+            call(run, f32(7, low=low, high=high)),
+            call(run, f32(3, 17, 4, 4, low=low, high=high)),
+            call(run, f32(1, 2, 3, 2, 2, low=low, high=high)),
+        ]
 
-    lower.__module__ = __name__
-    op(
-        name,
-        f"aten.{name}.default",
-        f"aten.{name}_.default",
-        pointwise=True,
-        samples=lambda: [
-            call(lambda x: getattr(torch, name)(x), f32(7, low=low, high=high)),
-            call(lambda x: getattr(torch, name)(x), f32(3, 17, 4, 4, low=low, high=high)),
-            call(lambda x: getattr(torch, name)(x), f32(1, 2, 3, 2, 2, low=low, high=high)),
-        ],
-    )(lower)
+    return samples
 
 
 def _sqrt(b: Builder, v: Value) -> Value:
@@ -287,25 +231,37 @@ def _sqrt(b: Builder, v: Value) -> Value:
     return tosa.pow(b, v, half)
 
 
-_pointwise("exp", tosa.exp, -4.0, 3.0)
-_pointwise("log", tosa.log, 0.05, 6.0)
-_pointwise("sqrt", _sqrt, 0.0, 9.0)
-_pointwise("rsqrt", tosa.rsqrt, 0.1, 9.0)
-_pointwise("reciprocal", tosa.reciprocal, 0.25, 6.0)
-_pointwise("erf", tosa.erf, -3.0, 3.0)
-_pointwise("floor", tosa.floor, -9.0, 9.0)
-_pointwise("ceil", tosa.ceil, -9.0, 9.0)
-_pointwise("sin", tosa.sin, -6.0, 6.0)
-_pointwise("cos", tosa.cos, -6.0, 6.0)
+unop("neg", lambda b, v: tosa.negate(b, v), _samples_neg)
+unop("abs", tosa.abs, _samples_abs)
+unop("exp", tosa.exp, _samples_unary("exp", -4.0, 3.0))
+unop("log", tosa.log, _samples_unary("log", 0.05, 6.0))
+unop("sqrt", _sqrt, _samples_unary("sqrt", 0.0, 9.0))
+unop("rsqrt", tosa.rsqrt, _samples_unary("rsqrt", 0.1, 9.0))
+unop("reciprocal", tosa.reciprocal, _samples_unary("reciprocal", 0.25, 6.0))
+unop("erf", tosa.erf, _samples_unary("erf", -3.0, 3.0))
+unop("floor", tosa.floor, _samples_unary("floor", -9.0, 9.0))
+unop("ceil", tosa.ceil, _samples_unary("ceil", -9.0, 9.0))
+unop("sin", tosa.sin, _samples_unary("sin", -6.0, 6.0))
+unop("cos", tosa.cos, _samples_unary("cos", -6.0, 6.0))
+
+
+def _check_power(lo: Lowering, a: Arguments) -> str:
+    like = a["self"] if isinstance(a["self"], Tensor) else a["exponent"]
+    return f"it is of {describe(a['self'])} and {describe(a['exponent'])}" if like.q is not None else ""
 
 
 @op(
     "pow",
-    "aten.pow.Tensor_Scalar",
-    "aten.pow_.Scalar",
-    "aten.pow.Tensor_Tensor",
-    "aten.pow.Scalar",
+    "pow.Tensor_Scalar",
+    "pow_.Scalar",
+    "pow.Tensor_Tensor",
+    "pow.Scalar",
     pointwise=True,
+    constraints=[
+        Constraint(
+            "a power is a table of one int8 tensor, or is of float numbers", _check_power, "use a constant exponent"
+        )
+    ],
     samples=lambda: [
         call(lambda x: x.pow(2), f32(2, 5)),
         call(lambda x: x.pow(3), f32(2, 5)),
@@ -317,8 +273,6 @@ _pointwise("cos", tosa.cos, -6.0, 6.0)
 )
 def pow(lo: Lowering, self: Any, exponent: Any) -> Tensor:
     like = self if isinstance(self, Tensor) else exponent
-    if like.q is not None:
-        raise Unsupported("a power of two quantized tensors has no integer form", "use a constant exponent")
     x, y = operand(lo, self, like), operand(lo, exponent, like)
     if y.is_const and y.size == 1:
         number = float(y.real().reshape(-1)[0])

@@ -11,16 +11,16 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType
 from tosaic.ir.qparams import accumulator
 from tosaic.lower import arithmetic as arith
+from tosaic.lower import movement
+from tosaic.lower.constraints import INPUT_CHANNELS, describe
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import composite, op
+from tosaic.lower.registry import Arguments, AtenOps, Constraint, composite, op
 from tosaic.lower.samples import Sample, call, f32, module, nn, torch
 from tosaic.lower.tensor import Tensor, broadcast, of_array, of_value
-from tosaic.ops.conv import LIMITS
-from tosaic.ops.shape import cut, joined, on_grid
 
 
-def fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x @ weight.T + bias with a constant weight, as a 1x1 convolution over one row of pixels."""
+def _fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Compute x @ weight.T + bias with a constant weight, as a 1x1 convolution over one row of pixels."""
     array, _, q = arith.weight_codes(weight, x)
     if x.q is not None:
         x = lo.codes(x)
@@ -42,37 +42,33 @@ def fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None
     return lo.reshape(flat, (*x.shape[:-1], array.shape[0]))
 
 
-def batch_product(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
-    """[B,M,K] @ [B,K,N]."""
+def _matmul_batches(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
+    """Compute [B,M,K] @ [B,K,N]."""
     if x.q is not None or y.q is not None:
         x, y = lo.codes(x, "first operand"), lo.codes(y, "second operand")
         assert x.q is not None and y.q is not None
-        if DType.I8 not in (x.dtype, y.dtype) or x.dtype is not y.dtype:
-            raise Unsupported("a product of two activations needs int8 on both sides", "use int8 here")
         if x.q.axis is not None or y.q.axis is not None:
             raise Unsupported("an operand is quantized per channel", "quantize it per tensor")
         value = tosa.matmul(lo.b, lo.emit(x), lo.emit(y), x_zp=x.q.zp, y_zp=y.q.zp)
         return of_value(value, accumulator((x.q.s * y.q.s,)))
-    if not x.is_float or not y.is_float:
-        raise Unsupported("an integer matrix product without quantization is not available", "quantize the model")
     return of_value(tosa.matmul(lo.b, lo.emit(x), lo.emit(y), out_type=DType.F32))
 
 
-def _layers(lo: Lowering, x: Tensor, weights: Tensor) -> Tensor:
-    """[B,M,K] @ [B,K,N] with constant matrices: convolutions cost less than a MATMUL, on Ethos-U55 far less."""
+def _matmul_constants(lo: Lowering, x: Tensor, weights: Tensor) -> Tensor:
+    """Compute [B,M,K] @ [B,K,N] with constant matrices: convolutions cost less than a MATMUL, on Ethos-U55 far less."""
     q, shape = lo.next_q, (weights.shape[2], weights.shape[1])
     if x.q is not None and q is None:
         raise Unsupported("its result is not quantized", "quantize with tosaic's quantizer")
     parts: list[Tensor] = []
     for index in range(x.shape[0]):
-        weight = lo.reshape(lo.permute(cut(lo, weights, 0, index, 1), (0, 2, 1)), shape)
-        part = fully_connected(lo, cut(lo, x, 0, index, 1), weight, None)
-        parts.append(part if q is None else on_grid(lo, part, q))
-    return parts[0] if len(parts) == 1 else joined(lo, parts, 0)
+        weight = lo.reshape(lo.permute(movement.crop(lo, weights, 0, index, 1), (0, 2, 1)), shape)
+        part = _fully_connected(lo, movement.crop(lo, x, 0, index, 1), weight, None)
+        parts.append(part if q is None else movement.requantize(lo, part, q))
+    return parts[0] if len(parts) == 1 else movement.concatenate(lo, parts, 0)
 
 
-def expanded(lo: Lowering, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A tensor repeated along its dimensions of size one."""
+def _broadcast(lo: Lowering, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Repeat a tensor along its dimensions of size one."""
     if x.shape == shape:
         return x
     padded = lo.reshape(x, (1,) * (len(shape) - x.rank) + x.shape)
@@ -82,20 +78,40 @@ def expanded(lo: Lowering, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return of_value(tosa.tile(lo.b, lo.emit(padded), times), x.q)
 
 
-def product_of(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
-    """torch.matmul."""
+def _matmul(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
+    """Compute torch.matmul."""
     if y.is_const and y.rank == 2:
-        return fully_connected(lo, x, lo.permute(y, (1, 0)), None)
+        return _fully_connected(lo, x, lo.permute(y, (1, 0)), None)
     left = x if x.rank > 1 else lo.reshape(x, (1, x.shape[0]))
     right = y if y.rank > 1 else lo.reshape(y, (y.shape[0], 1))
     batch = broadcast(left.shape[:-2], right.shape[:-2])
     (m, k), n = left.shape[-2:], right.shape[-1]
     count = int(np.prod(batch, dtype=np.int64))
-    a = lo.reshape(expanded(lo, left, (*batch, m, k)), (count, m, k))
-    b = lo.reshape(expanded(lo, right, (*batch, k, n)), (count, k, n))
-    out = _layers(lo, a, b) if b.is_const else batch_product(lo, a, b)
+    a = lo.reshape(_broadcast(lo, left, (*batch, m, k)), (count, m, k))
+    b = lo.reshape(_broadcast(lo, right, (*batch, k, n)), (count, k, n))
+    out = _matmul_constants(lo, a, b) if b.is_const else _matmul_batches(lo, a, b)
     tail = (() if x.rank == 1 else (m,)) + (() if y.rank == 1 else (n,))
     return lo.reshape(out, (*batch, *tail))
+
+
+def _check_product(lo: Lowering, a: Arguments) -> str:
+    """Check the last two matrices among the arguments."""
+    x, y = [t for t in a.values() if isinstance(t, Tensor)][-2:]
+    if y.is_const:
+        return ""
+    if x.q is None and y.q is None:
+        fits = x.is_float and y.is_float
+    else:
+        stored = all(t.is_code or (t.is_const and t.q is not None) for t in (x, y))
+        fits = not stored or x.dtype is y.dtype is DType.I8
+    return "" if fits else f"they are {describe(x)} and {describe(y)}"
+
+
+_OPERANDS = Constraint(
+    "the operands of a product of two computed matrices are both float or both quantized to int8",
+    _check_product,
+    "quantize both to int8",
+)
 
 
 def _samples_linear() -> list[Sample]:
@@ -112,12 +128,12 @@ def _samples_linear() -> list[Sample]:
     ]
 
 
-@op("linear", "aten.linear.default", quant="weight", limits=LIMITS[1:], samples=_samples_linear)
+@op("linear", quant="weight", is_product=True, constraints=[INPUT_CHANNELS], samples=_samples_linear)
 def linear(lo: Lowering, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return fully_connected(lo, input, weight, bias)
+    return _fully_connected(lo, input, weight, bias)
 
 
-def _expand_addmm(aten: Any, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
+def _decompose_addmm(aten: AtenOps, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
     product = aten("mm.default", mat1, mat2)
     addend = self if beta == 1 else aten("mul.Tensor", self, beta)
     return aten("add.Tensor", product if alpha == 1 else aten("mul.Tensor", product, alpha), addend)
@@ -125,8 +141,9 @@ def _expand_addmm(aten: Any, self: Any, mat1: Any, mat2: Any, beta: float = 1, a
 
 @op(
     "addmm",
-    "aten.addmm.default",
-    expand=_expand_addmm,
+    reads_weight_matrix=True,
+    constraints=[_OPERANDS],
+    decompose=_decompose_addmm,
     samples=lambda: [
         call(lambda b, x, y: torch.addmm(b, x, y), f32(3), f32(2, 4), f32(4, 3)),
         call(lambda b, x, y: torch.addmm(b, x, y, beta=0.5, alpha=2.0), f32(2, 3), f32(2, 4), f32(4, 3)),
@@ -134,60 +151,59 @@ def _expand_addmm(aten: Any, self: Any, mat1: Any, mat2: Any, beta: float = 1, a
 )
 def addmm(lo: Lowering, self: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
     if mat2.is_const and self.is_const and beta == 1 and alpha == 1:
-        return fully_connected(lo, mat1, lo.permute(mat2, (1, 0)), self)
+        return _fully_connected(lo, mat1, lo.permute(mat2, (1, 0)), self)
     if mat1.q is not None:
         raise Unsupported("a sum with a product needs the product quantized first", "quantize with tosaic's quantizer")
-    product = product_of(lo, mat1, mat2)
+    product = _matmul(lo, mat1, mat2)
     if alpha != 1:
         product = arith.product(lo, product, lo.scalar(alpha, product))
     addend = self if beta == 1 else arith.product(lo, self, lo.scalar(beta, self))
     return arith.total(lo, product, addend)
 
 
-def _expand_baddbmm(aten: Any, self: Any, batch1: Any, batch2: Any, beta: float = 1, alpha: float = 1) -> Any:
-    product = aten("bmm.default", batch1, batch2)
-    addend = self if beta == 1 else aten("mul.Tensor", self, beta)
-    return aten("add.Tensor", product if alpha == 1 else aten("mul.Tensor", product, alpha), addend)
-
-
-composite(
+@composite(
     "baddbmm",
-    "aten.baddbmm.default",
-    expand=_expand_baddbmm,
     samples=lambda: [
         call(lambda b, x, y: torch.baddbmm(b, x, y), f32(1, 3), f32(2, 4, 17), f32(2, 17, 3)),
         call(lambda b, x, y: torch.baddbmm(b, x, y, beta=0.5, alpha=2.0), f32(1, 2, 3), f32(1, 2, 4), f32(1, 4, 3)),
     ],
 )
+def baddbmm(aten: AtenOps, self: Any, batch1: Any, batch2: Any, beta: float = 1, alpha: float = 1) -> Any:
+    product = aten("bmm.default", batch1, batch2)
+    addend = self if beta == 1 else aten("mul.Tensor", self, beta)
+    return aten("add.Tensor", product if alpha == 1 else aten("mul.Tensor", product, alpha), addend)
 
 
 @op(
     "mm",
-    "aten.mm.default",
+    reads_weight_matrix=True,
+    constraints=[_OPERANDS],
     samples=lambda: [
         call(lambda x, y: torch.mm(x, y), f32(3, 17), f32(17, 5)),
         call(lambda x, y: torch.mm(x, y), f32(1, 4), f32(4, 64)),
     ],
 )
 def mm(lo: Lowering, self: Tensor, mat2: Tensor) -> Tensor:
-    return product_of(lo, self, mat2)
+    return _matmul(lo, self, mat2)
 
 
 @op(
     "bmm",
-    "aten.bmm.default",
+    reads_weight_matrix=True,
+    constraints=[_OPERANDS],
     samples=lambda: [
         call(lambda x, y: torch.bmm(x, y), f32(1, 3, 4), f32(1, 4, 5)),
         call(lambda x, y: torch.bmm(x, y), f32(3, 17, 4), f32(3, 4, 64)),
     ],
 )
 def bmm(lo: Lowering, self: Tensor, mat2: Tensor) -> Tensor:
-    return product_of(lo, self, mat2)
+    return _matmul(lo, self, mat2)
 
 
 @op(
     "matmul",
-    "aten.matmul.default",
+    reads_weight_matrix=True,
+    constraints=[_OPERANDS],
     samples=lambda: [
         call(lambda x, y: x @ y, f32(4), f32(4)),
         call(lambda x, y: x @ y, f32(3, 4), f32(4)),
@@ -203,4 +219,4 @@ def bmm(lo: Lowering, self: Tensor, mat2: Tensor) -> Tensor:
     ],
 )
 def matmul(lo: Lowering, self: Tensor, other: Tensor) -> Tensor:
-    return product_of(lo, self, other)
+    return _matmul(lo, self, other)

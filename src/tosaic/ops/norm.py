@@ -8,44 +8,14 @@ from typing import Any
 import numpy as np
 
 from tosaic.core.errors import Unsupported
-from tosaic.ir.graph import DType
-from tosaic.ir.qparams import QParams
-from tosaic.lower import arithmetic as arith
+from tosaic.lower import convolution
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import composite, op
+from tosaic.lower.registry import AtenOps, composite, op
 from tosaic.lower.samples import F, Sample, call, f32, module, nn, torch
-from tosaic.lower.tensor import Tensor, of_array
+from tosaic.lower.tensor import Tensor
 
 
-def affine(lo: Lowering, x: Tensor, factor: Any, offset: Any) -> Tensor:
-    """x * factor[c] + offset[c] over dimension 1."""
-    channels = x.shape[1]
-    if x.q is None:
-        shape = (1, channels, *(1,) * (x.rank - 2))
-        scaled = arith.product(lo, x, of_array(factor.reshape(shape).astype(np.float32), DType.F32))
-        return arith.total(lo, scaled, of_array(offset.reshape(shape).astype(np.float32), DType.F32))
-    x = lo.codes(x)
-    # A 1x1 depthwise convolution with weights of +-127: the factor sits in the per-channel scale without loss.
-    codes = np.where(factor < 0, -127, 127).astype(np.int8).reshape(1, 1, channels, 1)
-    scale = tuple(float(s) for s in np.maximum(np.abs(factor), 1e-12) / 127.0)
-    q = QParams(scale, (0,) * channels, DType.I8, -127, 127, 2)
-    tail = x.shape[2:]
-    image = x if x.rank == 4 else lo.reshape(x, (x.shape[0], channels, math.prod(tail[:-1]), math.prod(tail[-1:])))
-    out = arith.convolve(
-        lo,
-        image,
-        codes,
-        q,
-        of_array(offset.astype(np.float32), DType.F32),
-        pad=(0, 0, 0, 0),
-        stride=(1, 1),
-        dilation=(1, 1),
-        depthwise=True,
-    )
-    return lo.reshape(out, x.shape)
-
-
-def _normalized(
+def _normalize_batch(
     lo: Lowering,
     x: Tensor,
     weight: Tensor | None,
@@ -62,20 +32,21 @@ def _normalized(
     if weight is not None:
         factor = factor * weight.real()
     offset = -mean.real() * factor + (0.0 if bias is None else bias.real())
-    return affine(lo, x, factor, offset)
+    return convolution.scale_channels(lo, x, factor, offset)
 
 
 @op(
     "batch_norm",
-    "aten.batch_norm.default",
     quant="exact",
+    folds_into_producer=True,
+    computes_in_float32=True,
     samples=lambda: [
-        module(lambda: _warm(nn.BatchNorm2d(3)), f32(1, 3, 4, 4)),
-        module(lambda: _warm(nn.BatchNorm2d(17, eps=0.1)), f32(3, 17, 4, 4)),
-        module(lambda: nn.Sequential(nn.ReLU(), _warm(nn.BatchNorm2d(8, affine=False))), f32(1, 8, 4, 4)),
-        module(lambda: _warm(nn.BatchNorm1d(64)), f32(3, 64)),
-        module(lambda: _warm(nn.BatchNorm1d(5)), f32(2, 5, 7)),
-        module(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), _warm(nn.BatchNorm2d(8))), f32(1, 3, 6, 6)),
+        module(lambda: _with_statistics(nn.BatchNorm2d(3)), f32(1, 3, 4, 4)),
+        module(lambda: _with_statistics(nn.BatchNorm2d(17, eps=0.1)), f32(3, 17, 4, 4)),
+        module(lambda: nn.Sequential(nn.ReLU(), _with_statistics(nn.BatchNorm2d(8, affine=False))), f32(1, 8, 4, 4)),
+        module(lambda: _with_statistics(nn.BatchNorm1d(64)), f32(3, 64)),
+        module(lambda: _with_statistics(nn.BatchNorm1d(5)), f32(2, 5, 7)),
+        module(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), _with_statistics(nn.BatchNorm2d(8))), f32(1, 3, 6, 6)),
     ],
 )
 def batch_norm(
@@ -92,10 +63,10 @@ def batch_norm(
 ) -> Tensor:
     if training:
         raise Unsupported("batch norm is in train mode", "call model.eval() before export")
-    return _normalized(lo, input, weight, bias, running_mean, running_var, eps)
+    return _normalize_batch(lo, input, weight, bias, running_mean, running_var, eps)
 
 
-def _warm(norm: Any) -> Any:
+def _with_statistics(norm: Any) -> Any:
     """Used by samples: statistics and weights that are not trivial."""
     channels = norm.num_features
     for i in range(channels):
@@ -107,7 +78,7 @@ def _warm(norm: Any) -> Any:
     return norm
 
 
-@op("batch_norm_legit", "aten._native_batch_norm_legit_no_training.default", quant="none")
+@op("batch_norm_legit", "_native_batch_norm_legit_no_training.default", quant="none", computes_in_float32=True)
 def batch_norm_legit(
     lo: Lowering,
     input: Tensor,
@@ -119,12 +90,14 @@ def batch_norm_legit(
     eps: float,
 ) -> tuple[Any, Any, Any]:
     """The form that exir decomposes to; only the first result is used in inference."""
-    out = _normalized(lo, input, weight, bias, running_mean, running_var, eps)
+    out = _normalize_batch(lo, input, weight, bias, running_mean, running_var, eps)
     gone = Unsupported("the statistics of this batch are not available on the NPU")
     return out, gone, gone
 
 
-def _layer_norm(aten: Any, x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+def _layer_norm(
+    aten: AtenOps, x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float
+) -> tuple[Any, Any, Any]:
     dims = list(range(-len(normalized_shape), 0))
     mean = aten("mean.dim", x, dims, True)
     centered = aten("sub.Tensor", x, mean)
@@ -138,16 +111,8 @@ def _layer_norm(aten: Any, x: Any, normalized_shape: Any, weight: Any, bias: Any
     return out, mean, inverse
 
 
-def _expand_layer_norm(
-    aten: Any, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
-) -> Any:
-    return _layer_norm(aten, input, normalized_shape, weight, bias, eps)[0]
-
-
-composite(
+@composite(
     "layer_norm",
-    "aten.layer_norm.default",
-    expand=_expand_layer_norm,
     samples=lambda: [
         module(lambda: nn.LayerNorm(16), f32(2, 16)),
         module(lambda: nn.LayerNorm(17, eps=1e-3), f32(3, 4, 17)),
@@ -156,16 +121,18 @@ composite(
         call(lambda x: F.layer_norm(x, (8,)), f32(3, 8)),
     ],
 )
+def layer_norm(
+    aten: AtenOps, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
+) -> Any:
+    return _layer_norm(aten, input, normalized_shape, weight, bias, eps)[0]
 
 
-def _expand_native(aten: Any, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
+@composite("native_layer_norm")
+def native_layer_norm(aten: AtenOps, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     return _layer_norm(aten, input, normalized_shape, weight, bias, eps)
 
 
-composite("native_layer_norm", "aten.native_layer_norm.default", expand=_expand_native)
-
-
-def _group_norm(aten: Any, x: Any, groups: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+def _group_norm(aten: AtenOps, x: Any, groups: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
     """Means over the image first, then over the channels of a group: the image itself is never rearranged."""
     batch, channels, *tail = aten.shape(x)
     over, column = list(range(2, 2 + len(tail))), [1] * len(tail)
@@ -190,13 +157,26 @@ def _group_norm(aten: Any, x: Any, groups: int, weight: Any, bias: Any, eps: flo
     return out, mean, inverse
 
 
-def _expand_group_norm(
-    aten: Any, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
+@composite(
+    "group_norm",
+    samples=lambda: [
+        module(lambda: _with_weights(nn.GroupNorm(2, 4)), f32(1, 4, 5, 5)),
+        module(lambda: _with_weights(nn.GroupNorm(1, 17, eps=0.1)), f32(3, 17, 4, 4)),
+        module(lambda: _with_weights(nn.GroupNorm(8, 64)), f32(1, 64, 6)),
+        module(lambda: nn.GroupNorm(3, 3, affine=False), f32(1, 3, 4, 4)),
+        module(lambda: _with_weights(nn.GroupNorm(2, 8)), f32(3, 8)),
+        module(
+            lambda: nn.Sequential(nn.Conv2d(3, 8, 3), _with_weights(nn.GroupNorm(4, 8)), nn.ReLU()), f32(1, 3, 8, 8)
+        ),
+    ],
+)
+def group_norm(
+    aten: AtenOps, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
 ) -> Any:
     return _group_norm(aten, input, num_groups, weight, bias, eps)[0]
 
 
-def _shifted(norm: Any) -> Any:
+def _with_weights(norm: Any) -> Any:
     """Used by samples: weights that are not trivial."""
     for i in range(norm.weight.numel()):
         norm.weight.data.view(-1)[i] = 1.0 + 0.5 * math.cos(i)
@@ -205,23 +185,9 @@ def _shifted(norm: Any) -> Any:
     return norm
 
 
-composite(
-    "group_norm",
-    "aten.group_norm.default",
-    expand=_expand_group_norm,
-    samples=lambda: [
-        module(lambda: _shifted(nn.GroupNorm(2, 4)), f32(1, 4, 5, 5)),
-        module(lambda: _shifted(nn.GroupNorm(1, 17, eps=0.1)), f32(3, 17, 4, 4)),
-        module(lambda: _shifted(nn.GroupNorm(8, 64)), f32(1, 64, 6)),
-        module(lambda: nn.GroupNorm(3, 3, affine=False), f32(1, 3, 4, 4)),
-        module(lambda: _shifted(nn.GroupNorm(2, 8)), f32(3, 8)),
-        module(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), _shifted(nn.GroupNorm(4, 8)), nn.ReLU()), f32(1, 3, 8, 8)),
-    ],
-)
-
-
-def _expand_native_group(
-    aten: Any, input: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float
+@composite("native_group_norm")
+def native_group_norm(
+    aten: AtenOps, input: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float
 ) -> Any:
     out, mean, inverse = _group_norm(aten, input, group, weight, bias, eps)
     channels = aten.shape(mean)[1]
@@ -229,16 +195,22 @@ def _expand_native_group(
     return out, *(_per_group(aten, t, N, group, channels) for t in (mean, inverse))
 
 
-def _per_group(aten: Any, t: Any, batch: int, groups: int, channels: int) -> Any:
+def _per_group(aten: AtenOps, t: Any, batch: int, groups: int, channels: int) -> Any:
     columns = aten("view.default", t, [batch, groups, channels // groups])
     return aten("select.int", columns, 2, 0)
 
 
-composite("native_group_norm", "aten.native_group_norm.default", expand=_expand_native_group)
-
-
-def _expand_instance_norm(
-    aten: Any,
+@composite(
+    "instance_norm",
+    samples=lambda: [
+        module(lambda: nn.InstanceNorm2d(3), f32(1, 3, 5, 5)),
+        module(lambda: _with_weights(nn.InstanceNorm2d(17, affine=True, eps=0.1)), f32(3, 17, 4, 4)),
+        module(lambda: nn.InstanceNorm1d(64), f32(1, 64, 9)),
+        module(lambda: _with_statistics(nn.InstanceNorm2d(8, affine=True, track_running_stats=True)), f32(1, 8, 4, 4)),
+    ],
+)
+def instance_norm(
+    aten: AtenOps,
     input: Any,
     weight: Any,
     bias: Any,
@@ -255,20 +227,16 @@ def _expand_instance_norm(
     return aten("batch_norm.default", input, *fixed)
 
 
-composite(
-    "instance_norm",
-    "aten.instance_norm.default",
-    expand=_expand_instance_norm,
+@composite(
+    "rms_norm",
     samples=lambda: [
-        module(lambda: nn.InstanceNorm2d(3), f32(1, 3, 5, 5)),
-        module(lambda: _shifted(nn.InstanceNorm2d(17, affine=True, eps=0.1)), f32(3, 17, 4, 4)),
-        module(lambda: nn.InstanceNorm1d(64), f32(1, 64, 9)),
-        module(lambda: _warm(nn.InstanceNorm2d(8, affine=True, track_running_stats=True)), f32(1, 8, 4, 4)),
+        module(lambda: _with_weights(nn.RMSNorm(16)), f32(1, 16)),
+        module(lambda: _with_weights(nn.RMSNorm(17, eps=0.1)), f32(3, 4, 17)),
+        module(lambda: _with_weights(nn.RMSNorm((4, 5))), f32(1, 3, 4, 5)),
+        module(lambda: nn.RMSNorm(64, elementwise_affine=False), f32(1, 2, 64)),
     ],
 )
-
-
-def _expand_rms_norm(aten: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+def rms_norm(aten: AtenOps, input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
     dims = list(range(-len(normalized_shape), 0))
     power = aten("mean.dim", aten("mul.Tensor", input, input), dims, True)
     smallest = float(np.finfo(np.float32).eps) if eps is None else eps
@@ -276,20 +244,7 @@ def _expand_rms_norm(aten: Any, input: Any, normalized_shape: Any, weight: Any =
     return out if weight is None else aten("mul.Tensor", out, weight)
 
 
-composite(
-    "rms_norm",
-    "aten.rms_norm.default",
-    expand=_expand_rms_norm,
-    samples=lambda: [
-        module(lambda: _shifted(nn.RMSNorm(16)), f32(1, 16)),
-        module(lambda: _shifted(nn.RMSNorm(17, eps=0.1)), f32(3, 4, 17)),
-        module(lambda: _shifted(nn.RMSNorm((4, 5))), f32(1, 3, 4, 5)),
-        module(lambda: nn.RMSNorm(64, elementwise_affine=False), f32(1, 2, 64)),
-    ],
-)
-
-
-def _spread(aten: Any, x: Any, dim: Any, divisor: float, keepdim: bool) -> Any:
+def _variance(aten: AtenOps, x: Any, dim: Any, divisor: float, keepdim: bool) -> Any:
     """The variance: a mean of squares, as often as the divisor asks for."""
     dims = list(range(len(aten.shape(x)))) if dim is None or dim == [] else [dim] if isinstance(dim, int) else list(dim)
     count = math.prod(aten.shape(x)[d] for d in dims)
@@ -300,17 +255,31 @@ def _spread(aten: Any, x: Any, dim: Any, divisor: float, keepdim: bool) -> Any:
     return aten("mul.Tensor", variance, count / (count - divisor)) if divisor else variance
 
 
-def _expand_var(
-    aten: Any, self: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, correction: Any = None
+@composite(
+    "var",
+    "var.default",
+    "var.dim",
+    "var.correction",
+    samples=lambda: _samples_variance("var"),
+)
+def var(
+    aten: AtenOps, self: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, correction: Any = None
 ) -> Any:
-    return _spread(aten, self, dim, float(unbiased) if correction is None else float(correction), keepdim)
+    return _variance(aten, self, dim, float(unbiased) if correction is None else float(correction), keepdim)
 
 
-def _expand_std(aten: Any, self: Any, **how: Any) -> Any:
-    return aten("sqrt.default", _expand_var(aten, self, **how))
+@composite(
+    "std",
+    "std.default",
+    "std.dim",
+    "std.correction",
+    samples=lambda: _samples_variance("std"),
+)
+def std(aten: AtenOps, self: Any, **how: Any) -> Any:
+    return aten("sqrt.default", var(aten, self, **how))
 
 
-def _samples_spread(name: str) -> list[Sample]:
+def _samples_variance(name: str) -> list[Sample]:
     def run(*args: Any, **kwargs: Any) -> Any:
         return lambda x: getattr(torch, name)(x, *args, **kwargs)
 
@@ -323,26 +292,16 @@ def _samples_spread(name: str) -> list[Sample]:
     ]
 
 
-composite(
-    "var",
-    "aten.var.default",
-    "aten.var.dim",
-    "aten.var.correction",
-    expand=_expand_var,
-    samples=lambda: _samples_spread("var"),
+@composite(
+    "vector_norm",
+    "linalg_vector_norm.default",
+    samples=lambda: [
+        call(lambda x: torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32), f32(3, 8)),
+        call(lambda x: torch.linalg.vector_norm(x, 1, dim=(1, 2), keepdim=True), f32(2, 4, 5)),
+    ],
 )
-composite(
-    "std",
-    "aten.std.default",
-    "aten.std.dim",
-    "aten.std.correction",
-    expand=_expand_std,
-    samples=lambda: _samples_spread("std"),
-)
-
-
-def _expand_vector_norm(
-    aten: Any, self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+def vector_norm(
+    aten: AtenOps, self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Any:
     dims = list(range(len(aten.shape(self)))) if dim is None else [dim] if isinstance(dim, int) else list(dim)
     if str(dtype) not in ("None", "torch.float32") or ord not in (1, 2):
@@ -350,14 +309,3 @@ def _expand_vector_norm(
     powers = aten("mul.Tensor", self, self) if ord == 2 else aten("abs.default", self)
     total = aten("sum.dim_IntList", powers, dims, keepdim)
     return aten("sqrt.default", total) if ord == 2 else total
-
-
-composite(
-    "vector_norm",
-    "aten.linalg_vector_norm.default",
-    expand=_expand_vector_norm,
-    samples=lambda: [
-        call(lambda x: torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32), f32(3, 8)),
-        call(lambda x: torch.linalg.vector_norm(x, 1, dim=(1, 2), keepdim=True), f32(2, 4, 5)),
-    ],
-)

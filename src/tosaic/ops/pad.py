@@ -2,55 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from tosaic.core.errors import Unsupported
+from tosaic.lower import movement
+from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import op
+from tosaic.lower.registry import Arguments, Constraint
 from tosaic.lower.samples import F, Sample, call, f32, i32, torch
 from tosaic.lower.tensor import Tensor
-from tosaic.ops.shape import cut, joined, movable, padded, tiled
-from tosaic.ops.shuffle import mirrored
-
-#: what stands before or after a tensor: (tensor, dimension, count, whether it is the front)
-Side = Callable[[Lowering, Tensor, int, int, bool], Tensor]
-
-
-def _reflected(lo: Lowering, x: Tensor, dim: int, count: int, front: bool) -> Tensor:
-    return mirrored(lo, cut(lo, x, dim, 1 if front else x.shape[dim] - 1 - count, count), dim)
-
-
-def _repeated(lo: Lowering, x: Tensor, dim: int, count: int, front: bool) -> Tensor:
-    edge = cut(lo, x, dim, 0 if front else x.shape[dim] - 1, 1)
-    return tiled(lo, edge, tuple(count if i == dim else 1 for i in range(x.rank)))
-
-
-def _wrapped(lo: Lowering, x: Tensor, dim: int, count: int, front: bool) -> Tensor:
-    return cut(lo, x, dim, x.shape[dim] - count if front else 0, count)
-
-
-_SIDES: dict[str, Side] = {"reflect": _reflected, "replicate": _repeated, "circular": _wrapped}
-
-
-def _amounts(pad: Sequence[int], rank: int) -> list[tuple[int, int]]:
-    """(before, after) for each dimension; torch lists them from the last dimension on."""
-    amounts = [(0, 0)] * rank
-    for i in range(len(pad) // 2):
-        amounts[rank - 1 - i] = (int(pad[2 * i]), int(pad[2 * i + 1]))
-    return amounts
-
-
-def surrounded(lo: Lowering, x: Tensor, pad: Sequence[int], mode: str) -> Tensor:
-    """Padding that is made of the tensor itself, one dimension after the other."""
-    amounts, x = _amounts(pad, x.rank), movable(lo, x)
-    x = padded(lo, x, [(min(a, 0), min(b, 0)) for a, b in amounts], 0.0)
-    for dim, (before, after) in enumerate(amounts):
-        front = [_SIDES[mode](lo, x, dim, before, True)] if before > 0 else []
-        back = [_SIDES[mode](lo, x, dim, after, False)] if after > 0 else []
-        if front or back:
-            x = joined(lo, [*front, x, *back], dim)
-    return x
 
 
 def _samples_pad() -> list[Sample]:
@@ -77,22 +37,51 @@ def _samples_pad() -> list[Sample]:
     ]
 
 
-@op("pad", "aten.constant_pad_nd.default", "aten.pad.default", quant="share", moves=True, samples=_samples_pad)
+_MODES = ("constant", *movement.PADDINGS)
+
+
+def _check_mode(lo: Lowering, a: Arguments) -> str:
+    mode = a.get("mode", "constant")
+    return "" if mode in _MODES else f"the mode is `{mode}`"
+
+
+@data_movement(
+    "pad",
+    "constant_pad_nd.default",
+    "pad.default",
+    constraints=[
+        Constraint(f"the mode of padding is one of {', '.join(_MODES)}", _check_mode, "use one of these modes")
+    ],
+    samples=_samples_pad,
+)
 def pad(lo: Lowering, self: Tensor, pad: Sequence[int], value: float | None = None, mode: str = "constant") -> Tensor:
     if mode == "constant":
-        return padded(lo, movable(lo, self), _amounts(pad, self.rank), float(value or 0.0))
-    if mode not in _SIDES:
-        raise Unsupported(f"padding with mode `{mode}` is not available", f"use one of {', '.join(_SIDES)}")
-    return surrounded(lo, self, pad, mode)
+        return movement.pad(
+            lo, movement.require_movable(lo, self), movement.list_amounts(pad, self.rank), float(value or 0.0)
+        )
+    return movement.pad_from_itself(lo, self, pad, mode)
 
 
-@op(
+def _check_reflection(lo: Lowering, a: Arguments) -> str:
+    padding = a["padding"]
+    for size, first, last in zip(reversed(a["self"].shape), padding[::2], padding[1::2], strict=False):
+        if min(first, last) < 0 and max(first, last) >= size + min(first, last):
+            return f"a dimension of {size} is padded by {first} and {last}"
+    return ""
+
+
+@data_movement(
     "reflection_pad",
-    "aten.reflection_pad1d.default",
-    "aten.reflection_pad2d.default",
-    "aten.reflection_pad3d.default",
-    quant="share",
-    moves=True,
+    "reflection_pad1d.default",
+    "reflection_pad2d.default",
+    "reflection_pad3d.default",
+    constraints=[
+        Constraint(
+            "what is reflected at one end of a dimension is not cropped at the other",
+            _check_reflection,
+            "pad with no negative numbers, then crop",
+        )
+    ],
     samples=lambda: [
         call(lambda x: torch.ops.aten.reflection_pad1d(x + 1.0, [2, 1]), f32(3, 1, 5)),
         call(lambda x: torch.ops.aten.reflection_pad2d(x + 1.0, [1, 2, 0, 3]), f32(1, 64, 5, 4)),
@@ -101,20 +90,14 @@ def pad(lo: Lowering, self: Tensor, pad: Sequence[int], value: float | None = No
     ],
 )
 def reflection_pad(lo: Lowering, self: Tensor, padding: Sequence[int]) -> Tensor:
-    ends = zip(reversed(self.shape), padding[::2], padding[1::2], strict=False)
-    if any(min(first, last) < 0 and max(first, last) >= size + min(first, last) for size, first, last in ends):
-        why = "it takes away at one end of a dimension, and reflects that at the other"
-        raise Unsupported(why, "pad with no negative numbers, then cut")
-    return surrounded(lo, self, padding, "reflect")
+    return movement.pad_from_itself(lo, self, padding, "reflect")
 
 
-@op(
+@data_movement(
     "replication_pad",
-    "aten.replication_pad1d.default",
-    "aten.replication_pad2d.default",
-    "aten.replication_pad3d.default",
-    quant="share",
-    moves=True,
+    "replication_pad1d.default",
+    "replication_pad2d.default",
+    "replication_pad3d.default",
     samples=lambda: [
         call(lambda x: torch.ops.aten.replication_pad1d(x + 1.0, [2, 1]), f32(3, 1, 5)),
         call(lambda x: torch.ops.aten.replication_pad2d(x + 1.0, [1, 2, 0, 3]), f32(1, 64, 5, 4)),
@@ -123,4 +106,4 @@ def reflection_pad(lo: Lowering, self: Tensor, padding: Sequence[int]) -> Tensor
     ],
 )
 def replication_pad(lo: Lowering, self: Tensor, padding: Sequence[int]) -> Tensor:
-    return surrounded(lo, self, padding, "replicate")
+    return movement.pad_from_itself(lo, self, padding, "replicate")

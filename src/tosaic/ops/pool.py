@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,12 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
+from tosaic.lower import movement
 from tosaic.lower.arguments import pair
 from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.registry import op
+from tosaic.lower.registry import Arguments, Constraint, op
 from tosaic.lower.samples import F, Sample, call, f32, module, nn
 from tosaic.lower.tensor import Tensor
-from tosaic.ops.shape import on_grid, subsampled, tiled
 
 #: a stride that every Ethos-U takes; a larger one is stride 1 and a subsampling
 LONGEST_STRIDE = 3
@@ -55,22 +55,36 @@ class Window:
         return (1, 1) if self.is_long else self.stride
 
 
-def _unbatched(lo: Lowering, x: Tensor) -> Tensor:
-    if x.rank not in (3, 4):
-        raise Unsupported(f"it pools {x.rank} dimensions", "give it an image of 3 or 4 dimensions")
+def _check_rank(lo: Lowering, a: Arguments) -> str:
+    rank = a["self"].rank
+    return "" if rank in (3, 4) else f"the tensor has {rank}"
+
+
+def _check_dilation(lo: Lowering, a: Arguments) -> str:
+    high, wide = pair(a["dilation"])
+    return "" if (high, wide) == (1, 1) else f"the dilation is {high}x{wide}"
+
+
+_IMAGES = Constraint(
+    "pooling takes an image of 3 or 4 dimensions", _check_rank, "give it an image of 3 or 4 dimensions"
+)
+_MAX = (_IMAGES, Constraint("max pooling has no dilation", _check_dilation, "use dilation=1"))
+
+
+def _add_batch(lo: Lowering, x: Tensor) -> Tensor:
     return x if x.rank == 4 else lo.reshape(x, (1, *x.shape))
 
 
-def _thinned(lo: Lowering, x: Tensor, window: Window) -> Tensor:
-    """What stride 1 computed, brought to the stride that was asked for."""
+def _subsample(lo: Lowering, x: Tensor, window: Window) -> Tensor:
+    """Bring what stride 1 computed to the stride that was asked for."""
     if not window.is_long:
         return x
     for axis in (0, 1):
-        x = subsampled(lo, x, 2 + axis, window.stride[axis])
+        x = movement.subsample(lo, x, 2 + axis, window.stride[axis])
     return x
 
 
-def _pooled(value: Value, q: QParams | None) -> Tensor:
+def _of_nhwc(value: Value, q: QParams | None) -> Tensor:
     n, h, w, c = value.shape
     return Tensor((n, c, h, w), value.dtype, value, perm=NHWC, q=q)
 
@@ -94,8 +108,9 @@ def _samples_pool(function: Any) -> list[Sample]:
 
 @op(
     "max_pool2d",
-    "aten.max_pool2d.default",
     quant="share",
+    computes_in_float32=True,
+    constraints=_MAX,
     samples=lambda: [
         *_samples_pool(lambda x, *a, **k: F.max_pool2d(x, *a, **k)),
         module(lambda: nn.MaxPool2d(2), f32(1, 3, 8, 8)),
@@ -110,39 +125,38 @@ def max_pool2d(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> Any:
-    if pair(dilation) != (1, 1):
-        raise Unsupported("max pooling with dilation is not available", "use dilation=1")
     x = self if self.q is None else lo.codes(self)
-    full = _unbatched(lo, x)
+    full = _add_batch(lo, x)
     window = Window(full, kernel_size, stride, padding, ceil_mode)
     image, pad = arith.fit_window(lo, full, window.kernel, window.padding, window.steps)
     value = tosa.max_pool2d(lo.b, image, kernel=window.kernel, stride=window.steps, pad=pad)
-    out = _thinned(lo, _pooled(value, x.q), window)
+    out = _subsample(lo, _of_nhwc(value, x.q), window)
     return out if self.rank == 4 else lo.reshape(out, out.shape[1:])
 
 
-@op("max_pool2d_with_indices", "aten.max_pool2d_with_indices.default", quant="none")
+@op("max_pool2d_with_indices", quant="none", computes_in_float32=True, constraints=_MAX)
 def max_pool2d_with_indices(lo: Lowering, **arguments: Any) -> tuple[Any, Any]:
     """The form that exir decomposes to. The values are on the NPU; the indices are not."""
     return max_pool2d(lo, **arguments), Unsupported("the positions of the maxima are not available on the NPU")
 
 
-def _divisor_is_fixed(x_shape: Sequence[int], a: Mapping[str, Any]) -> bool:
+def _divisor_is_fixed(x_shape: Sequence[int], a: Arguments) -> bool:
     probe = Tensor(tuple(x_shape), DType.F32)
     window = Window(probe, a["kernel_size"], a.get("stride"), a.get("padding", 0), bool(a.get("ceil_mode")))
     padded = any(window.pad) and not a.get("count_include_pad", True)
     return bool(a.get("divisor_override")) or not (padded or any(window.extra))
 
 
-def _quant_avg(a: Mapping[str, Any]) -> str:
+def _quant_avg(a: Arguments) -> str:
     """Windows of unequal size are averaged on the input's own grid; all others are sums with one rounding."""
     return "observe" if _divisor_is_fixed(a["self"].shape, a) else "share"
 
 
 @op(
     "avg_pool2d",
-    "aten.avg_pool2d.default",
     quant=_quant_avg,
+    computes_in_float32=True,
+    constraints=[_IMAGES],
     samples=lambda: [
         *_samples_pool(lambda x, *a, **k: F.avg_pool2d(x, *a, **k)),
         call(lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), f32(1, 3, 8, 8)),
@@ -161,7 +175,7 @@ def avg_pool2d(
     divisor_override: int | None = None,
 ) -> Tensor:
     x = self if self.q is None else lo.codes(self)
-    full = _unbatched(lo, x)
+    full = _add_batch(lo, x)
     window = Window(full, kernel_size, stride, padding, ceil_mode)
     arguments = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "ceil_mode": ceil_mode,
                  "count_include_pad": count_include_pad, "divisor_override": divisor_override}  # fmt: skip
@@ -193,11 +207,11 @@ def _window_sum(lo: Lowering, x: Tensor, window: Window, divisor: int) -> Tensor
     )
     if x.q is None:
         out = arith.product(lo, out, lo.scalar(1.0 / divisor, out))
-        return _thinned(lo, out, window)
+        return _subsample(lo, out, window)
     out = arith.scaled(out, 1.0 / divisor)
     if not window.is_long:
         return out
-    return _thinned(lo, _stored(lo, out), window)
+    return _subsample(lo, _quantize_sums(lo, out), window)
 
 
 def _window_mean(lo: Lowering, x: Tensor, window: Window, count_pad: bool) -> Tensor:
@@ -208,20 +222,19 @@ def _window_mean(lo: Lowering, x: Tensor, window: Window, count_pad: bool) -> Te
         (high, wide), (below, right) = window.pad, window.extra
         image = tosa.pad(lo.b, image, (0, 0, high, high, wide, wide, 0, 0), float(zp) if x.q is None else zp)
         padding = (0, below, 0, right)
-        x = _pooled(image, x.q)
+        x = _of_nhwc(image, x.q)
     image, padding = arith.fit_window(lo, x, window.kernel, padding, window.steps)
     acc = DType.I32 if x.q is not None else x.dtype
     build = lambda v: tosa.avg_pool2d(  # noqa: E731
         lo.b, v, kernel=window.kernel, stride=window.steps, pad=padding, acc_type=acc, x_zp=zp, out_zp=zp
     )
     n, h, w, c = image.shape
-    if n > 1 and lo.target.family in ("u55", "u65"):
-        # Ethos-U55 and U65 average one image at a time.
+    if n > 1 and not lo.target.averages_batches:
         rows = [build(tosa.slice(lo.b, image, (i, 0, 0, 0), (1, h, w, c))) for i in range(n)]
         value = tosa.concat(lo.b, rows, 0)
     else:
         value = build(image)
-    return _thinned(lo, _pooled(value, x.q), window)
+    return _subsample(lo, _of_nhwc(value, x.q), window)
 
 
 def cells(size: int, count: int) -> list[tuple[int, int]]:
@@ -231,8 +244,10 @@ def cells(size: int, count: int) -> list[tuple[int, int]]:
 
 @op(
     "adaptive_avg_pool2d",
-    "aten.adaptive_avg_pool2d.default",
-    "aten._adaptive_avg_pool2d.default",
+    "adaptive_avg_pool2d.default",
+    "_adaptive_avg_pool2d.default",
+    computes_in_float32=True,
+    constraints=[_IMAGES],
     samples=lambda: [
         call(lambda x: F.adaptive_avg_pool2d(x, 1), f32(1, 17, 7, 7)),
         call(lambda x: F.adaptive_avg_pool2d(x, (2, 3)), f32(3, 3, 8, 9)),
@@ -247,7 +262,7 @@ def cells(size: int, count: int) -> list[tuple[int, int]]:
 )
 def adaptive_avg_pool2d(lo: Lowering, self: Tensor, output_size: Sequence[int]) -> Tensor:
     x = self if self.q is None else lo.codes(self)
-    full = _unbatched(lo, x)
+    full = _add_batch(lo, x)
     grid = [cells(size, count) for size, count in zip(full.shape[2:], pair(output_size), strict=True)]
     # Windows that are all the same give one number, which is then repeated.
     times = [len(c) if len(set(c)) == 1 else 1 for c in grid]
@@ -258,19 +273,19 @@ def adaptive_avg_pool2d(lo: Lowering, self: Tensor, output_size: Sequence[int]) 
         steps = [r[1] for r in regular if r is not None]
         out = _window_sum(lo, full, Window(full, kernel, steps, 0, False), kernel[0] * kernel[1])
     else:
-        out = _irregular(lo, full, grid)
+        out = _average_cells(lo, full, grid)
     if max(times) > 1:
-        out = tiled(lo, _stored(lo, out), (1, 1, times[0], times[1]))
+        out = movement.tile(lo, _quantize_sums(lo, out), (1, 1, times[0], times[1]))
     return out if self.rank == 4 else lo.reshape(out, out.shape[1:])
 
 
-def _stored(lo: Lowering, x: Tensor) -> Tensor:
-    """Codes of the result's grid, where x is an accumulator."""
+def _quantize_sums(lo: Lowering, x: Tensor) -> Tensor:
+    """Quantize an accumulator as the result is; return any other tensor as it is."""
     if not x.is_accumulator:
         return x
     if lo.next_q is None:
         raise Unsupported("its result is not quantized", "quantize the output of the pooling")
-    return on_grid(lo, x, lo.next_q)
+    return movement.requantize(lo, x, lo.next_q)
 
 
 def _progression(windows: list[tuple[int, int]]) -> tuple[int, int] | None:
@@ -282,8 +297,8 @@ def _progression(windows: list[tuple[int, int]]) -> tuple[int, int] | None:
     return (sizes.pop(), gaps.pop() if gaps else 1)
 
 
-def _irregular(lo: Lowering, x: Tensor, grid: list[list[tuple[int, int]]]) -> Tensor:
-    """One mean per cell, joined row by row; quantized first, so that cells of unequal size share a grid."""
+def _average_cells(lo: Lowering, x: Tensor, grid: list[list[tuple[int, int]]]) -> Tensor:
+    """Compute one mean per cell; quantized before they are concatenated, so that unequal cells share a scale."""
     q, image = lo.next_q, lo.arrange(x, NHWC)
     if x.q is not None and q is None:
         raise Unsupported("its result is not quantized", "quantize the output of the pooling")
@@ -293,8 +308,8 @@ def _irregular(lo: Lowering, x: Tensor, grid: list[list[tuple[int, int]]]) -> Te
         row = []
         for left, right in grid[1]:
             piece = tosa.slice(lo.b, image, (0, top, left, 0), (n, bottom - top, right - left, c))
-            mean = arith.sum_over(lo, _pooled(piece, x.q), (2, 3), (bottom - top) * (right - left))
+            mean = arith.sum_over(lo, _of_nhwc(piece, x.q), (2, 3), (bottom - top) * (right - left))
             done = mean if x.q is None or q is None else lo.quantize(mean, q)
             row.append(lo.arrange(done, NHWC))
         rows.append(tosa.concat(lo.b, row, 2))
-    return _pooled(tosa.concat(lo.b, rows, 1), None if x.q is None else q)
+    return _of_nhwc(tosa.concat(lo.b, rows, 1), None if x.q is None else q)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.build import Builder
 from tosaic.ir.graph import DType, Value
 from tosaic.lower import arithmetic as arith
 from tosaic.lower.arguments import dim_list, integers, keep_dims
+from tosaic.lower.constraints import describe
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Limit, op
-from tosaic.lower.samples import NOT_U55, Sample, call, f32, torch
+from tosaic.lower.registry import Arguments, Constraint, op
+from tosaic.lower.samples import Sample, call, f32, torch
 from tosaic.lower.tensor import Tensor, of_value
 
 
@@ -36,18 +35,23 @@ def _samples_reduce(name: str) -> list[Sample]:
     ]
 
 
-def _add(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, mean: bool) -> Tensor:
+def _sum(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, mean: bool) -> Tensor:
     dims = dim_list(dim, x.rank)
-    if x.q is None and not x.is_float and mean:
-        raise Unsupported("a mean of integers is not available", "cast to float before the mean")
     count = int(np.prod([x.shape[d] for d in dims], dtype=np.int64)) if mean else 1
     return keep_dims(lo, arith.sum_over(lo, x, dims, float(count)), dims, keepdim)
 
 
+def _check_float(lo: Lowering, a: Arguments) -> str:
+    x = a["self"]
+    return "" if x.q is not None or x.is_float else f"it is of {describe(x)}"
+
+
 @op(
     "mean",
-    "aten.mean.dim",
-    "aten.mean.default",
+    "mean.dim",
+    "mean.default",
+    computes_in_float32=True,
+    constraints=[Constraint("a mean is of float or quantized numbers", _check_float, "cast to float before the mean")],
     samples=lambda: [
         *_samples_reduce("mean"),
         call(lambda x: x.mean(), f32(2, 3, 4)),
@@ -56,13 +60,14 @@ def _add(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, mean: bool) -> Tensor
     ],
 )
 def mean(lo: Lowering, self: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-    return _add(lo, self, dim, keepdim, True)
+    return _sum(lo, self, dim, keepdim, True)
 
 
 @op(
     "sum",
-    "aten.sum.dim_IntList",
-    "aten.sum.default",
+    "sum.dim_IntList",
+    "sum.default",
+    computes_in_float32=True,
     samples=lambda: [
         *_samples_reduce("sum"),
         call(lambda x: x.sum(), f32(2, 3, 4)),
@@ -70,15 +75,15 @@ def mean(lo: Lowering, self: Tensor, dim: Any = None, keepdim: bool = False, dty
     ],
 )
 def sum(lo: Lowering, self: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-    return _add(lo, self, dim, keepdim, False)
+    return _sum(lo, self, dim, keepdim, False)
 
 
-def _extreme(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, highest: bool) -> Tensor:
+def _reduce_extreme(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, highest: bool) -> Tensor:
     def build(b: Builder, value: Value, axis: int) -> Value:
         if highest:
             return tosa.reduce_max(b, value, axis)
-        if lo.target.family in ("u55", "u65") and value.dtype is DType.I8:
-            # Vela 5.2.0 miscompiles REDUCE_MIN before a RESHAPE there: take the maximum of the mirrored codes.
+        if not lo.target.has_reduce_min and value.dtype is DType.I8:
+            # Take the maximum of the mirrored numbers.
             mirror = np.arange(127, -129, -1).astype(np.int8)
             return tosa.table(b, tosa.reduce_max(b, tosa.table(b, value, mirror), axis), mirror)
         return tosa.reduce_min(b, value, axis)
@@ -88,31 +93,34 @@ def _extreme(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, highest: bool) ->
     return keep_dims(lo, arith.reduce_codes(lo, source, dims, build), dims, keepdim)
 
 
-@op("amax", "aten.amax.default", quant="share", samples=lambda: _samples_reduce("amax"))
+@op("amax", quant="share", computes_in_float32=True, samples=lambda: _samples_reduce("amax"))
 def amax(lo: Lowering, self: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
-    return _extreme(lo, self, dim, keepdim, True)
+    return _reduce_extreme(lo, self, dim, keepdim, True)
 
 
-@op("amin", "aten.amin.default", quant="share", samples=lambda: _samples_reduce("amin"))
+@op("amin", quant="share", computes_in_float32=True, samples=lambda: _samples_reduce("amin"))
 def amin(lo: Lowering, self: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
-    return _extreme(lo, self, dim, keepdim, False)
+    return _reduce_extreme(lo, self, dim, keepdim, False)
 
 
-def _over_channels(lo: Lowering, a: Mapping[str, Any]) -> bool:
-    x, dim = a["self"], a.get("dim")
+def _check_argmax(lo: Lowering, a: Arguments) -> str:
+    x, dim, target = a["self"], a.get("dim"), lo.target
     size = x.size if dim is None or not x.rank else x.shape[dim % x.rank]
-    return size <= 127 and x.size // size <= 1 << 16
+    places = x.size // size
+    fits = target.longest_argmax is None or size <= target.longest_argmax
+    fits = fits and (target.most_argmaxes is None or places <= target.most_argmaxes)
+    return "" if fits else f"it is among {size} numbers, in {places} places"
 
 
 @op(
     "argmax",
-    "aten.argmax.default",
-    limits=[
-        Limit(
-            "Ethos-U55 and Ethos-U65 find the largest of at most 127 numbers, in at most 65536 places",
-            _over_channels,
-            ("u55", "u65"),
+    computes_in_float32=True,
+    constraints=[
+        Constraint(
+            "argmax finds the largest of at most 127 numbers, in at most 65536 places",
+            _check_argmax,
             "use an Ethos-U85, or argmax on the CPU",
+            lambda target: target.longest_argmax is not None,
         )
     ],
     samples=lambda: [
@@ -121,7 +129,7 @@ def _over_channels(lo: Lowering, a: Mapping[str, Any]) -> bool:
         call(lambda x: x.argmax(1, keepdim=True).to(torch.int32), f32(3, 5, 4)),
         call(lambda x: x.argmax().to(torch.int32), f32(2, 3)),
         call(lambda x: x.argmax(-1).to(torch.int32), f32()),
-        call(lambda x: (x + 1.0).argmax(-1).to(torch.int32), f32(1, 200), targets=NOT_U55),
+        call(lambda x: (x + 1.0).argmax(-1).to(torch.int32), f32(1, 200), targets=lambda t: t.longest_argmax is None),
         call(lambda x: x.argmax(1).to(torch.int32), f32(1, 3, 5, 5, low=-30.0, high=0.1)),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -13,14 +13,13 @@ import numpy as np
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType
 from tosaic.ir.qparams import QParams
+from tosaic.lower import lookup, movement
+from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.registry import Limit, op
-from tosaic.lower.samples import NOT_U55, F, Sample, call, f32, torch
+from tosaic.lower.registry import Arguments, Constraint, op
+from tosaic.lower.samples import F, Sample, call, f32, torch
 from tosaic.lower.tensor import Tensor
-from tosaic.ops.conv_transpose import Upward, by_phases
-from tosaic.ops.index import mixed, taken
-from tosaic.ops.pad import surrounded
-from tosaic.ops.shape import joined
+from tosaic.lower.transposed_convolution import TransposedConvGeometry, as_subpixel_convs
 
 #: weights of an interpolation in a convolution are int8; finer ones are spread over up to 8 copies of the input
 FINEST = 8 * 127
@@ -106,8 +105,8 @@ def _resize_indices(axis: Axis) -> list[int]:
     return [min(max((2 * (i * d + offset) + n) // (2 * n), 0), axis.old - 1) for i in range(axis.new)]
 
 
-def _resized(lo: Lowering, x: Tensor, axes: Sequence[Axis], mode: str) -> Tensor:
-    """RESIZE; the sums of a bilinear one are divided where they are codes."""
+def _resize(lo: Lowering, x: Tensor, axes: Sequence[Axis], mode: str) -> Tensor:
+    """Emit RESIZE; the sums of a bilinear one are divided where they are codes."""
     (ny, dy, oy, by), (nx, dx, ox, bx) = (a.numbers(mode == "NEAREST") for a in axes)
     image = lo.arrange(x, NHWC)
     value = tosa.resize(lo.b, image, scale=(ny, dy, nx, dx), offset=(oy, ox), border=(by, bx), mode=mode)
@@ -120,26 +119,25 @@ def _resized(lo: Lowering, x: Tensor, axes: Sequence[Axis], mode: str) -> Tensor
 def _nearest(lo: Lowering, x: Tensor, axes: Sequence[Axis], scales: Sequence[float | None]) -> Tensor:
     wanted = [_nearest_indices(a, scale) for a, scale in zip(axes, scales, strict=True)]
     fits = all(a.fits(True) and _resize_indices(a) == w for a, w in zip(axes, wanted, strict=True))
-    # Ethos-U55 and U65 have RESIZE for powers of two; from 8 on it has no advantage.
-    small = lo.target.family in ("u55", "u65") and any(a.factor not in (2, 4) for a in axes)
+    # Without RESIZE by any ratio there is one by powers of two; from 8 on it has no advantage.
+    small = not lo.target.has_resize and any(a.factor not in (2, 4) for a in axes)
     if fits and not small:
-        return _resized(lo, x, axes, "NEAREST")
-    return taken(lo, taken(lo, x, 3, wanted[1]), 2, wanted[0])
+        return _resize(lo, x, axes, "NEAREST")
+    return lookup.take(lo, lookup.take(lo, x, 3, wanted[1]), 2, wanted[0])
 
 
 def _bilinear(lo: Lowering, x: Tensor, axes: list[Axis]) -> Tensor:
     for i, axis in enumerate(axes):
         if axis.is_flat:
-            x = taken(lo, x, 2 + i, [0] * axis.new)
+            x = lookup.take(lo, x, 2 + i, [0] * axis.new)
             axes[i] = Axis(axis.new, axis.new, Fraction(1))
     whole, fine = all(a.factor for a in axes), all(a.divisor() <= FINEST for a in axes)
-    has_resize = lo.target.family not in ("u55", "u65")
     # Ethos-U85 is quick with RESIZE by whole factors, and slower than a convolution with it by others.
-    if x.q is None or not lo.target.is_npu or (has_resize and (whole or not fine)):
-        return _resized(lo, x, axes, "BILINEAR")
+    if x.q is None or not lo.target.is_npu or (lo.target.has_resize and (whole or not fine)):
+        return _resize(lo, x, axes, "BILINEAR")
     if whole and (not fine or max(a.old for a in axes) > LONGEST_ROW):
-        return _enlarged(lo, x, axes)
-    return _blended(lo, _blended(lo, x, 3, axes[1]), 2, axes[0])
+        return _enlarge(lo, x, axes)
+    return _blend(lo, _blend(lo, x, 3, axes[1]), 2, axes[0])
 
 
 def _triangle(factor: int) -> tuple[list[int], int]:
@@ -149,8 +147,8 @@ def _triangle(factor: int) -> tuple[list[int], int]:
     return [min(2 * k + 1, 4 * factor - 1 - 2 * k) for k in range(2 * factor)], 2 * factor
 
 
-def _enlarged(lo: Lowering, x: Tensor, axes: Sequence[Axis]) -> Tensor:
-    """A whole number of times larger: a transposed depthwise convolution with a triangle, over a repeated border."""
+def _enlarge(lo: Lowering, x: Tensor, axes: Sequence[Axis]) -> Tensor:
+    """Enlarge by whole numbers: a transposed depthwise convolution with a triangle, over a repeated border."""
     q, channels = lo.codes(x).q, x.shape[1]
     assert q is not None
     factors = [a.factor for a in axes]
@@ -158,19 +156,21 @@ def _enlarged(lo: Lowering, x: Tensor, axes: Sequence[Axis]) -> Tensor:
     weights = np.outer(rows, columns)
     if weights.max() > 127:
         still = [Axis(a.old, a.old, Fraction(1)) for a in axes]
-        wide = _enlarged(lo, x, (still[0], axes[1]))
-        return _enlarged(lo, wide, (axes[0], Axis(axes[1].new, axes[1].new, Fraction(1))))
+        wide = _enlarge(lo, x, (still[0], axes[1]))
+        return _enlarge(lo, wide, (axes[0], Axis(axes[1].new, axes[1].new, Fraction(1))))
     border = [0 if f == 1 else 1 for f in factors]
-    framed = surrounded(lo, x, (border[1], border[1], border[0], border[0]), "replicate")
+    framed = movement.pad_from_itself(lo, x, (border[1], border[1], border[0], border[0]), "replicate")
     kernel = np.broadcast_to(weights.astype(np.int8)[None, :, :, None], (channels, *weights.shape, 1))
     padding = [0 if f == 1 else f + f // 2 for f in factors]
-    up = Upward(framed.shape[2:], (len(rows), len(columns)), (factors[0], factors[1]), (padding[0], padding[1]))
+    up = TransposedConvGeometry(
+        framed.shape[2:], (len(rows), len(columns)), (factors[0], factors[1]), (padding[0], padding[1])
+    )
     unit = QParams((1.0 / (dy * dx),), (0,), DType.I8, -127, 127)
-    return by_phases(lo, framed, kernel, unit, None, up, channels, q)
+    return as_subpixel_convs(lo, framed, kernel, unit, None, up, channels, q)
 
 
-def _blended(lo: Lowering, x: Tensor, dim: int, axis: Axis) -> Tensor:
-    """Any ratio: every output pixel is a sum of two input pixels, with that dimension as the channels of a 1x1 conv."""
+def _blend(lo: Lowering, x: Tensor, dim: int, axis: Axis) -> Tensor:
+    """Resize by any ratio: a pixel is a sum of two input pixels, with that dimension as the channels of a 1x1 conv."""
     if axis.step == 1 and axis.old == axis.new:
         return x
     divisor = axis.divisor()
@@ -183,8 +183,8 @@ def _blended(lo: Lowering, x: Tensor, dim: int, axis: Axis) -> Tensor:
             rows[i, first + 1] += part
     copies = -(-int(rows.max()) // 127)
     spread = [(rows + k) // copies for k in range(copies)]
-    wide = x if copies == 1 else joined(lo, [x] * copies, dim)
-    return mixed(lo, wide, dim, np.concatenate(spread, 1).astype(np.int8), divisor)
+    wide = x if copies == 1 else movement.concatenate(lo, [x] * copies, dim)
+    return lookup.linear_combination(lo, wide, dim, np.concatenate(spread, 1).astype(np.int8), divisor)
 
 
 def _samples(mode: str) -> list[Sample]:
@@ -216,7 +216,7 @@ def _samples(mode: str) -> list[Sample]:
     ]
 
 
-def _arguments(lo: Lowering, a: Mapping[str, Any]) -> tuple[Tensor, list[Axis], list[float | None]]:
+def _arguments(lo: Lowering, a: Arguments) -> tuple[Tensor, list[Axis], list[float | None]]:
     """The image, its axes and scales; a row of pixels is an image of height one."""
     x: Tensor = a["input"] if "input" in a else a["self"]
     scales = list(a.get("scale_factors") or [a.get("scales_h"), a.get("scales_w", a.get("scales"))])
@@ -227,7 +227,7 @@ def _arguments(lo: Lowering, a: Mapping[str, Any]) -> tuple[Tensor, list[Axis], 
     return x, _axes(x.shape, size, scales, bool(a.get("align_corners"))), scales
 
 
-def _upsample(lo: Lowering, a: Mapping[str, Any], bilinear: bool) -> Tensor:
+def _upsample(lo: Lowering, a: Arguments, bilinear: bool) -> Tensor:
     x, axes, scales = _arguments(lo, a)
     x = x if x.q is None else lo.codes(x)
     out = _bilinear(lo, x, axes) if bilinear else _nearest(lo, x, axes, scales)
@@ -235,38 +235,47 @@ def _upsample(lo: Lowering, a: Mapping[str, Any], bilinear: bool) -> Tensor:
     return out if given.rank == 4 else lo.reshape(out, (out.shape[0], out.shape[1], out.shape[3]))
 
 
-def _fits_conv(lo: Lowering, a: Mapping[str, Any]) -> bool:
-    return all(axis.is_flat or axis.factor or axis.divisor() <= FINEST for axis in _arguments(lo, a)[1])
+def _fits_conv(axis: Axis) -> bool:
+    return axis.is_flat or bool(axis.factor) or axis.divisor() <= FINEST
 
 
-def _fits_resize(lo: Lowering, a: Mapping[str, Any]) -> bool:
+def _check_weights(lo: Lowering, a: Arguments) -> str:
+    return _describe_ratios(axis for axis in _arguments(lo, a)[1] if not _fits_conv(axis))
+
+
+def _check_ratios(lo: Lowering, a: Arguments) -> str:
     x, axes, _ = _arguments(lo, a)
-    by_conv = lo.target.is_npu and x.q is not None and _fits_conv(lo, a)
-    return by_conv or all(axis.is_flat or axis.fits(False) for axis in axes)
+    if lo.target.is_npu and x.q is not None and all(map(_fits_conv, axes)):
+        return ""
+    return _describe_ratios(axis for axis in axes if not axis.is_flat and not axis.fits(False))
+
+
+def _describe_ratios(wrong: Iterable[Axis]) -> str:
+    """Describe the axes that cannot be resized; "" if there are none."""
+    found = " and ".join(f"{axis.old} to {axis.new}" for axis in wrong)
+    return f"it is from {found}" if found else ""
 
 
 _RATIOS = (
-    Limit(
-        "Ethos-U55 and Ethos-U65 interpolate by whole factors, or with weights that are multiples of 1/1016",
-        _fits_conv,
-        ("u55", "u65"),
+    Constraint(
+        "an interpolation is by whole factors, or with weights that are multiples of 1/1016",
+        _check_weights,
         "choose sizes with a simpler ratio",
+        lambda target: not target.has_resize,
     ),
-    Limit(
-        "RESIZE interpolates by ratios of at most 2048 to 1 and at least 1 to 15, in numbers of at most 2048",
-        _fits_resize,
-        ("u85", "vgf", "tosa"),
+    Constraint(
+        "an interpolation is by a ratio of at most 2048 to 1 and at least 1 to 15, in numbers of at most 2048",
+        _check_ratios,
         "choose sizes with a simpler ratio",
+        lambda target: target.has_resize,
     ),
 )
 
 
-@op(
+@data_movement(
     "upsample_nearest2d",
-    "aten.upsample_nearest2d.vec",
-    "aten.upsample_nearest2d.default",
-    quant="share",
-    moves=True,
+    "upsample_nearest2d.vec",
+    "upsample_nearest2d.default",
     samples=lambda: [
         *_samples("nearest"),
         call(lambda x: torch.ops.aten.upsample_nearest2d(x + 1.0, [5, 6], 2.5, 2.0), f32(1, 3, 2, 3)),
@@ -278,27 +287,25 @@ def upsample_nearest2d(lo: Lowering, **arguments: Any) -> Tensor:
 
 @op(
     "upsample_bilinear2d",
-    "aten.upsample_bilinear2d.vec",
-    "aten.upsample_bilinear2d.default",
+    "upsample_bilinear2d.vec",
+    "upsample_bilinear2d.default",
     quant="share",
-    limits=_RATIOS,
+    constraints=_RATIOS,
     samples=lambda: [
         *_samples("bilinear"),
         call(lambda x: torch.ops.aten.upsample_bilinear2d(x + 1.0, [5, 6], False, 2.5, 2.0), f32(1, 3, 2, 3)),
-        call(lambda x: F.interpolate(x, (2, 1019), mode="bilinear"), f32(1, 1, 2, 23), targets=NOT_U55),
-        call(lambda x: F.interpolate(x, (2, 2053), mode="bilinear"), f32(1, 1, 2, 7), targets=()),
+        call(lambda x: F.interpolate(x, (2, 1019), mode="bilinear"), f32(1, 1, 2, 23), targets=lambda t: t.has_resize),
+        call(lambda x: F.interpolate(x, (2, 2053), mode="bilinear"), f32(1, 1, 2, 7), targets=lambda t: False),
     ],
 )
 def upsample_bilinear2d(lo: Lowering, **arguments: Any) -> Tensor:
     return _upsample(lo, arguments, True)
 
 
-@op(
+@data_movement(
     "upsample_nearest1d",
-    "aten.upsample_nearest1d.vec",
-    "aten.upsample_nearest1d.default",
-    quant="share",
-    moves=True,
+    "upsample_nearest1d.vec",
+    "upsample_nearest1d.default",
     samples=lambda: [
         call(lambda x: F.interpolate(x + 1.0, scale_factor=2), f32(3, 17, 5)),
         call(lambda x: F.interpolate(x + 1.0, size=7), f32(1, 3, 5)),
@@ -311,15 +318,15 @@ def upsample_nearest1d(lo: Lowering, **arguments: Any) -> Tensor:
 
 @op(
     "upsample_linear1d",
-    "aten.upsample_linear1d.vec",
-    "aten.upsample_linear1d.default",
+    "upsample_linear1d.vec",
+    "upsample_linear1d.default",
     quant="share",
-    limits=_RATIOS,
+    constraints=_RATIOS,
     samples=lambda: [
         call(lambda x: F.interpolate(x + 1.0, scale_factor=2, mode="linear"), f32(3, 17, 5)),
         call(lambda x: F.interpolate(x + 1.0, size=7, mode="linear", align_corners=True), f32(1, 3, 5)),
         call(lambda x: torch.ops.aten.upsample_linear1d(x + 1.0, [5], False, 2.5), f32(1, 64, 2)),
-        call(lambda x: F.interpolate(x, 2053, mode="linear"), f32(1, 1, 7), targets=()),
+        call(lambda x: F.interpolate(x, 2053, mode="linear"), f32(1, 1, 7), targets=lambda t: False),
     ],
 )
 def upsample_linear1d(lo: Lowering, **arguments: Any) -> Tensor:

@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tosaic.core.errors import Unsupported
-from tosaic.ir import ops as tosa
-from tosaic.ir.graph import Value
-from tosaic.ir.qparams import QParams
-from tosaic.lower import arithmetic as arith
+from tosaic.lower import movement
+from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import op
+from tosaic.lower.registry import with_copy
 from tosaic.lower.samples import call, f32, torch
-from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
+from tosaic.lower.tensor import Tensor
 
 
-def movable(lo: Lowering, x: Tensor) -> Tensor:
-    """Data can be moved as codes or as plain numbers; a pending function has to be finished first."""
-    if x.q is not None and not x.is_accumulator:
-        return lo.codes(x)
-    return x
-
-
-def _resolved(shape: Sequence[int], size: int) -> tuple[int, ...]:
-    """A shape with its -1 worked out."""
+def _resolve(shape: Sequence[int], size: int) -> tuple[int, ...]:
+    """Replace the -1 in a shape."""
     known = int(np.prod([d for d in shape if d != -1], dtype=np.int64))
     return tuple(size // max(known, 1) if d == -1 else int(d) for d in shape)
 
 
-@op(
+@data_movement(
     "view",
-    "aten.view.default",
-    "aten.view_copy.default",
-    "aten._unsafe_view.default",
-    "aten.reshape.default",
-    "aten._reshape_alias.default",
-    quant="share",
-    moves=True,
+    *with_copy("view.default"),
+    "_unsafe_view.default",
+    "reshape.default",
+    "_reshape_alias.default",
     samples=lambda: [
         call(lambda x: (x + 1.0).view(6, 4), f32(2, 3, 4)),
         call(lambda x: (x + 1.0).reshape(1, -1), f32(3, 17, 2, 2)),
@@ -49,14 +36,12 @@ def _resolved(shape: Sequence[int], size: int) -> tuple[int, ...]:
     ],
 )
 def view(lo: Lowering, self: Tensor, size: Sequence[int] = (), shape: Sequence[int] | None = None, **_: Any) -> Tensor:
-    return lo.reshape(self, _resolved(size if shape is None else shape, self.size))
+    return lo.reshape(self, _resolve(size if shape is None else shape, self.size))
 
 
-@op(
+@data_movement(
     "flatten",
-    "aten.flatten.using_ints",
-    quant="share",
-    moves=True,
+    "flatten.using_ints",
     samples=lambda: [
         call(lambda x: (x + 1.0).flatten(1), f32(3, 4, 2, 2)),
         call(lambda x: (x + 1.0).flatten(), f32(2, 3)),
@@ -72,11 +57,9 @@ def flatten(lo: Lowering, self: Tensor, start_dim: int = 0, end_dim: int = -1) -
     )
 
 
-@op(
+@data_movement(
     "unflatten",
-    "aten.unflatten.int",
-    quant="share",
-    moves=True,
+    "unflatten.int",
     samples=lambda: [
         call(lambda x: (x + 1.0).unflatten(1, (2, 3)), f32(2, 6)),
         call(lambda x: (x + 1.0).unflatten(-1, (2, -1)), f32(2, 3, 6)),
@@ -84,15 +67,12 @@ def flatten(lo: Lowering, self: Tensor, start_dim: int = 0, end_dim: int = -1) -
 )
 def unflatten(lo: Lowering, self: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     d = dim % self.rank
-    return lo.reshape(self, (*self.shape[:d], *_resolved(sizes, self.shape[d]), *self.shape[d + 1 :]))
+    return lo.reshape(self, (*self.shape[:d], *_resolve(sizes, self.shape[d]), *self.shape[d + 1 :]))
 
 
-@op(
+@data_movement(
     "permute",
-    "aten.permute.default",
-    "aten.permute_copy.default",
-    quant="share",
-    moves=True,
+    *with_copy("permute.default"),
     samples=lambda: [
         call(lambda x: (x + 1.0).permute(0, 2, 3, 1), f32(3, 17, 2, 5)),
         call(lambda x: (x + 1.0).permute(2, 0, 1), f32(2, 3, 4)),
@@ -101,18 +81,13 @@ def unflatten(lo: Lowering, self: Tensor, dim: int, sizes: Sequence[int]) -> Ten
     ],
 )
 def permute(lo: Lowering, self: Tensor, dims: Sequence[int]) -> Tensor:
-    return lo.permute(movable(lo, self), dims)
+    return lo.permute(movement.require_movable(lo, self), dims)
 
 
-@op(
+@data_movement(
     "transpose",
-    "aten.transpose.int",
-    "aten.transpose_copy.int",
-    "aten.t.default",
-    "aten.t_copy.default",
-    "aten.numpy_T.default",
-    quant="share",
-    moves=True,
+    *with_copy("transpose.int", "t.default"),
+    "numpy_T.default",
     samples=lambda: [
         call(lambda x: (x + 1.0).transpose(1, -1), f32(2, 3, 4)),
         call(lambda x: (x + 1.0).transpose(0, 1), f32(3, 4)),
@@ -123,19 +98,12 @@ def transpose(lo: Lowering, self: Tensor, dim0: int = 0, dim1: int = 1) -> Tenso
     order = list(range(self.rank))
     if self.rank > 1:
         order[dim0], order[dim1] = order[dim1 % self.rank], order[dim0 % self.rank]
-    return lo.permute(movable(lo, self), order)
+    return lo.permute(movement.require_movable(lo, self), order)
 
 
-@op(
+@data_movement(
     "squeeze",
-    "aten.squeeze.default",
-    "aten.squeeze.dim",
-    "aten.squeeze.dims",
-    "aten.squeeze_copy.default",
-    "aten.squeeze_copy.dim",
-    "aten.squeeze_copy.dims",
-    quant="share",
-    moves=True,
+    *with_copy("squeeze.default", "squeeze.dim", "squeeze.dims"),
     samples=lambda: [
         call(lambda x: (x + 1.0).squeeze(), f32(1, 3, 1, 4)),
         call(lambda x: (x + 1.0).squeeze(-2), f32(1, 3, 1, 4)),
@@ -149,12 +117,9 @@ def squeeze(lo: Lowering, self: Tensor, dim: Any = None) -> Tensor:
     return lo.reshape(self, [d for i, d in enumerate(self.shape) if not (i in gone and d == 1)])
 
 
-@op(
+@data_movement(
     "unsqueeze",
-    "aten.unsqueeze.default",
-    "aten.unsqueeze_copy.default",
-    quant="share",
-    moves=True,
+    *with_copy("unsqueeze.default"),
     samples=lambda: [
         call(lambda x: (x + 1.0).unsqueeze(0), f32(3, 4)),
         call(lambda x: (x + 1.0).unsqueeze(-1), f32(2, 3, 4)),
@@ -166,27 +131,9 @@ def unsqueeze(lo: Lowering, self: Tensor, dim: int) -> Tensor:
     return lo.reshape(self, (*self.shape[:d], 1, *self.shape[d:]))
 
 
-def tiled(lo: Lowering, x: Tensor, times: tuple[int, ...]) -> Tensor:
-    """A tensor repeated along its dimensions."""
-    if all(t == 1 for t in times):
-        return x
-    if x.is_const and x.array is not None:
-        return of_array(np.tile(x.array, times), x.dtype, x.q)
-    x = lo.unfold(x)
-    assert x.value is not None
-    physical = [1] * x.rank
-    for axis, t in enumerate(times):
-        physical[x.perm[axis]] = t
-    shape = tuple(d * t for d, t in zip(x.shape, times, strict=True))
-    return replace(with_value(x, tosa.tile(lo.b, x.value, tuple(physical)), x.q), shape=shape)
-
-
-@op(
+@data_movement(
     "expand",
-    "aten.expand.default",
-    "aten.expand_copy.default",
-    quant="share",
-    moves=True,
+    *with_copy("expand.default"),
     samples=lambda: [
         call(lambda x: (x + 1.0).expand(3, 4), f32(1, 4)),
         call(lambda x: (x + 1.0).expand(2, -1, 5), f32(3, 1)),
@@ -194,17 +141,15 @@ def tiled(lo: Lowering, x: Tensor, times: tuple[int, ...]) -> Tensor:
     ],
 )
 def expand(lo: Lowering, self: Tensor, size: Sequence[int], implicit: bool = False) -> Tensor:
-    x = movable(lo, self)
+    x = movement.require_movable(lo, self)
     x = lo.reshape(x, (1,) * (len(size) - x.rank) + x.shape)
-    return tiled(lo, x, tuple(1 if n == -1 else int(n) // d for n, d in zip(size, x.shape, strict=True)))
+    return movement.tile(lo, x, tuple(1 if n == -1 else int(n) // d for n, d in zip(size, x.shape, strict=True)))
 
 
-@op(
+@data_movement(
     "repeat",
-    "aten.repeat.default",
-    "aten.tile.default",
-    quant="share",
-    moves=True,
+    "repeat.default",
+    "tile.default",
     samples=lambda: [
         call(lambda x: (x + 1.0).repeat(2, 3), f32(2, 5)),
         call(lambda x: (x + 1.0).repeat(2, 1, 3), f32(4, 3)),
@@ -214,41 +159,16 @@ def expand(lo: Lowering, self: Tensor, size: Sequence[int], implicit: bool = Fal
 )
 def repeat(lo: Lowering, self: Tensor, repeats: Sequence[int] = (), dims: Sequence[int] | None = None) -> Tensor:
     times = tuple(repeats if dims is None else dims)
-    x = movable(lo, self)
+    x = movement.require_movable(lo, self)
     rank = max(len(times), x.rank)
     times = (1,) * (rank - len(times)) + times
-    return tiled(lo, lo.reshape(x, (1,) * (rank - x.rank) + x.shape), times)
+    return movement.tile(lo, lo.reshape(x, (1,) * (rank - x.rank) + x.shape), times)
 
 
-def joined(lo: Lowering, tensors: Sequence[Tensor], dim: int) -> Tensor:
-    """Tensors one after the other along a dimension, on one grid if they are quantized."""
-    parts = [movable(lo, t) for t in tensors if t.shape != (0,)]
-    if any(p.q is not None for p in parts):
-        parts = [lo.codes(p) for p in parts]
-        q = lo.next_q or next(p.q for p in parts if p.q is not None)
-        parts = [on_grid(lo, p, q) for p in parts]
-    axis = dim % parts[0].rank
-    lead = next((p for p in parts if not p.is_const and not p.is_settled and not p.has_reshape), None)
-    perm = tuple(range(parts[0].rank)) if lead is None else lead.perm
-    values = [lo.arrange(p, perm) for p in parts]
-    value = values[0] if len(values) == 1 else tosa.concat(lo.b, values, perm[axis])
-    shape = tuple(value.shape[p] for p in perm)
-    return Tensor(shape, value.dtype, value, perm=perm, q=parts[0].q)
-
-
-def on_grid(lo: Lowering, x: Tensor, q: QParams) -> Tensor:
-    """The codes of a tensor under `q`."""
-    if x.q is not None and x.q.same_grid(q):
-        return replace(x, q=q)
-    return replace(lo.quantize(x, q), q=q)
-
-
-@op(
+@data_movement(
     "cat",
-    "aten.cat.default",
-    "aten.concat.default",
-    quant="share",
-    moves=True,
+    "cat.default",
+    "concat.default",
     samples=lambda: [
         call(lambda x, y: torch.cat([x * 2.0, y + 1.0], 1), f32(1, 3, 4, 4), f32(1, 17, 4, 4)),
         call(lambda x, y: torch.cat([x + 1.0, y], -1), f32(3, 4), f32(3, 2)),
@@ -257,14 +177,11 @@ def on_grid(lo: Lowering, x: Tensor, q: QParams) -> Tensor:
     ],
 )
 def cat(lo: Lowering, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    return joined(lo, tensors, dim)
+    return movement.concatenate(lo, tensors, dim)
 
 
-@op(
+@data_movement(
     "stack",
-    "aten.stack.default",
-    quant="share",
-    moves=True,
     samples=lambda: [
         call(lambda x, y: torch.stack([x + 1.0, y], 0), f32(3, 4), f32(3, 4)),
         call(lambda x, y: torch.stack([x + 1.0, y * 2.0], -1), f32(2, 3, 4), f32(2, 3, 4)),
@@ -273,50 +190,14 @@ def cat(lo: Lowering, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 )
 def stack(lo: Lowering, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     d = dim % (tensors[0].rank + 1)
-    return joined(lo, [lo.reshape(movable(lo, t), (*t.shape[:d], 1, *t.shape[d:])) for t in tensors], d)
+    return movement.concatenate(
+        lo, [lo.reshape(movement.require_movable(lo, t), (*t.shape[:d], 1, *t.shape[d:])) for t in tensors], d
+    )
 
 
-def cut(lo: Lowering, x: Tensor, dim: int, start: int, length: int) -> Tensor:
-    """Part of a tensor along one dimension."""
-    if length == x.shape[dim]:
-        return x
-    if x.is_const and x.array is not None:
-        return of_array(np.take(x.array, range(start, start + length), dim), x.dtype, x.q)
-    x = lo.unfold(x)
-    assert x.value is not None
-    begin, size = [0] * x.rank, list(x.value.shape)
-    begin[x.perm[dim]], size[x.perm[dim]] = start, length
-    shape = (*x.shape[:dim], length, *x.shape[dim + 1 :])
-    return replace(with_value(x, tosa.slice(lo.b, x.value, tuple(begin), tuple(size)), x.q), shape=shape)
-
-
-def subsampled(lo: Lowering, x: Tensor, dim: int, step: int) -> Tensor:
-    """Every step-th element along a dimension: SLICE has no stride, so it is a view of (count, step) cut to one."""
-    count = -(-x.shape[dim] // step)
-    if step == 1 or count == 1:
-        return cut(lo, x, dim, 0, count)
-    if x.array is not None:
-        return of_array(np.take(x.array, range(0, x.shape[dim], step), dim), x.dtype, x.q)
-    if x.shape[dim] % step:
-        # The last group is cut short: one more element than it needs is enough, whatever it holds.
-        x = padded(lo, x, [(0, count * step - x.shape[dim]) if i == dim else (0, 0) for i in range(x.rank)], 0.0)
-    x = lo.unfold(x)
-    assert x.value is not None
-    axis, shape = x.perm[dim], x.value.shape
-    grouped = lo.reshape(of_value(x.value, x.q), (*shape[:axis], count, step, *shape[axis + 1 :]))
-    thin = lo.reshape(cut(lo, grouped, axis + 1, 0, 1), (*shape[:axis], count, *shape[axis + 1 :]))
-    value = lo.emit(thin)
-    return replace(with_value(x, value, x.q), shape=(*x.shape[:dim], count, *x.shape[dim + 1 :]))
-
-
-@op(
+@data_movement(
     "slice",
-    "aten.slice.Tensor",
-    "aten.slice_copy.Tensor",
-    "aten.narrow.default",
-    "aten.narrow_copy.default",
-    quant="share",
-    moves=True,
+    *with_copy("slice.Tensor", "narrow.default"),
     samples=lambda: [
         call(lambda x: (x + 1.0)[:, 1:3], f32(3, 5)),
         call(lambda x: (x + 1.0)[..., -2:], f32(1, 3, 4, 4)),
@@ -344,15 +225,14 @@ def slice(
         last = first + length
     if last <= first:
         raise Unsupported("its result is empty", "remove the empty slice")
-    return subsampled(lo, cut(lo, movable(lo, self), d, first, last - first), d, step)
+    return movement.subsample(
+        lo, movement.crop(lo, movement.require_movable(lo, self), d, first, last - first), d, step
+    )
 
 
-@op(
+@data_movement(
     "select",
-    "aten.select.int",
-    "aten.select_copy.int",
-    quant="share",
-    moves=True,
+    *with_copy("select.int"),
     samples=lambda: [
         call(lambda x: (x + 1.0)[:, 1], f32(3, 5)),
         call(lambda x: (x + 1.0).select(-1, -2), f32(2, 3, 4)),
@@ -361,24 +241,19 @@ def slice(
 )
 def select(lo: Lowering, self: Tensor, dim: int, index: int) -> Tensor:
     d = dim % self.rank
-    part = cut(lo, movable(lo, self), d, index % self.shape[d], 1)
+    part = movement.crop(lo, movement.require_movable(lo, self), d, index % self.shape[d], 1)
     return lo.reshape(part, (*self.shape[:d], *self.shape[d + 1 :]))
 
 
-def _pieces(lo: Lowering, x: Tensor, sizes: Sequence[int], dim: int) -> list[Tensor]:
-    x, starts = movable(lo, x), np.cumsum([0, *sizes])
-    return [cut(lo, x, dim, int(a), int(n)) for a, n in zip(starts, sizes, strict=False)]
+def _split(lo: Lowering, x: Tensor, sizes: Sequence[int], dim: int) -> list[Tensor]:
+    x, starts = movement.require_movable(lo, x), np.cumsum([0, *sizes])
+    return [movement.crop(lo, x, dim, int(a), int(n)) for a, n in zip(starts, sizes, strict=False)]
 
 
-@op(
+@data_movement(
     "split",
-    "aten.split.Tensor",
-    "aten.split_copy.Tensor",
-    "aten.split_with_sizes.default",
-    "aten.split_with_sizes_copy.default",
-    "aten.split.sizes",
-    quant="share",
-    moves=True,
+    *with_copy("split.Tensor", "split_with_sizes.default"),
+    "split.sizes",
     samples=lambda: [
         call(lambda x: sum_of((x + 1.0).split(2, 1)), f32(3, 6)),
         call(lambda x: (x + 1.0).split([1, 3], -1)[1], f32(2, 4)),
@@ -391,7 +266,7 @@ def split(lo: Lowering, self: Tensor, split_size: Any = None, split_sizes: Any =
     if isinstance(sizes, int):
         total = self.shape[d]
         sizes = [min(sizes, total - a) for a in range(0, total, sizes)]
-    return _pieces(lo, self, sizes, d)
+    return _split(lo, self, sizes, d)
 
 
 def sum_of(parts: Any) -> Any:
@@ -402,11 +277,8 @@ def sum_of(parts: Any) -> Any:
     return total
 
 
-@op(
+@data_movement(
     "chunk",
-    "aten.chunk.default",
-    quant="share",
-    moves=True,
     samples=lambda: [
         call(lambda x: sum_of((x + 1.0).chunk(3, 1)), f32(2, 6)),
         call(lambda x: (x + 1.0).chunk(4, -1)[-1], f32(2, 7)),
@@ -418,12 +290,9 @@ def chunk(lo: Lowering, self: Tensor, chunks: int, dim: int = 0) -> list[Tensor]
     return split(lo, self, -(-self.shape[d] // chunks), dim=d)
 
 
-@op(
+@data_movement(
     "unbind",
-    "aten.unbind.int",
-    "aten.unbind_copy.int",
-    quant="share",
-    moves=True,
+    *with_copy("unbind.int"),
     samples=lambda: [
         call(lambda x: sum_of((x + 1.0).unbind(1)), f32(2, 3, 4)),
         call(lambda x: (x + 1.0).unbind()[1], f32(3, 4)),
@@ -431,31 +300,5 @@ def chunk(lo: Lowering, self: Tensor, chunks: int, dim: int = 0) -> list[Tensor]
 )
 def unbind(lo: Lowering, self: Tensor, dim: int = 0) -> list[Tensor]:
     d = dim % self.rank
-    parts = _pieces(lo, self, [1] * self.shape[d], d)
+    parts = _split(lo, self, [1] * self.shape[d], d)
     return [lo.reshape(p, (*self.shape[:d], *self.shape[d + 1 :])) for p in parts]
-
-
-def padded(lo: Lowering, x: Tensor, amounts: Sequence[tuple[int, int]], value: float) -> Tensor:
-    """Constant padding; negative amounts cut."""
-    for dim, (before, after) in enumerate(amounts):
-        if before < 0 or after < 0:
-            keep = x.shape[dim] + min(before, 0) + min(after, 0)
-            x = cut(lo, x, dim, -min(before, 0), keep)
-    grow = [(max(b, 0), max(a, 0)) for b, a in amounts]
-    if not any(map(any, grow)):
-        return x
-    x = lo.unfold(x)
-    if x.is_const:
-        x = of_value(lo.emit(x), x.q)
-    assert x.value is not None
-    fill: float | int = value
-    if x.q is not None:
-        fill = arith.real_codes(value, x.q)
-    elif not x.is_float:
-        fill = int(value)
-    flat = [0] * (2 * x.rank)
-    for dim, (before, after) in enumerate(grow):
-        flat[2 * x.perm[dim]], flat[2 * x.perm[dim] + 1] = before, after
-    padded: Value = tosa.pad(lo.b, x.value, tuple(flat), fill)
-    shape = tuple(d + b + a for d, (b, a) in zip(x.shape, grow, strict=True))
-    return replace(with_value(x, padded, x.q), shape=shape)

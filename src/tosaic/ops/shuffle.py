@@ -11,42 +11,18 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.graph import Array, DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
+from tosaic.lower import movement
+from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.registry import op
 from tosaic.lower.samples import F, call, f32, i32, module, nn, torch
-from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
-from tosaic.ops.shape import cut, joined, movable
+from tosaic.lower.tensor import Tensor, of_value
 
 #: up to so many channels a convolution with ones and zeros moves them in fewer cycles than TRANSPOSE, by 1.5 to 5
 MOST_CHANNELS = 128
 
 
-def mirrored(lo: Lowering, x: Tensor, dim: int) -> Tensor:
-    """A tensor backwards along a dimension."""
-    if x.shape[dim] == 1:
-        return x
-    if x.is_const and x.array is not None:
-        return of_array(np.ascontiguousarray(np.flip(x.array, dim)), x.dtype, x.q)
-    x = lo.unfold(x)
-    assert x.value is not None
-    axis, shape = x.perm[dim], x.value.shape
-    if lo.target.family not in ("u55", "u65"):
-        return with_value(x, tosa.reverse(lo.b, x.value, axis), x.q)
-    # Ethos-U55 and U65 reverse the width or height of an image, and not in 32 bits.
-    rows = lo.emit(lo.reshape(of_value(x.value), (1, prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))))
-    if x.dtype in (DType.I8, DType.I16):
-        back = tosa.reverse(lo.b, rows, 2)
-    else:
-        n, h, w, c = rows.shape
-        back = tosa.concat(lo.b, [tosa.slice(lo.b, rows, (0, 0, i, 0), (n, h, 1, c)) for i in reversed(range(w))], 2)
-    return with_value(x, lo.emit(lo.reshape(of_value(back), shape)), x.q)
-
-
-@op(
+@data_movement(
     "flip",
-    "aten.flip.default",
-    quant="share",
-    moves=True,
     samples=lambda: [
         call(lambda x: (x + 1.0).flip(0), f32(5)),
         call(lambda x: (x + 1.0).flip(-1), f32(3, 17, 4, 5)),
@@ -58,17 +34,14 @@ def mirrored(lo: Lowering, x: Tensor, dim: int) -> Tensor:
     ],
 )
 def flip(lo: Lowering, self: Tensor, dims: Sequence[int]) -> Tensor:
-    x = movable(lo, self)
+    x = movement.require_movable(lo, self)
     for dim in dims if x.rank else ():
-        x = mirrored(lo, x, dim % x.rank)
+        x = movement.reverse(lo, x, dim % x.rank)
     return x
 
 
-@op(
+@data_movement(
     "roll",
-    "aten.roll.default",
-    quant="share",
-    moves=True,
     samples=lambda: [
         call(lambda x: (x + 1.0).roll(1, -1), f32(3, 5)),
         call(lambda x: (x + 1.0).roll((-1, 2), (1, 2)), f32(1, 4, 4, 17)),
@@ -77,7 +50,7 @@ def flip(lo: Lowering, self: Tensor, dims: Sequence[int]) -> Tensor:
     ],
 )
 def roll(lo: Lowering, self: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
-    x = movable(lo, self)
+    x = movement.require_movable(lo, self)
     if not dims:
         flat = roll(lo, lo.reshape(x, (x.size,)), shifts, (0,))
         return lo.reshape(flat, self.shape)
@@ -86,7 +59,9 @@ def roll(lo: Lowering, self: Tensor, shifts: Sequence[int], dims: Sequence[int] 
         start = -int(shift) % size
         if start:
             d = dim % x.rank
-            x = joined(lo, [cut(lo, x, d, start, size - start), cut(lo, x, d, 0, start)], d)
+            x = movement.concatenate(
+                lo, [movement.crop(lo, x, d, start, size - start), movement.crop(lo, x, d, 0, start)], d
+            )
     return x
 
 
@@ -94,8 +69,8 @@ def _moves_by_conv(lo: Lowering, x: Tensor, channels: int) -> bool:
     return lo.target.is_npu and x.q is not None and x.dtype is DType.I8 and channels <= MOST_CHANNELS
 
 
-def _picked(lo: Lowering, image: Value, q: QParams, weight: Array) -> Value:
-    """A convolution with one 1 per output channel: codes come through it unchanged."""
+def _permute_channels(lo: Lowering, image: Value, q: QParams, weight: Array) -> Value:
+    """Convolve with one 1 per output channel, which keeps all numbers as they are."""
     n, h, w, c = image.shape
     return lo.arrange(arith.weigh(lo, Tensor((n, c, h, w), image.dtype, image, perm=NHWC, q=q), weight), NHWC)
 
@@ -112,11 +87,8 @@ def _as_images(lo: Lowering, x: Tensor) -> Tensor:
     return x if x.rank == 4 else lo.reshape(x, (prod(x.shape[:-3]), *x.shape[-3:]))
 
 
-@op(
+@data_movement(
     "pixel_shuffle",
-    "aten.pixel_shuffle.default",
-    quant="share",
-    moves=True,
     samples=lambda: [
         module(lambda: nn.Sequential(nn.Conv2d(3, 9, 1), nn.PixelShuffle(3)), f32(1, 3, 4, 5)),
         call(lambda x: F.pixel_shuffle(x + 1.0, 2), f32(3, 12, 3, 2)),
@@ -127,7 +99,7 @@ def _as_images(lo: Lowering, x: Tensor) -> Tensor:
     ],
 )
 def pixel_shuffle(lo: Lowering, self: Tensor, upscale_factor: int) -> Tensor:
-    x, r = _as_images(lo, movable(lo, self)), upscale_factor
+    x, r = _as_images(lo, movement.require_movable(lo, self)), upscale_factor
     (n, c, h, w), out = x.shape, x.shape[1] // r**2
     shape = (*self.shape[:-3], out, h * r, w * r)
     if not lo.target.is_npu or x.q is None:
@@ -137,19 +109,18 @@ def pixel_shuffle(lo: Lowering, self: Tensor, upscale_factor: int) -> Tensor:
     if _moves_by_conv(lo, x, c):
         # One convolution for each row of the r x r blocks; the pixels of a row are its channels.
         ones = np.eye(c, dtype=np.int8).reshape(out, r, r, 1, 1, c)
-        rows = [_picked(lo, image, x.q, ones[:, i].swapaxes(0, 1).reshape(r * out, 1, 1, c)) for i in range(r)]
+        rows = [
+            _permute_channels(lo, image, x.q, ones[:, i].swapaxes(0, 1).reshape(r * out, 1, 1, c)) for i in range(r)
+        ]
     else:
         inner = lo.permute(lo.reshape(of_value(image), (n * h, w, out, r * r)), (0, 1, 3, 2))
         inner = lo.reshape(of_value(lo.emit(inner)), (n, h, w, c))
-        rows = [lo.emit(cut(lo, inner, 3, i * r * out, r * out)) for i in range(r)]
+        rows = [lo.emit(movement.crop(lo, inner, 3, i * r * out, r * out)) for i in range(r)]
     return lo.reshape(_image(lo, tosa.concat(lo.b, rows, 2), (n, h * r, w * r, out), x), shape)
 
 
-@op(
+@data_movement(
     "pixel_unshuffle",
-    "aten.pixel_unshuffle.default",
-    quant="share",
-    moves=True,
     samples=lambda: [
         module(lambda: nn.Sequential(nn.PixelUnshuffle(2), nn.Conv2d(12, 4, 1)), f32(1, 3, 4, 6)),
         call(lambda x: F.pixel_unshuffle(x + 1.0, 3), f32(3, 1, 6, 3)),
@@ -159,7 +130,7 @@ def pixel_shuffle(lo: Lowering, self: Tensor, upscale_factor: int) -> Tensor:
     ],
 )
 def pixel_unshuffle(lo: Lowering, self: Tensor, downscale_factor: int) -> Tensor:
-    x, r = _as_images(lo, movable(lo, self)), downscale_factor
+    x, r = _as_images(lo, movement.require_movable(lo, self)), downscale_factor
     n, c, h, w = x.shape[0], x.shape[1], x.shape[2] // r, x.shape[3] // r
     shape = (*self.shape[:-3], c * r * r, h, w)
     if not lo.target.is_npu or x.q is None:
@@ -168,22 +139,20 @@ def pixel_unshuffle(lo: Lowering, self: Tensor, downscale_factor: int) -> Tensor
     image = lo.arrange(x, NHWC)
     # The columns of a block are channels already: they follow each other in memory. So are its rows, W pixels apart.
     rows = lo.reshape(of_value(image), (n, h, r * w, r * c))
-    parts = [lo.emit(cut(lo, rows, 2, i * w, w)) for i in range(r)]
+    parts = [lo.emit(movement.crop(lo, rows, 2, i * w, w)) for i in range(r)]
     value = parts[0] if r == 1 else tosa.concat(lo.b, parts, 3)
     if _moves_by_conv(lo, x, c * r * r):
         ones = np.eye(c * r * r, dtype=np.int8).reshape(r * r, c, 1, 1, -1).swapaxes(0, 1)
-        value = _picked(lo, value, x.q, ones.reshape(c * r * r, 1, 1, c * r * r))
+        value = _permute_channels(lo, value, x.q, ones.reshape(c * r * r, 1, 1, c * r * r))
     else:
         value = lo.emit(lo.permute(lo.reshape(of_value(value), (n * h, w, r * r, c)), (0, 1, 3, 2)))
     return lo.reshape(_image(lo, value, (n, h, w, c * r * r), x), shape)
 
 
-@op(
+@data_movement(
     "channel_shuffle",
-    "aten.channel_shuffle.default",
-    "aten.native_channel_shuffle.default",
-    quant="share",
-    moves=True,
+    "channel_shuffle.default",
+    "native_channel_shuffle.default",
     samples=lambda: [
         module(lambda: nn.Sequential(nn.Conv2d(3, 8, 1), nn.ChannelShuffle(2), nn.Conv2d(8, 3, 1)), f32(1, 3, 4, 5)),
         call(lambda x: F.channel_shuffle(x + 1.0, 3), f32(3, 6, 3, 2)),
@@ -193,7 +162,7 @@ def pixel_unshuffle(lo: Lowering, self: Tensor, downscale_factor: int) -> Tensor
     ],
 )
 def channel_shuffle(lo: Lowering, self: Tensor, groups: int) -> Tensor:
-    x = movable(lo, self)
+    x = movement.require_movable(lo, self)
     (n, c), tail = x.shape[:2], x.shape[2:]
     if not lo.target.is_npu or x.q is None or x.rank != 4:
         mixed = lo.reshape(x, (n, groups, c // groups, prod(tail)))
@@ -202,7 +171,7 @@ def channel_shuffle(lo: Lowering, self: Tensor, groups: int) -> Tensor:
     _, h, w, _ = image.shape
     if _moves_by_conv(lo, x, c):
         ones = np.eye(c, dtype=np.int8).reshape(groups, c // groups, 1, 1, c).swapaxes(0, 1)
-        value = _picked(lo, image, x.q, ones.reshape(c, 1, 1, c))
+        value = _permute_channels(lo, image, x.q, ones.reshape(c, 1, 1, c))
     else:
         value = lo.emit(lo.permute(lo.reshape(of_value(image), (n * h, w, groups, c // groups)), (0, 1, 3, 2)))
     return _image(lo, value, (n, h, w, c), x)

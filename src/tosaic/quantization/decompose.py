@@ -17,7 +17,7 @@ from torch.fx.node import map_arg
 from tosaic.fx.source import overload, torch_op
 from tosaic.ops import registry
 from tosaic.quantization.prepare import KEPT_META, attribute, buffer, is_float, mutates, replace_result
-from tosaic.quantization.recurrent import write_out
+from tosaic.quantization.recurrent import unroll
 from tosaic.quantization.widen_accumulated import STATE
 
 #: more than this would be no help: an LSTM of hundreds of steps
@@ -51,7 +51,7 @@ def _is_known(traced: GraphModule) -> bool:
             record = registry().find(overload(node))
             if record is None and torch.Tag.pointwise not in getattr(torch_op(node), "tags", ()):
                 return False
-            if record is not None and record.family == "index" and not fixed >= set(node.all_input_nodes[1:]):
+            if record is not None and record.looks_up and not fixed >= set(node.all_input_nodes[1:]):
                 return False
     return True
 
@@ -76,7 +76,7 @@ def _trace(node: Node) -> GraphModule | None:
     mode = detect_fake_mode(values)
     assert mode is not None
     try:
-        traced = write_out(node, mode)
+        traced = unroll(node, mode)
         if traced is None:
             with torch.no_grad(), mode:
                 traced = make_fx(call, decomposition_table=_table())(*values)

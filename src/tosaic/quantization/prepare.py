@@ -1,4 +1,4 @@
-"""What happens to a graph before it is annotated: guards go, composites expand, numbers become buffers."""
+"""What happens to a graph before it is annotated: guards go, composites are decomposed, numbers become buffers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from tosaic.core.errors import Unsupported
 from tosaic.core.internal import contained
 from tosaic.fx.source import FILLS, bind, fill, overload, torch_op
 from tosaic.ir.graph import Array
+from tosaic.lower.registry import AtenOps
 from tosaic.ops import registry
 
 #: Where PT2E keeps what is observed around a node.
-KEY = "quantization_annotation"
+ANNOTATION_KEY = "quantization_annotation"
 #: Where it is kept whether a node follows from parameters alone.
 CONSTANT = "tosaic_constant"
 KEPT_META = ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack", "from_node", "seq_nr")
@@ -46,9 +47,10 @@ def make_functional(module: GraphModule) -> None:
 
 
 def mutates(node: Node) -> bool:
-    """Whether a call changes one of its arguments; `detach_` changes only what autograd sees of it."""
+    """Whether a call changes one of its arguments; one that only moves data changes what autograd sees of it."""
     schema = getattr(torch_op(node), "_schema", None)
-    return schema is not None and bool(schema.is_mutable) and overload(node) != "aten.detach_.default"
+    record = registry().find(overload(node))
+    return schema is not None and bool(schema.is_mutable) and not (record is not None and record.moves)
 
 
 def is_private(node: Node) -> bool:
@@ -65,7 +67,7 @@ def is_private(node: Node) -> bool:
 
 
 class Emitter:
-    """What an `expand` function sees in an fx graph: aten ops by name, inserted before the node they replace."""
+    """What a `decompose` function sees in an fx graph: aten ops by name, inserted before the node they replace."""
 
     def __init__(self, module: GraphModule, node: Node) -> None:
         self.module, self.node = module, node
@@ -182,26 +184,27 @@ def _is_fixed(module: GraphModule, node: Node) -> bool:
     return isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter) and not written
 
 
-def expand_composites(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
+def decompose_composites(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
     """Replace composites (softmax, layer_norm, attention ...) by the ops they are made of, to observe their ranges."""
     changed = True
     while changed:
         changed = False
         for node in list(module.graph.nodes):
             record = registry().find(overload(node)) if node.op == "call_function" else None
-            if record is None or record.expand is None or not wanted(node) or not is_float(node):
+            if record is None or record.decompose is None or not wanted(node) or not is_float(node):
                 continue
+            aten: AtenOps = Emitter(module, node)
             with module.graph.inserting_before(node):
                 try:
-                    with contained(f"expanding `{node.name}` ({overload(node)})"):
-                        new = record.expand(Emitter(module, node), **bind(node))
+                    with contained(f"decomposing `{node.name}` ({overload(node)})"):
+                        new = record.decompose(aten, **bind(node))
                 except Unsupported:
                     continue
             if new is None:
                 continue
             replace_result(module.graph, node, new)
             changed = True
-    # A mask that an expansion has seen through would still be observed, with its infinities.
+    # A mask that a decomposition has seen through would still be observed, with its infinities.
     module.graph.eliminate_dead_code()
 
 

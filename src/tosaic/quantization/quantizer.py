@@ -17,7 +17,7 @@ from tosaic.lower.registry import Record
 from tosaic.ops import registry
 from tosaic.quantization import prepare
 from tosaic.quantization.decompose import decompose
-from tosaic.quantization.prepare import CONSTANT, KEY
+from tosaic.quantization.prepare import ANNOTATION_KEY, CONSTANT
 from tosaic.quantization.widen_accumulated import widen_sums
 
 _PER_CHANNEL = (torch.per_channel_symmetric, torch.per_channel_affine)
@@ -66,7 +66,7 @@ class TosaQuantizer(pt2e.Quantizer):
         prepare.make_functional(model)
         decompose(model, lambda n: self._config(n) is not None)
         prepare.fold_constants(model)
-        prepare.expand_composites(model, lambda n: self._config(n) is not None)
+        prepare.decompose_composites(model, lambda n: self._config(n) is not None)
         prepare.lift_numbers(model)
         model.graph.lint()
         model.recompile()
@@ -76,7 +76,7 @@ class TosaQuantizer(pt2e.Quantizer):
         """Say for every node which of its inputs and outputs are observed."""
         for node in model.graph.nodes:
             node.meta[CONSTANT] = _follows_from_constants(node)
-            if node.op == "call_function" and KEY not in node.meta and not _is_constant(node):
+            if node.op == "call_function" and ANNOTATION_KEY not in node.meta and not _is_constant(node):
                 config = self._config(node)
                 if config is not None:
                     _annotate(node, config)
@@ -218,9 +218,9 @@ def _annotate_observe(node: Node, config: Any, record: Record | None) -> None:
     if not floats:
         return
     inputs = dict.fromkeys(floats, config.input_activation)
-    if record is not None and record.family == "linear" and config.weight is not None:
+    if record is not None and record.reads_weight_matrix and config.weight is not None:
         inputs |= {n: _matrix_spec(config.weight, node, n) for n in floats if _is_constant(n)}
-    if record is not None and (record.bounds or record.name == "batch_norm"):
+    if record is not None and (record.bounds or record.folds_into_producer):
         _fuse(node, inputs, record)
     if record is not None and record.quant == "exact":
         inputs = {n: s for n, s in inputs.items() if not _is_constant(n)}
@@ -230,11 +230,11 @@ def _annotate_observe(node: Node, config: Any, record: Record | None) -> None:
 def _fuse(node: Node, inputs: dict[Node, Any], record: Record) -> None:
     """conv -> relu: the number between them is never stored, so it is not observed either."""
     before: Any = node.args[0]
-    annotation = before.meta.get(KEY) if isinstance(before, Node) else None
+    annotation = before.meta.get(ANNOTATION_KEY) if isinstance(before, Node) else None
     if annotation is None or len(before.users) != 1 or annotation.output_qspec is None:
         return
     producer = registry().find(overload(before)) if before.op == "call_function" else None
-    if record.name == "batch_norm" and (producer is None or producer.quant != "weight"):
+    if record.folds_into_producer and (producer is None or producer.quant != "weight"):
         return
     annotation.output_qspec = None
     inputs.pop(before, None)
@@ -246,23 +246,23 @@ def _set(node: Node, inputs: dict[Node, Any], config: Any, output: Any = None) -
     if isinstance(node.meta.get("val"), (tuple, list)):
         for result in results:
             if _is_float(result):
-                result.meta[KEY] = pt2e.QuantizationAnnotation({}, spec, _annotated=True)
+                result.meta[ANNOTATION_KEY] = pt2e.QuantizationAnnotation({}, spec, _annotated=True)
         spec = None
     elif not _is_float(node):
         spec = None
     kept = {n: s for n, s in inputs.items() if s is not None}
-    node.meta[KEY] = pt2e.QuantizationAnnotation(kept, spec, _annotated=True)
+    node.meta[ANNOTATION_KEY] = pt2e.QuantizationAnnotation(kept, spec, _annotated=True)
 
 
 def _annotate_io(model: GraphModule, config: Any) -> None:
     for node in model.graph.nodes:
         if node.op == "placeholder" and _is_float(node):
-            node.meta[KEY] = pt2e.QuantizationAnnotation(
+            node.meta[ANNOTATION_KEY] = pt2e.QuantizationAnnotation(
                 {}, config.output_activation or config.input_activation, _annotated=True
             )
         elif node.op == "output":
             floats = {n: config.input_activation for n in node.all_input_nodes if _is_float(n)}
-            node.meta[KEY] = pt2e.QuantizationAnnotation(floats, None, _annotated=True)
+            node.meta[ANNOTATION_KEY] = pt2e.QuantizationAnnotation(floats, None, _annotated=True)
 
 
 def overload_or_empty(node: Node) -> str:

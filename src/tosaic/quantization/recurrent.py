@@ -21,7 +21,7 @@ from tosaic.quantization.widen_accumulated import STATE
 
 _aten = torch.ops.aten
 #: from here on a tanh in 8 bits is one
-_FLAT = 4.0
+_TANH_SATURATION = 4.0
 #: One step: the product of its input, the state, and the product of the state; gives the next state, output first.
 Step: TypeAlias = Callable[[Proxy, Sequence[Proxy], Proxy], tuple[Proxy, ...]]
 
@@ -32,7 +32,7 @@ def _step_lstm(of_x: Proxy, state: Sequence[Proxy], of_h: Proxy) -> tuple[Proxy,
     c = _aten.add.Tensor(kept, _aten.mul.Tensor(_aten.sigmoid.default(begin), _aten.tanh.default(new)))
     # It grows far beyond what its tanh tells apart, and is added up over many steps.
     c.node.meta[STATE] = True
-    seen = _aten.hardtanh.default(c, -_FLAT, _FLAT)
+    seen = _aten.hardtanh.default(c, -_TANH_SATURATION, _TANH_SATURATION)
     return _aten.mul.Tensor(_aten.sigmoid.default(show), _aten.tanh.default(seen)), c
 
 
@@ -65,8 +65,8 @@ _LAYERS: dict[str, Step] = {
 }
 
 
-def write_out(node: Node, mode: Any) -> GraphModule | None:
-    """A recurrent call as a graph of its own, whose inputs are those of the node; None if it is something else."""
+def unroll(node: Node, mode: Any) -> GraphModule | None:
+    """Unroll a recurrent call into a graph whose inputs are those of the node; None if it is something else."""
     name, graph = overload(node), Graph()
     tracer = GraphAppendingTracer(graph)
     given: dict[Node, Any] = {n: Proxy(graph.placeholder(n.name), tracer) for n in node.all_input_nodes}

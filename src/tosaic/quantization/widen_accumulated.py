@@ -17,37 +17,36 @@ from torchao.quantization.pt2e.quantizer import QuantizationSpec
 from tosaic.fx.source import overload
 from tosaic.lower.registry import Record
 from tosaic.ops import registry
-from tosaic.quantization.prepare import CONSTANT, KEY
+from tosaic.quantization.prepare import ANNOTATION_KEY, CONSTANT
 
 #: Marks a sum of products that the next step goes on with: what it was multiplied with before comes second.
 STATE = "tosaic_state"
-_SUMS, _PRODUCTS = ("add", "sub"), ("mul", "linear")
-#: who can read a state in 16 bits
-_READERS = ("mul", "hardtanh")
 
 
 def widen_sums(graph: Graph) -> None:
     """Give the products in an annotated graph 16 bits, where sums of products are all that reads them."""
-    sums = {n: found for n in graph.nodes if _is_one_of(n, _SUMS) and (found := _find_products(n))}
+    sums = {n: found for n in graph.nodes if _is_sum(n) and (found := _find_products(n))}
     while narrow := [n for n, products in sums.items() if not all(_is_read_by(sums, p) for p in products)]:
         for node in narrow:
             del sums[node]
     for product in {p for products in sums.values() for p in products}:
         _set_wide(product, _list_edges(product))
     # The last state may be read by its tanh alone, and is not stored then.
-    for state in (n for n in sums if STATE in n.meta and n.meta[KEY].output_qspec is not None):
-        _set_wide(state, [(state, user) for user in state.users if _is_one_of(user, _READERS)])
+    for state in (n for n in sums if STATE in n.meta and n.meta[ANNOTATION_KEY].output_qspec is not None):
+        _set_wide(state, [(state, user) for user in state.users if _reads_int16(user)])
         kept = sums[state][0]
         before: Any = kept.args[1]
         if STATE not in before.meta:
-            kept.meta[KEY].input_qspec_map[before] = _widen(kept.meta[KEY].input_qspec_map[before])
+            kept.meta[ANNOTATION_KEY].input_qspec_map[before] = _widen(
+                kept.meta[ANNOTATION_KEY].input_qspec_map[before]
+            )
 
 
 def _set_wide(node: Node, edges: Iterable[tuple[Node, Node]]) -> None:
-    annotation = node.meta[KEY]
+    annotation = node.meta[ANNOTATION_KEY]
     annotation.output_qspec = _widen(annotation.output_qspec)
     for read, user in edges:
-        user.meta[KEY].input_qspec_map[read] = annotation.output_qspec
+        user.meta[ANNOTATION_KEY].input_qspec_map[read] = annotation.output_qspec
 
 
 def _widen(spec: QuantizationSpec) -> QuantizationSpec:
@@ -69,12 +68,22 @@ def _widen(spec: QuantizationSpec) -> QuantizationSpec:
 
 
 def _find_record(node: Node) -> Record | None:
-    return registry().find(overload(node)) if node.op == "call_function" and KEY in node.meta else None
+    return registry().find(overload(node)) if node.op == "call_function" and ANNOTATION_KEY in node.meta else None
 
 
-def _is_one_of(node: Node, names: tuple[str, ...]) -> bool:
+def _is_sum(node: Node) -> bool:
     record = _find_record(node)
-    return record is not None and record.name in names
+    return record is not None and record.is_sum
+
+
+def _is_product(node: Node) -> bool:
+    record = _find_record(node)
+    return record is not None and record.is_product
+
+
+def _reads_int16(node: Node) -> bool:
+    record = _find_record(node)
+    return record is not None and record.reads_int16
 
 
 def _moves(node: Node) -> bool:
@@ -93,9 +102,9 @@ def _find_products(total: Node) -> list[Node]:
 def _find_product(node: Node) -> Node | None:
     while _moves(node):
         node = node.all_input_nodes[0]
-    if not _is_one_of(node, _PRODUCTS):
+    if not _is_product(node):
         return None
-    annotation = node.meta[KEY]
+    annotation = node.meta[ANNOTATION_KEY]
     # A square, or a product with one constant number, is a table, which has 8 bits.
     factors = [n for n in node.all_input_nodes[:2] if n in annotation.input_qspec_map]
     fixed = [n for n in factors if n.meta[CONSTANT] and n.meta["val"].numel() == 1]

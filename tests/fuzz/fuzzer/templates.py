@@ -93,7 +93,7 @@ def templates(name: str, index: int, decomposed: bool) -> tuple[Template, ...]:
     found: list[Template] = []
     for node in source.calls():
         record = registry().find(overload(node))
-        if record is None or record.name == "assertion" or not hasattr(torch_op(node), "_schema"):
+        if record is None or record.name == "assert_metadata" or not hasattr(torch_op(node), "_schema"):
             continue
         made = _template(record.name, node, seen, source)
         if made is not None:

@@ -1,0 +1,95 @@
+"""Constraints that operators of several families share, and those of every operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tosaic.ir.graph import DType
+from tosaic.lower.arguments import pair
+from tosaic.lower.lowering import Lowering
+from tosaic.lower.registry import Arguments, Constraint
+from tosaic.lower.tensor import Tensor
+
+#: TOSA's limit on the rank of a tensor
+MOST_DIMENSIONS = 6
+
+
+def describe(value: Any) -> str:
+    """Describe an operand in a few words: `quantized int8`, `int32`, `2.5`."""
+    if not isinstance(value, Tensor):
+        return str(value)
+    quantized = value.q is not None or value.lut is not None
+    return f"{'quantized ' if quantized else ''}{value.dtype.torch_name}"
+
+
+def _count_dimensions(lo: Lowering, a: Arguments) -> str:
+    count = a["weight"].rank - 2
+    return "" if count in (1, 2) else f"it is over {count}"
+
+
+def _check_strides(lo: Lowering, a: Arguments) -> str:
+    """Find a stride that is too long, along a dimension with several results, for which Vela has no form."""
+    x, kernel, longest = a["input"], a["weight"].shape[2:], lo.target.longest_stride
+    if a.get("transposed") or longest is None:
+        return ""
+    stride, dilation = pair(a["stride"]), pair(a["dilation"])
+    pad = (0, 0) if isinstance(a["padding"], str) else pair(a["padding"])
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=False)]
+    depthwise = a["groups"] == x.shape[-1 - len(kernel)] > 1
+    if reach == list(kernel) and not depthwise:
+        return ""
+    sizes = zip(x.shape[-len(kernel) :], reach, stride, pad, strict=False)
+    if all(step <= longest or size + 2 * p < wide + step for size, wide, step, p in sizes):
+        return ""
+    kind = "it is depthwise" if depthwise else f"the dilation is {_write_sizes(dilation, kernel)}"
+    return f"{kind} and the stride is {_write_sizes(stride, kernel)}"
+
+
+def _write_sizes(sizes: tuple[int, int], kernel: tuple[int, ...]) -> str:
+    return "x".join(str(size) for size in sizes[: len(kernel)])
+
+
+def _check_input_channels(lo: Lowering, a: Arguments) -> str:
+    count, most = a["weight"].shape[1], lo.target.most_input_channels
+    return "" if a.get("transposed") or most is None or count <= most else f"there are {count}"
+
+
+DIMENSIONS = Constraint(
+    "a convolution is over one or two dimensions",
+    _count_dimensions,
+    "use a convolution of one or two dimensions",
+)
+STRIDES = Constraint(
+    "a stride above 3 needs a convolution that is neither depthwise nor dilated",
+    _check_strides,
+    "use strides of at most 3, or an Ethos-U85",
+    lambda target: target.longest_stride is not None,
+)
+INPUT_CHANNELS = Constraint(
+    "there are at most 65536 input channels or features",
+    _check_input_channels,
+    "divide them between several layers and add the results",
+    lambda target: target.most_input_channels is not None,
+)
+#: of a convolution
+CONVOLUTION = (DIMENSIONS, STRIDES, INPUT_CHANNELS)
+
+
+def _check_shape(lo: Lowering, a: Arguments) -> str:
+    shape = a["result"].shape
+    return f"its shape is {list(shape)}" if 0 in shape or len(shape) > MOST_DIMENSIONS else ""
+
+
+SHAPE = Constraint(
+    f"a tensor has at most {MOST_DIMENSIONS} dimensions, none of them empty",
+    _check_shape,
+    f"use at most {MOST_DIMENSIONS} dimensions, none of them empty",
+)
+NO_STORED_BOOLEANS = Constraint(
+    "no tensor of booleans can be stored",
+    lambda lo, a: "the result is bool" if a["result"].dtype is DType.BOOL else "",
+    "pass a mask as float numbers that are added, or compare quantized tensors where it is used",
+    lambda target: not target.has_booleans,
+)
+#: of every operator; `result` is what it has computed
+RESULT = (SHAPE, NO_STORED_BOOLEANS)
