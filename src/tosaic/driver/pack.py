@@ -54,7 +54,7 @@ def sign(source: Source, io: str, layout: str) -> Signature:
     for node in source.inputs:
         users = [u for u in node.users if u.op == "call_function" and overload(u) not in ASSERTIONS]
         quantizers = [u for u in users if overload(u) == QUANTIZE]
-        moved = layout == "nhwc" and source.fake(node).dim() == 4
+        moved = layout == "nhwc" and _is_image(source, node)
         as_codes = io == "int8" and users == quantizers and len({_grid(u) for u in users}) == 1 and _has_codes(users[0])
         if moved:
             nhwc.update({node, *quantizers})
@@ -63,7 +63,7 @@ def sign(source: Source, io: str, layout: str) -> Signature:
         inputs.append(_border(source, node, quantizers[0] if as_codes else None, moved))
     for index, node in enumerate(_outputs(source)):
         quantized = node.op == "call_function" and overload(node) == DEQUANTIZE and _has_codes(node)
-        moved = layout == "nhwc" and isinstance(source.fake(node), torch.Tensor) and source.fake(node).dim() == 4
+        moved = layout == "nhwc" and _is_image(source, node)
         before: Any = node.args[0] if quantized else node
         if moved:
             nhwc.update({node, before})
@@ -74,6 +74,11 @@ def sign(source: Source, io: str, layout: str) -> Signature:
         codec = node if quantized and io == "int8" else None
         outputs.append(replace(_border(source, node, codec, moved), name=f"output_{index}"))
     return Signature(tuple(inputs), tuple(outputs), frozenset(codes), frozenset(coded), frozenset(nhwc))
+
+
+def _is_image(source: Source, node: Node) -> bool:
+    val = source.val(node)
+    return isinstance(val, torch.Tensor) and val.dim() == 4
 
 
 def _outputs(source: Source) -> list[Node]:
@@ -92,13 +97,13 @@ def _grid(node: Node) -> tuple[Any, ...]:
 
 
 def _border(source: Source, node: Node, codec: Node | None, moved: bool) -> Border:
-    fake = source.fake(node)
-    if not isinstance(fake, torch.Tensor):
-        return Border(node.name, (), type(fake).__name__, "")
-    shape = tuple(int(d) for d in fake.shape)
+    val = source.val(node)
+    if not isinstance(val, torch.Tensor):
+        return Border(node.name, (), type(val).__name__, "")
+    shape = tuple(int(d) for d in val.shape)
     if moved:
         shape = tuple(shape[i] for i in NCHW_TO_NHWC)
-    dtype = fake.dtype if codec is None else bind(codec)["dtype"]
+    dtype = val.dtype if codec is None else bind(codec)["dtype"]
     layout = "nhwc" if moved else ("nchw" if len(shape) == 4 else "")
     scale, zero = (None, None) if codec is None else (float(bind(codec)["scale"]), int(bind(codec)["zero_point"]))
     return Border(node.name, shape, str(dtype).removeprefix("torch."), layout, scale, zero)
@@ -217,7 +222,7 @@ class Outer:
         return stub([self._fake(n) for n in region.inputs], [self._fake(n) for n in region.outputs])
 
     def _fake(self, node: Node) -> torch.Tensor:
-        real = self.source.fake(node)
+        real = self.source.tensor(node)
         shape = [int(d) for d in real.shape]
         if node in self.signature.nhwc:
             shape = [shape[i] for i in NCHW_TO_NHWC]

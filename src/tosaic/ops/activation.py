@@ -17,21 +17,20 @@ from tosaic.lower.arguments import unary
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import composite, op
 from tosaic.lower.samples import F, Sample, call, f32, i32, module, nn, torch
-from tosaic.lower.tensor import Tensor, with_value
+from tosaic.lower.tensor import Const, Tensor, with_value
 from tosaic.ops.elementwise import extreme
 from tosaic.ops.norm import affine
 
 
 def bounded(lo: Lowering, x: Tensor, low: float, high: float) -> Tensor:
     """x held between two numbers: pending on an accumulator or 16 bits, CLAMP elsewhere."""
+    if isinstance(x, Const):
+        raise Unsupported("its input is a constant")
     if x.is_accumulator or (x.q is not None and x.dtype is DType.I16 and x.q.zp == 0):
         old = x.clamp or (-math.inf, math.inf)
         return replace(x, clamp=(min(max(old[0], low), high), max(min(old[1], high), low)))
     if x.q is not None:
         lo.codes(x)
-    if x.is_const:
-        raise Unsupported("its input is a constant")
-    assert x.value is not None
     if x.is_float:
         return with_value(x, tosa.clamp(lo.b, x.value, low, high))
     least, most = RANGES[x.dtype]
@@ -279,12 +278,10 @@ def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
         slopes = lo.reshape(weight, _slope_shape(weight.shape, self.rank))
         below = arith.product(lo, bounded(lo, self, -math.inf, 0.0), slopes)
         return arith.total(lo, bounded(lo, self, 0.0, math.inf), below)
-    x, q = lo.codes(self), lo.next_q
-    if not weight.is_const:
+    x = lo.codes(self)
+    if not isinstance(weight, Const):
         raise Unsupported("its slopes are not constants", "use a parameter or buffer as weight")
-    if q is None:
-        raise Unsupported("its result is not quantized", "quantize the output of the operator")
-    assert x.q is not None
+    q, xq = lo.out_q(), x.qparams
     slopes = weight.real().reshape(-1)
     steep = slopes > 1
     result = x
@@ -293,7 +290,7 @@ def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
         result = extreme(lo, result, lowered, tosa.minimum)
     if not steep.all():
         # A steep channel is finished: the other side is moved below all that the result can be.
-        aside = (q.qmin - q.zp) * q.s - (x.q.qmax - x.q.zp) * x.q.s
+        aside = (q.qmin - q.zp) * q.s - (xq.qmax - xq.zp) * xq.s
         other = affine(lo, x, np.where(steep, 1.0, slopes), np.where(steep, aside, 0.0))
         result = extreme(lo, result, other, tosa.maximum)
     return result

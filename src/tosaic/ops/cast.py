@@ -12,34 +12,18 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.encode import decode, encode
 from tosaic.ir.graph import NUMPY, RANGES, Array, DType, Value
 from tosaic.ir.qparams import QParams
+from tosaic.lower.arguments import find_dtype, find_qparams
 from tosaic.lower.convert import to_codes
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import op
 from tosaic.lower.samples import F, call, f32, module, nn, torch
-from tosaic.lower.tensor import Tensor, of_array
-
-_DTYPES = {
-    "torch.bool": DType.BOOL,
-    "torch.int8": DType.I8,
-    "torch.int16": DType.I16,
-    "torch.int32": DType.I32,
-    "torch.float16": DType.F16,
-    "torch.bfloat16": DType.BF16,
-    "torch.float32": DType.F32,
-}
-
-
-def _params(scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: Any) -> QParams:
-    kind = _DTYPES.get(str(dtype))
-    if kind is None:
-        raise Unsupported(f"it is quantized to {dtype}", "use int8")
-    return QParams((float(scale),), (int(zero_point),), kind, int(quant_min), int(quant_max))
+from tosaic.lower.tensor import Const, Stored, Tensor
 
 
 def _channel_params(scales: Tensor, zero_points: Tensor, axis: int, low: int, high: int, dtype: Any) -> QParams:
-    if not (scales.is_const and zero_points.is_const):
+    if not (isinstance(scales, Const) and isinstance(zero_points, Const)):
         raise Unsupported("its scales are computed at run time", "use static quantization")
-    per_tensor = _params(1.0, 0, low, high, dtype)
+    per_tensor = find_qparams(1.0, 0, low, high, dtype)
     scale = tuple(float(s) for s in scales.real().reshape(-1))
     zero = tuple(int(z) for z in zero_points.real().reshape(-1))
     return replace(per_tensor, scale=scale, zero_point=zero, axis=int(axis))
@@ -50,8 +34,8 @@ def quantize(
     lo: Lowering, input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: Any
 ) -> Tensor:
     """Where everything pending becomes an operator: RESCALE, TABLE or CLAMP; a float tensor is scaled and rounded."""
-    q = _params(scale, zero_point, quant_min, quant_max, dtype)
-    if lo.has_float and input.is_float and not input.is_const:
+    q = find_qparams(scale, zero_point, quant_min, quant_max, dtype)
+    if lo.has_float and input.is_float and isinstance(input, Stored):
         if not lo.spec.support_integer():
             raise Unsupported(f"{lo.spec} has no integers to quantize to", "use a specification with FP and INT")
         return to_codes(lo, input, q)
@@ -70,7 +54,7 @@ def dequantize(
     out_dtype: Any = None,
 ) -> Tensor:
     """Codes get their meaning; nothing is emitted."""
-    q = _params(scale, zero_point, quant_min, quant_max, dtype)
+    q = find_qparams(scale, zero_point, quant_min, quant_max, dtype)
     if input.q is not None or input.dtype is not q.dtype:
         raise Unsupported(f"it dequantizes {input.dtype.torch_name} as if it were {q.dtype.torch_name}")
     return replace(input, q=q)
@@ -108,7 +92,7 @@ def dequantize_channel(
     """Weights and biases get their per-channel meaning; nothing is emitted."""
     if not input.is_const:
         raise Unsupported("an activation is quantized per channel", "quantize activations per tensor")
-    zeros = zero_points or of_array(np.zeros(scales.shape, np.int32), DType.I32)
+    zeros = zero_points or Const(np.zeros(scales.shape, np.int32), DType.I32)
     return replace(input, q=_channel_params(scales, zeros, axis, quant_min, quant_max, dtype))
 
 
@@ -212,18 +196,17 @@ def _convert_array(numbers: Array, kind: DType) -> Array:
 def to(lo: Lowering, self: Tensor, dtype: Any = None, other: Tensor | None = None, **_: Any) -> Tensor:
     """A cast; to the type that the tensor already has it is nothing."""
     meaning = _meaning(self)
-    kind = _meaning(other) if other is not None else _DTYPES.get(str(dtype))
+    kind = _meaning(other) if other is not None else find_dtype(dtype)
     if kind is meaning or (dtype is None and other is None):
         return self
     if kind is None or self.q is not None:
         raise Unsupported(
             f"a cast from {meaning.torch_name} to {dtype} is not possible on the target", "keep one dtype"
         )
-    if self.is_const and self.array is not None:
-        return of_array(_convert_array(decode(self.array, self.dtype), kind), kind)
+    if isinstance(self, Const):
+        return Const(_convert_array(decode(self.array, self.dtype), kind), kind)
     if (self.is_float or kind.is_float) and not lo.has_float:
         raise Unsupported(
             f"a cast from {self.dtype.torch_name} to {kind.torch_name} needs float", "keep this part quantized"
         )
-    assert self.value is not None
-    return replace(self, value=_convert(lo, self.value, kind), dtype=kind)
+    return replace(self, value=_convert(lo, self.value, kind))

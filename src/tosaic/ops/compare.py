@@ -14,11 +14,11 @@ from tosaic.ir.build import Builder
 from tosaic.ir.graph import Array, DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
-from tosaic.lower.arguments import operand
+from tosaic.lower.arguments import operand, unary
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Limit, op
 from tosaic.lower.samples import NOT_U55, Sample, call, f32, i32, torch
-from tosaic.lower.tensor import Tensor, of_array, with_value
+from tosaic.lower.tensor import Const, Stored, Tensor, with_value
 from tosaic.ops.shape import on_grid
 
 Relation: TypeAlias = Callable[[Builder, Value, Value], Value]
@@ -37,7 +37,7 @@ _NO_BOOLEANS = Limit(
 )
 
 
-def _comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Tensor]:
+def _comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Stored]:
     """Two operands as numbers of one kind, and the view of the result."""
     like = a if isinstance(a, Tensor) and not (a.is_const and isinstance(b, Tensor)) else b
     x, y = operand(lo, a, like), operand(lo, b, like)
@@ -58,10 +58,10 @@ def _comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Tensor]:
 
 def _on_scale(lo: Lowering, t: Tensor, unit: float) -> Tensor:
     """A float constant becomes int32 numbers of a scale; codes stay as they are."""
-    if t.q is not None or not t.is_const:
+    if t.q is not None or isinstance(t, Stored):
         return lo.codes(t)
     steps = np.clip(np.rint(t.real() / unit), -(2**31) + 1, 2**31 - 1)
-    return of_array(steps.astype(np.int32), DType.I32)
+    return Const(steps.astype(np.int32), DType.I32)
 
 
 def _widened(lo: Lowering, value: Value, t: Tensor, unit: float) -> Value:
@@ -108,7 +108,7 @@ _compare("le", lambda b, x, y: tosa.greater_equal(b, y, x))
 
 def _truth(lo: Lowering, t: Tensor) -> Tensor:
     """A stored tensor of booleans, where it was one or a pending table."""
-    if t.lut is not None and t.lut.dtype == np.bool_ and t.value is not None:
+    if isinstance(t, Stored) and t.lut is not None and t.lut.dtype == np.bool_:
         ones = tosa.table(lo.b, t.value, t.lut.astype(np.int8))
         return with_value(t, tosa.cast(lo.b, ones, DType.BOOL))
     if t.dtype is not DType.BOOL:
@@ -189,12 +189,11 @@ def logical_not(lo: Lowering, self: Tensor) -> Tensor:
         x = self
     else:
         build, x = tosa.logical_not, _truth(lo, self)
-    assert x.value is not None
-    return with_value(x, build(lo.b, x.value))
+    return unary(lo, build, x)
 
 
 def _is_known(condition: Tensor) -> bool:
-    return condition.is_const or condition.lut is not None
+    return isinstance(condition, Const) or condition.lut is not None
 
 
 def _can_choose(lo: Lowering, a: Mapping[str, Any]) -> bool:
@@ -213,10 +212,8 @@ _KNOWN_CONDITION = Limit(
 def _chosen(lo: Lowering, condition: Tensor, yes: Any, no: Any) -> Tensor:
     """`yes` where the condition holds, `no` elsewhere."""
     branches = [b for b in (yes, no) if isinstance(b, Tensor) and not b.is_const]
-    q = lo.next_q
-    if any(b.q is not None for b in branches) or (not branches and q is not None and not lo.has_float):
-        if q is None:
-            raise Unsupported("its result is not quantized", "quantize the output of the operator")
+    if any(b.q is not None for b in branches) or (not branches and lo.next_q is not None and not lo.has_float):
+        q = lo.out_q()
         codes = [on_grid(lo, _as_constant(b, condition), q) for b in (yes, no)]
         if lo.target.family in ("u55", "u65"):
             return _by_order(lo, condition, codes[0], codes[1], q)
@@ -226,7 +223,7 @@ def _chosen(lo: Lowering, condition: Tensor, yes: Any, no: Any) -> Tensor:
 
 
 def _as_constant(value: Any, like: Tensor) -> Tensor:
-    return value if isinstance(value, Tensor) else of_array(np.full((1,) * like.rank, value, np.float32), DType.F32)
+    return value if isinstance(value, Tensor) else Const(np.full((1,) * like.rank, value, np.float32), DType.F32)
 
 
 def _select(lo: Lowering, condition: Tensor, yes: Tensor, no: Tensor, q: QParams | None) -> Tensor:
@@ -244,15 +241,18 @@ def _by_order(lo: Lowering, condition: Tensor, yes: Tensor, no: Tensor, q: QPara
 
 def _sunk(lo: Lowering, condition: Tensor, branch: Tensor, keep: bool) -> Tensor:
     """A branch where the condition is as wanted, the lowest code elsewhere."""
-    top = int(branch.array.reshape(-1)[0]) if branch.array is not None and branch.size == 1 else 127
-    known = condition.lut if condition.lut is not None else condition.array
-    assert known is not None
-    levels: Array = np.where(known.astype(np.bool_) == keep, top, -128).astype(np.int8)
-    if condition.lut is None or condition.value is None:
-        level = of_array(levels, DType.I8)
+    number = branch.array if isinstance(branch, Const) and branch.size == 1 else None
+    top = 127 if number is None else int(number.reshape(-1)[0])
+
+    def find_levels(known: Array) -> Array:
+        return np.where(known.astype(np.bool_) == keep, top, -128).astype(np.int8)
+
+    if isinstance(condition, Const):
+        level = Const(find_levels(condition.array), DType.I8)
     else:
-        level = with_value(condition, tosa.table(lo.b, condition.value, levels))
-    return level if branch.array is not None and branch.size == 1 else _ordered(lo, tosa.minimum, branch, level)
+        assert condition.lut is not None, "_KNOWN_CONDITION refuses a condition that is computed"
+        level = with_value(condition, tosa.table(lo.b, condition.value, find_levels(condition.lut)))
+    return level if number is not None else _ordered(lo, tosa.minimum, branch, level)
 
 
 def _ordered(lo: Lowering, build: Callable[..., Value], x: Tensor, y: Tensor) -> Tensor:

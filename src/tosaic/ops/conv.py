@@ -14,10 +14,10 @@ from tosaic.ir.graph import Array, DType
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower.arguments import pair
-from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.lowering import NHWC, Lowering, of_image
 from tosaic.lower.registry import NPU_FAMILIES, Limit, op
 from tosaic.lower.samples import Sample, f32, module, nn, torch
-from tosaic.lower.tensor import Tensor, of_value, with_value
+from tosaic.lower.tensor import Stored, Tensor, of_value
 
 
 def _pads(padding: Any, kernel: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -43,30 +43,32 @@ def _channels(q: QParams | None, start: int, stop: int) -> QParams | None:
 def _slice_bias(lo: Lowering, t: Tensor | None, start: int, stop: int) -> Tensor | None:
     if t is None or t.size == 1:
         return t
-    if t.array is None:
+    if isinstance(t, Stored):
         return of_value(tosa.slice(lo.b, lo.emit(t), (start,), (stop - start,)), t.q)
-    return replace(t, array=t.array[start:stop], shape=(stop - start,), q=_channels(t.q, start, stop))
+    return replace(t, array=t.array[start:stop], q=_channels(t.q, start, stop))
 
 
 def _grouped(
-    lo: Lowering, x: Tensor, weight: Array, q: QParams | None, bias: Tensor | None, groups: int, **how: Any
+    lo: Lowering,
+    x: Tensor,
+    weight: Array,
+    q: QParams | None,
+    bias: Tensor | None,
+    groups: int,
+    window: arith.Window,
 ) -> Tensor:
     """One convolution per group, joined along the channels; quantized first, so that int8 and not int32 is joined."""
-    out_q, image = lo.next_q, lo.arrange(x, NHWC)
-    if x.q is not None and out_q is None:
-        raise Unsupported("the result of its groups is not quantized", "quantize the output of the convolution")
+    out_q, image = None if x.q is None else lo.out_q("convolution"), lo.arrange(x, NHWC)
     n, h, w, c = image.shape
     size_in, size_out = c // groups, weight.shape[0] // groups
-    parts = []
+    parts: list[Stored] = []
     for g in range(groups):
         value = tosa.slice(lo.b, image, (0, 0, 0, g * size_in), (n, h, w, size_in))
-        part = Tensor((n, size_in, h, w), value.dtype, value, perm=NHWC, q=x.q)
+        part = of_image(value, x.q)
         a, z = g * size_out, (g + 1) * size_out
-        out = arith.convolve(lo, part, weight[a:z], _channels(q, a, z), _slice_bias(lo, bias, a, z), **how)
-        parts.append(out if out_q is None or x.q is None else lo.quantize(out, out_q))
-    joined = tosa.concat(lo.b, [p.value for p in parts if p.value is not None], 3)
-    like = replace(parts[0], shape=(parts[0].shape[0], weight.shape[0], *parts[0].shape[2:]))
-    return with_value(like, joined, out_q if x.q is not None else None)
+        out = arith.convolve(lo, part, weight[a:z], _channels(q, a, z), _slice_bias(lo, bias, a, z), window)
+        parts.append(out if out_q is None else lo.quantize(out, out_q))
+    return of_image(tosa.concat(lo.b, [p.value for p in parts], 3), out_q)
 
 
 def _patches(lo: Lowering, x: Tensor, weight: Array, q: QParams | None, bias: Tensor | None) -> Tensor:
@@ -88,21 +90,20 @@ def _patches(lo: Lowering, x: Tensor, weight: Array, q: QParams | None, bias: Te
     else:
         pixels = lo.reshape(lo.permute(strips, (0, 2, 1, 3)), (n, rows, columns, high * wide * depth))
         nchw, flat = lo.permute(pixels, (0, 3, 1, 2)), weight.reshape(-1, 1, 1, high * wide * depth)
-    how: dict[str, Any] = {"pad": (0, 0, 0, 0), "stride": (1, 1), "dilation": (1, 1), "depthwise": False}
-    out = arith.convolve(lo, nchw, flat, q, bias, **how)
+    out = arith.convolve(lo, nchw, flat, q, bias)
     shape = (n, weight.shape[0], rows, columns)
     return replace(out, shape=shape, perm=out.perm if out.shape == shape else (1, 3, 0, 2))
 
 
-def _fold_count(lo: Lowering, x: Tensor, weight: Array, pad: Any, stride: Any, dilation: Any) -> int:
+def _fold_count(lo: Lowering, x: Tensor, weight: Array, window: arith.Window) -> int:
     """How many neighboring results to compute together for an image of few channels, 0 if nothing is won.
 
     An NPU reads channels by the eight. Neighboring columns of such an image are free channels, and fewer columns are
     left for the kernel to visit.
     """
     outputs, _, kernel, channels = weight.shape
-    width, step = x.shape[3], stride[1]
-    if not lo.target.is_npu or x.dtype is not DType.I8 or dilation != (1, 1) or outputs < 16:
+    width, step, pad = x.shape[3], window.stride[1], window.pad
+    if not lo.target.is_npu or x.dtype is not DType.I8 or window.dilation != (1, 1) or outputs < 16:
         return 0
     if (width + pad[2] + pad[3] - kernel) // step + 1 != width // step:
         return 0
@@ -127,12 +128,12 @@ def _folded(
     q: QParams | None,
     bias: Tensor | None,
     together: int,
-    pad: tuple[int, int, int, int],
-    stride: tuple[int, int],
+    window: arith.Window,
 ) -> Tensor:
     """A convolution on an image whose neighboring columns have become channels, each result a group of channels."""
     outputs, high, kernel, depth = weight.shape
     n, _, h, w = x.shape
+    pad, stride = window.pad, window.stride
     wide = stride[1] * together
     columns = _visited(kernel, pad[2], stride[1], together)
     spread = np.zeros((together, outputs, high, len(columns), wide, depth), weight.dtype)
@@ -147,18 +148,13 @@ def _folded(
         spread.reshape(together * outputs, high, len(columns), wide * depth),
         _repeat(q, together),
         bias and arith.repeat_bias(lo, bias, together),
-        pad=(pad[0], pad[1], -columns.start, columns.stop - 1),
-        stride=(stride[0], 1),
-        dilation=(1, 1),
-        depthwise=False,
+        arith.Window((pad[0], pad[1], -columns.start, columns.stop - 1), (stride[0], 1)),
     )
     if together == 1:
         return out
-    assert lo.next_q is not None
-    codes = lo.reshape(
-        of_value(lo.arrange(lo.quantize(out, lo.next_q), NHWC)), (n, out.shape[2], w // stride[1], outputs)
-    )
-    return lo.permute(replace(codes, q=lo.next_q), NHWC)
+    out_q = lo.out_q("convolution")
+    codes = of_value(lo.arrange(lo.quantize(out, out_q), NHWC), out_q)
+    return lo.permute(lo.reshape(codes, (n, out.shape[2], w // stride[1], outputs)), NHWC)
 
 
 def _repeat(q: QParams | None, times: int) -> QParams | None:
@@ -181,21 +177,21 @@ def convolution(
     if x.q is not None:
         x = lo.codes(x)
     kernel = (array.shape[2], array.shape[3])
-    how: dict[str, Any] = {"pad": _pads(padding, kernel, dilation), "stride": stride, "dilation": dilation}
+    window = arith.Window(_pads(padding, kernel, dilation), stride, dilation)
     channels = x.shape[1]
     if groups == channels and groups > 1:
         multiple = array.shape[0] // channels
         lanes = array.reshape(channels, multiple, *kernel).transpose(2, 3, 0, 1)
-        return arith.convolve(lo, x, lanes, q, bias, depthwise=True, **how)
+        return arith.convolve(lo, x, lanes, q, bias, window, depthwise=True)
     ohwi = np.ascontiguousarray(array.transpose(0, 2, 3, 1))
     if groups > 1:
-        return _grouped(lo, x, ohwi, q, bias, groups, depthwise=False, **how)
-    if lo.target.is_npu and how["pad"] == (0, 0, 0, 0) and dilation == (1, 1) and kernel == stride and max(stride) > 3:
+        return _grouped(lo, x, ohwi, q, bias, groups, window)
+    if lo.target.is_npu and window == arith.Window(stride=kernel) and max(stride) > 3:
         return _patches(lo, x, ohwi, q, bias)
-    together = _fold_count(lo, x, ohwi, **how)
+    together = _fold_count(lo, x, ohwi, window)
     if together:
-        return _folded(lo, x, ohwi, q, bias, together, how["pad"], stride)
-    return arith.convolve(lo, x, ohwi, q, bias, depthwise=False, **how)
+        return _folded(lo, x, ohwi, q, bias, together, window)
+    return arith.convolve(lo, x, ohwi, q, bias, window)
 
 
 def as_2d(lo: Lowering, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

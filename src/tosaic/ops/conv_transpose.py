@@ -14,10 +14,10 @@ from tosaic.ir.graph import Array, DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower.arguments import pair
-from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.lowering import NHWC, Lowering, of_image
 from tosaic.lower.registry import op
 from tosaic.lower.samples import Sample, f32, module, nn
-from tosaic.lower.tensor import Tensor, of_array, of_value
+from tosaic.lower.tensor import Const, Tensor, of_value
 from tosaic.ops.conv import LIMITS, as_2d, batched, convolution, convolve
 
 
@@ -104,8 +104,7 @@ def _scattered(lo: Lowering, x: Tensor, kernel: Array, q: QParams | None, bias: 
         stride=up.stride,
         acc_type=DType.F32 if acc is None else acc.dtype,
     )
-    n, h, w, c = value.shape
-    return Tensor((n, c, h, w), value.dtype, value, perm=NHWC, q=acc)
+    return of_image(value, acc)
 
 
 def by_phases(
@@ -142,7 +141,7 @@ def by_phases(
     size = [end - p for p, end in zip(up.padding, up.end, strict=True)]
     if (*start, *size) != (0, 0, *fine.shape[1:3]):
         fine = tosa.slice(lo.b, fine, (0, *start, 0), (n, *size, o))
-    return Tensor((n, o, *size), fine.dtype, fine, perm=NHWC, q=out_q)
+    return of_image(fine, out_q)
 
 
 def _row(
@@ -158,14 +157,13 @@ def _row(
     """The pixels of one row of a block, one after the other along the channels: [N, H, W, columns * O]."""
     columns = block.shape[0]
     if groups > 1:
-        kernels = [of_array(np.ascontiguousarray(b.transpose(0, 3, 1, 2)), _dtype(x, q), q) for b in block]
+        kernels = [Const(np.ascontiguousarray(b.transpose(0, 3, 1, 2)), _dtype(x, q), q) for b in block]
         parts = [convolution(lo, x, k, bias, (1, 1), pad, (1, 1), groups) for k in kernels]
     else:
         kernel = np.ascontiguousarray(block).reshape(-1, *block.shape[2:])
         many = q if q is None or q.axis is None else _times(q, columns)
         offset = None if bias is None else arith.repeat_bias(lo, bias, columns)
-        how: dict[str, Any] = {"pad": pad, "stride": (1, 1), "dilation": (1, 1), "depthwise": False}
-        parts = [arith.convolve(lo, x, kernel, many, offset, **how)]
+        parts = [arith.convolve(lo, x, kernel, many, offset, arith.Window(pad))]
     values = [lo.arrange(lo.quantize(p, out_q) if p.is_accumulator else p, NHWC) for p in parts]
     return values[0] if len(values) == 1 else tosa.concat(lo.b, values, 3)
 
@@ -193,9 +191,8 @@ def _trim(
     if any(inside):
         zero = 0 if x.q is None else x.q.zp
         image = tosa.pad(lo.b, image, (0, 0, *inside, 0, 0), zero)
-    n, h, w, c = image.shape
     left = [p - i for p, i in zip(rest, inside, strict=True)]
-    return replace(x, value=image, perm=NHWC, shape=(n, c, h, w)), (left[0], left[1], left[2], left[3])
+    return of_image(image, x.q), (left[0], left[1], left[2], left[3])
 
 
 def _by_zeros(
@@ -209,13 +206,13 @@ def _by_zeros(
         zero = 0 if x.q is None else x.q.zp
         value = tosa.pad(lo.b, rows, (0, 0, 0, sh - 1, 0, 0, 0, (sw - 1) * c), zero)
         value = lo.emit(lo.reshape(of_value(value), (n, h * sh, w * sw, c)))
-        x = replace(x, value=value, perm=NHWC, shape=(n, c, h * sh, w * sw))
+        x = of_image(value, x.q)
     pads: list[int] = []
     for k, p, e, s in zip(up.span, up.padding, up.output_padding, up.stride, strict=True):
         pads += [k - 1 - p, k - 1 - p + e - (s - 1)]
     x, rest = _trim(lo, x, pads, up.span)
     mirrored = np.ascontiguousarray(kernel[:, ::-1, ::-1].transpose(0, 3, 1, 2))
-    return convolution(lo, x, of_array(mirrored, _dtype(x, q), q), bias, (1, 1), rest, up.dilation, groups)
+    return convolution(lo, x, Const(mirrored, _dtype(x, q), q), bias, (1, 1), rest, up.dilation, groups)
 
 
 def _convolve_transposed(

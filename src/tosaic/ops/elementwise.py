@@ -17,7 +17,7 @@ from tosaic.lower.arguments import operand, unary
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import op
 from tosaic.lower.samples import Sample, call, f32, i32, torch
-from tosaic.lower.tensor import Tensor, of_array, with_value
+from tosaic.lower.tensor import Const, Stored, Tensor, with_value
 from tosaic.ops.shape import on_grid
 
 
@@ -28,13 +28,13 @@ def _operands(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
 
 def _code_constant(lo: Lowering, t: Tensor) -> Tensor:
     """A float constant beside a quantized operand becomes int8 codes of its own."""
-    if not (t.is_const and t.q is None and t.is_float):
+    if not (isinstance(t, Const) and t.q is None and t.is_float):
         return t
     from tosaic.ir.qparams import QParams, quantize
 
     peak = float(np.max(np.abs(t.real()), initial=0.0)) or 1.0
     q = QParams((peak / 127.0,), (0,), DType.I8, -127, 127)
-    return of_array(quantize(t.real().astype(np.float32), q).astype(np.int8), DType.I8, q)
+    return Const(quantize(t.real().astype(np.float32), q).astype(np.int8), DType.I8, q)
 
 
 def _pair(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
@@ -133,9 +133,7 @@ def extreme(lo: Lowering, a: Any, b: Any, build: arith.Binary) -> Tensor:
     x, y = _operands(lo, a, b)
     if x.q is None and y.q is None:
         return arith.plain(lo, build, x, y)
-    q = lo.next_q
-    if q is None:
-        raise Unsupported("its result is not quantized", "quantize the output of the operator")
+    q = lo.out_q()
     (u, v), view = lo.align(on_grid(lo, x, q), on_grid(lo, y, q))
     wide = [lo.rescale(w, DType.I32, [1.0], q.zp) for w in (u, v)]
     return with_value(view, build(lo.b, wide[0], wide[1]), accumulator((q.s,)))
@@ -184,7 +182,7 @@ def minimum(lo: Lowering, self: Any, other: Any) -> Tensor:
 )
 def mul(lo: Lowering, self: Any, other: Any) -> Tensor:
     x, y = _operands(lo, self, other)
-    if y.is_const and y.size == 1 and x.is_accumulator:
+    if isinstance(y, Const) and y.size == 1 and isinstance(x, Stored) and x.is_accumulator:
         factor = float(y.real().reshape(-1)[0])
         if factor > 0:
             return arith.scaled(x, factor)
@@ -215,7 +213,7 @@ def _expand_div(aten: Any, self: Any, other: Any) -> Any:
 )
 def div(lo: Lowering, self: Any, other: Any) -> Tensor:
     x, y = _operands(lo, self, other)
-    if y.is_const and y.size == 1 and x.is_accumulator:
+    if isinstance(y, Const) and y.size == 1 and isinstance(x, Stored) and x.is_accumulator:
         divisor = float(y.real().reshape(-1)[0])
         if divisor > 0:
             return arith.scaled(x, 1.0 / divisor)
@@ -226,8 +224,8 @@ def div(lo: Lowering, self: Any, other: Any) -> Tensor:
         )
     if not x.is_float:
         raise Unsupported("a true division of integers gives float", "divide with rounding_mode='trunc'")
-    if y.is_const:
-        return arith.product(lo, x, of_array((1.0 / y.real()).astype(np.float32), DType.F32))
+    if isinstance(y, Const):
+        return arith.product(lo, x, Const((1.0 / y.real()).astype(np.float32), DType.F32))
     return arith.product(lo, x, unary(lo, tosa.reciprocal, y))
 
 
@@ -320,7 +318,7 @@ def pow(lo: Lowering, self: Any, exponent: Any) -> Tensor:
     if like.q is not None:
         raise Unsupported("a power of two quantized tensors has no integer form", "use a constant exponent")
     x, y = operand(lo, self, like), operand(lo, exponent, like)
-    if y.is_const and y.size == 1:
+    if isinstance(y, Const) and y.size == 1:
         number = float(y.real().reshape(-1)[0])
         # POW is undefined for a negative base: whole exponents are products instead.
         if number in (2.0, 3.0):

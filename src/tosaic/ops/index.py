@@ -17,7 +17,7 @@ from tosaic.lower.arguments import integers
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Limit, op
 from tosaic.lower.samples import NOT_U55, F, Sample, call, f32, i32, module, nn, torch
-from tosaic.lower.tensor import Tensor, inverse, of_array, of_value
+from tosaic.lower.tensor import Const, Stored, Tensor, inverse, of_value
 from tosaic.ops.shape import cut, joined, movable, tiled
 
 #: from so many pieces on, a look-up is one operator instead of a slice for each piece
@@ -50,8 +50,8 @@ def taken(lo: Lowering, x: Tensor, dim: int, indices: Sequence[int]) -> Tensor:
     size = x.shape[dim]
     if list(indices) == list(range(size)):
         return x
-    if x.is_const and x.array is not None:
-        return of_array(np.ascontiguousarray(np.take(x.array, list(indices), dim)), x.dtype, x.q)
+    if isinstance(x, Const):
+        return Const(np.ascontiguousarray(np.take(x.array, list(indices), dim)), x.dtype, x.q)
     if _repeats(indices, size):
         return _stretched(lo, x, dim, len(indices) // size)
     runs = _runs(indices)
@@ -61,7 +61,7 @@ def taken(lo: Lowering, x: Tensor, dim: int, indices: Sequence[int]) -> Tensor:
             rows[np.arange(len(indices)), list(indices)] = 1
             return mixed(lo, x, dim, rows, 1)
         if lo.target.family not in ("u55", "u65"):
-            return _gathered(lo, x, dim, of_array(np.asarray(indices, np.int32), DType.I32))
+            return _gathered(lo, x, dim, Const(np.asarray(indices, np.int32), DType.I32))
     parts = []
     for first, count, step in runs:
         piece = cut(lo, x, dim, first, count if step else 1)
@@ -69,10 +69,9 @@ def taken(lo: Lowering, x: Tensor, dim: int, indices: Sequence[int]) -> Tensor:
     return joined(lo, parts, dim)
 
 
-def _stretched(lo: Lowering, x: Tensor, dim: int, times: int) -> Tensor:
+def _stretched(lo: Lowering, x: Stored, dim: int, times: int) -> Tensor:
     """Every element several times: copies side by side along the next inner dimension, seen with another shape."""
     x = lo.unfold(x)
-    assert x.value is not None
     axis, shape = x.perm[dim], x.value.shape
     rows = lo.emit(lo.reshape(of_value(x.value), (prod(shape[: axis + 1]), prod(shape[axis + 1 :]))))
     wide = tosa.concat(lo.b, [rows] * times, 1)
@@ -85,7 +84,7 @@ def mixed(lo: Lowering, x: Tensor, dim: int, rows: Array, divisor: int) -> Tenso
 
     It is a 1x1 convolution with that dimension as channels.
     """
-    x = lo.unfold(x)
+    x = lo.store(x)
     others = sorted((d for d in range(x.rank) if d != dim), key=lambda d: x.perm[d])
     order = (*others, dim)
     last = lo.permute(x, order)
@@ -105,7 +104,7 @@ def _gathered(lo: Lowering, x: Tensor, dim: int, indices: Tensor) -> Tensor:
 
 def _rows(lo: Lowering, indices: Tensor, count: int) -> Value:
     """The indices as [count, W], the same in each row."""
-    if indices.array is not None:
+    if isinstance(indices, Const):
         return integers(lo, lo.constant(indices.array.reshape(1, -1), DType.I32), (1, indices.size), count)
     return integers(lo, lo.emit(indices), (1, indices.size), count)
 
@@ -195,7 +194,7 @@ def index(lo: Lowering, self: Tensor, indices: Sequence[Tensor | None]) -> Tenso
         raise Unsupported("it selects by a mask, so its shape is not known", "select by numbers")
     if len(dims) == 1 and not found[dims[0]].is_const:
         return _gathered(lo, x, dims[0], _wrapped(lo, checked(found[dims[0]]), x.shape[dims[0]]))
-    arrays = [i.array for i in found.values() if i.array is not None]
+    arrays = [i.array for i in found.values() if isinstance(i, Const)]
     if len(arrays) != len(found):
         raise Unsupported("it has several indices that are computed at run time", "use one index")
     if dims != list(range(dims[0], dims[-1] + 1)):
@@ -234,7 +233,7 @@ def index(lo: Lowering, self: Tensor, indices: Sequence[Tensor | None]) -> Tenso
 )
 def index_select(lo: Lowering, self: Tensor, dim: int, index: Tensor) -> Tensor:
     x, d = movable(lo, self), dim % max(self.rank, 1)
-    if index.array is not None:
+    if isinstance(index, Const):
         return taken(lo, x, d, [int(i) for i in index.array.reshape(-1)])
     return _gathered(lo, x, d, checked(index))
 
@@ -247,7 +246,7 @@ def _same_everywhere(array: Array, dim: int) -> list[int] | None:
 
 def _picks_whole_rows(lo: Lowering, a: Mapping[str, Any]) -> bool:
     index: Tensor = a["index"]
-    return index.array is not None and _same_everywhere(index.array, a["dim"]) is not None
+    return isinstance(index, Const) and _same_everywhere(index.array, a["dim"]) is not None
 
 
 def _stairs(*shape: int) -> Any:
@@ -279,7 +278,7 @@ def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: boo
     for other in range(x.rank):
         if other != d:
             x = cut(lo, x, other, 0, index.shape[other])
-    rows = None if index.array is None else _same_everywhere(index.array, d)
+    rows = _same_everywhere(index.array, d) if isinstance(index, Const) else None
     if rows is not None:
         return taken(lo, x, d, rows)
     order = [*(i for i in range(x.rank) if i != d), d]
@@ -321,7 +320,7 @@ def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: boo
 )
 def embedding(lo: Lowering, weight: Tensor, indices: Tensor, **_: Any) -> Tensor:
     table = movable(lo, weight)
-    if indices.array is not None:
+    if isinstance(indices, Const):
         rows = taken(lo, table, 0, [int(i) for i in indices.array.reshape(-1)])
         return lo.reshape(rows, (*indices.shape, *table.shape[1:]))
     return _gathered(lo, table, 0, checked(indices))

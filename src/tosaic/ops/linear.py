@@ -14,7 +14,7 @@ from tosaic.lower import arithmetic as arith
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import composite, op
 from tosaic.lower.samples import Sample, call, f32, module, nn, torch
-from tosaic.lower.tensor import Tensor, broadcast, of_array, of_value
+from tosaic.lower.tensor import Const, Tensor, broadcast, of_value
 from tosaic.ops.conv import LIMITS
 from tosaic.ops.shape import cut, joined, on_grid
 
@@ -33,10 +33,6 @@ def fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None
         np.ascontiguousarray(array.reshape(array.shape[0], 1, 1, array.shape[1])),
         q,
         bias,
-        pad=(0, 0, 0, 0),
-        stride=(1, 1),
-        dilation=(1, 1),
-        depthwise=False,
     )
     flat = lo.permute(out, (0, 2, 3, 1))
     return lo.reshape(flat, (*x.shape[:-1], array.shape[0]))
@@ -45,14 +41,13 @@ def fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None
 def batch_product(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
     """[B,M,K] @ [B,K,N]."""
     if x.q is not None or y.q is not None:
-        x, y = lo.codes(x, "first operand"), lo.codes(y, "second operand")
-        assert x.q is not None and y.q is not None
+        xq, yq = lo.codes(x, "first operand").qparams, lo.codes(y, "second operand").qparams
         if DType.I8 not in (x.dtype, y.dtype) or x.dtype is not y.dtype:
             raise Unsupported("a product of two activations needs int8 on both sides", "use int8 here")
-        if x.q.axis is not None or y.q.axis is not None:
+        if xq.axis is not None or yq.axis is not None:
             raise Unsupported("an operand is quantized per channel", "quantize it per tensor")
-        value = tosa.matmul(lo.b, lo.emit(x), lo.emit(y), x_zp=x.q.zp, y_zp=y.q.zp)
-        return of_value(value, accumulator((x.q.s * y.q.s,)))
+        value = tosa.matmul(lo.b, lo.emit(x), lo.emit(y), x_zp=xq.zp, y_zp=yq.zp)
+        return of_value(value, accumulator((xq.s * yq.s,)))
     if not x.is_float or not y.is_float:
         raise Unsupported("an integer matrix product without quantization is not available", "quantize the model")
     return of_value(tosa.matmul(lo.b, lo.emit(x), lo.emit(y), out_type=DType.F32))
@@ -60,9 +55,7 @@ def batch_product(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
 
 def _layers(lo: Lowering, x: Tensor, weights: Tensor) -> Tensor:
     """[B,M,K] @ [B,K,N] with constant matrices: convolutions cost less than a MATMUL, on Ethos-U55 far less."""
-    q, shape = lo.next_q, (weights.shape[2], weights.shape[1])
-    if x.q is not None and q is None:
-        raise Unsupported("its result is not quantized", "quantize with tosaic's quantizer")
+    q, shape = lo.next_q if x.q is None else lo.out_q(), (weights.shape[2], weights.shape[1])
     parts: list[Tensor] = []
     for index in range(x.shape[0]):
         weight = lo.reshape(lo.permute(cut(lo, weights, 0, index, 1), (0, 2, 1)), shape)
@@ -76,8 +69,8 @@ def expanded(lo: Lowering, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     if x.shape == shape:
         return x
     padded = lo.reshape(x, (1,) * (len(shape) - x.rank) + x.shape)
-    if padded.array is not None:
-        return of_array(np.broadcast_to(padded.array, shape), x.dtype, x.q)
+    if isinstance(padded, Const):
+        return Const(np.broadcast_to(padded.array, shape), x.dtype, x.q)
     times = tuple(n // d for n, d in zip(shape, padded.shape, strict=True))
     return of_value(tosa.tile(lo.b, lo.emit(padded), times), x.q)
 

@@ -14,7 +14,7 @@ from tosaic.lower import arithmetic as arith
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import composite, op
 from tosaic.lower.samples import F, Sample, call, f32, module, nn, torch
-from tosaic.lower.tensor import Tensor, of_array
+from tosaic.lower.tensor import Const, Tensor
 
 
 def affine(lo: Lowering, x: Tensor, factor: Any, offset: Any) -> Tensor:
@@ -22,8 +22,8 @@ def affine(lo: Lowering, x: Tensor, factor: Any, offset: Any) -> Tensor:
     channels = x.shape[1]
     if x.q is None:
         shape = (1, channels, *(1,) * (x.rank - 2))
-        scaled = arith.product(lo, x, of_array(factor.reshape(shape).astype(np.float32), DType.F32))
-        return arith.total(lo, scaled, of_array(offset.reshape(shape).astype(np.float32), DType.F32))
+        scaled = arith.product(lo, x, Const(factor.reshape(shape).astype(np.float32), DType.F32))
+        return arith.total(lo, scaled, Const(offset.reshape(shape).astype(np.float32), DType.F32))
     x = lo.codes(x)
     # A 1x1 depthwise convolution with weights of +-127: the factor sits in the per-channel scale without loss.
     codes = np.where(factor < 0, -127, 127).astype(np.int8).reshape(1, 1, channels, 1)
@@ -36,10 +36,7 @@ def affine(lo: Lowering, x: Tensor, factor: Any, offset: Any) -> Tensor:
         image,
         codes,
         q,
-        of_array(offset.astype(np.float32), DType.F32),
-        pad=(0, 0, 0, 0),
-        stride=(1, 1),
-        dilation=(1, 1),
+        Const(offset.astype(np.float32), DType.F32),
         depthwise=True,
     )
     return lo.reshape(out, x.shape)
@@ -56,13 +53,17 @@ def _normalized(
 ) -> Tensor:
     if mean is None or var is None:
         raise Unsupported("it has no running statistics", "use track_running_stats=True")
-    if not all(t is None or t.is_const for t in (weight, bias, mean, var)):
-        raise Unsupported("its statistics are not constants", "call model.eval() before export")
-    factor = 1.0 / np.sqrt(var.real() + eps)
+    factor = 1.0 / np.sqrt(_statistic(var).real() + eps)
     if weight is not None:
-        factor = factor * weight.real()
-    offset = -mean.real() * factor + (0.0 if bias is None else bias.real())
+        factor = factor * _statistic(weight).real()
+    offset = -_statistic(mean).real() * factor + (0.0 if bias is None else _statistic(bias).real())
     return affine(lo, x, factor, offset)
+
+
+def _statistic(t: Tensor) -> Const:
+    if not isinstance(t, Const):
+        raise Unsupported("its statistics are not constants", "call model.eval() before export")
+    return t
 
 
 @op(

@@ -10,11 +10,11 @@ import numpy as np
 
 from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
-from tosaic.ir.graph import DType, Value
+from tosaic.ir.graph import DType
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower.arguments import pair
-from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.lowering import NHWC, Lowering, of_image
 from tosaic.lower.registry import op
 from tosaic.lower.samples import F, Sample, call, f32, module, nn
 from tosaic.lower.tensor import Tensor
@@ -24,15 +24,15 @@ from tosaic.ops.shape import on_grid, subsampled, tiled
 LONGEST_STRIDE = 3
 
 
-class Window:
+class PoolWindow:
     """The window of a 2-D pooling: kernel, stride, padding, and the rows that ceil_mode adds at the end."""
 
-    def __init__(self, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: bool) -> None:
+    def __init__(self, shape: Sequence[int], kernel: Any, stride: Any, padding: Any, ceil_mode: bool) -> None:
         self.kernel = pair(kernel)
         self.stride = self.kernel if stride is None or stride in ([], ()) else pair(stride)
         self.pad = pair(padding)
         self.extra = [0, 0]
-        for axis, size in enumerate(x.shape[-2:]):
+        for axis, size in enumerate(shape[-2:]):
             span = size + 2 * self.pad[axis] - self.kernel[axis]
             outputs = span // self.stride[axis] + 1
             # ceil_mode adds a window only if it starts inside the image or its left padding.
@@ -54,6 +54,10 @@ class Window:
         """The stride given to the NPU."""
         return (1, 1) if self.is_long else self.stride
 
+    def as_conv(self) -> arith.Window:
+        """Return padding and stride as a convolution takes them."""
+        return arith.Window(self.padding, self.steps)
+
 
 def _unbatched(lo: Lowering, x: Tensor) -> Tensor:
     if x.rank not in (3, 4):
@@ -61,18 +65,13 @@ def _unbatched(lo: Lowering, x: Tensor) -> Tensor:
     return x if x.rank == 4 else lo.reshape(x, (1, *x.shape))
 
 
-def _thinned(lo: Lowering, x: Tensor, window: Window) -> Tensor:
+def _thinned(lo: Lowering, x: Tensor, window: PoolWindow) -> Tensor:
     """What stride 1 computed, brought to the stride that was asked for."""
     if not window.is_long:
         return x
     for axis in (0, 1):
         x = subsampled(lo, x, 2 + axis, window.stride[axis])
     return x
-
-
-def _pooled(value: Value, q: QParams | None) -> Tensor:
-    n, h, w, c = value.shape
-    return Tensor((n, c, h, w), value.dtype, value, perm=NHWC, q=q)
 
 
 def _samples_pool(function: Any) -> list[Sample]:
@@ -114,10 +113,10 @@ def max_pool2d(
         raise Unsupported("max pooling with dilation is not available", "use dilation=1")
     x = self if self.q is None else lo.codes(self)
     full = _unbatched(lo, x)
-    window = Window(full, kernel_size, stride, padding, ceil_mode)
-    image, pad = arith.fit_window(lo, full, window.kernel, window.padding, window.steps)
+    window = PoolWindow(full.shape, kernel_size, stride, padding, ceil_mode)
+    image, pad = arith.fit_window(lo, lo.arrange(full, NHWC), window.kernel, window.as_conv())
     value = tosa.max_pool2d(lo.b, image, kernel=window.kernel, stride=window.steps, pad=pad)
-    out = _thinned(lo, _pooled(value, x.q), window)
+    out = _thinned(lo, of_image(value, x.q), window)
     return out if self.rank == 4 else lo.reshape(out, out.shape[1:])
 
 
@@ -128,8 +127,7 @@ def max_pool2d_with_indices(lo: Lowering, **arguments: Any) -> tuple[Any, Any]:
 
 
 def _divisor_is_fixed(x_shape: Sequence[int], a: Mapping[str, Any]) -> bool:
-    probe = Tensor(tuple(x_shape), DType.F32)
-    window = Window(probe, a["kernel_size"], a.get("stride"), a.get("padding", 0), bool(a.get("ceil_mode")))
+    window = PoolWindow(x_shape, a["kernel_size"], a.get("stride"), a.get("padding", 0), bool(a.get("ceil_mode")))
     padded = any(window.pad) and not a.get("count_include_pad", True)
     return bool(a.get("divisor_override")) or not (padded or any(window.extra))
 
@@ -162,7 +160,7 @@ def avg_pool2d(
 ) -> Tensor:
     x = self if self.q is None else lo.codes(self)
     full = _unbatched(lo, x)
-    window = Window(full, kernel_size, stride, padding, ceil_mode)
+    window = PoolWindow(full.shape, kernel_size, stride, padding, ceil_mode)
     arguments = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "ceil_mode": ceil_mode,
                  "count_include_pad": count_include_pad, "divisor_override": divisor_override}  # fmt: skip
     if _divisor_is_fixed(full.shape, arguments):
@@ -172,7 +170,7 @@ def avg_pool2d(
     return out if self.rank == 4 else lo.reshape(out, out.shape[1:])
 
 
-def _window_sum(lo: Lowering, x: Tensor, window: Window, divisor: int) -> Tensor:
+def _window_sum(lo: Lowering, x: Tensor, window: PoolWindow, divisor: int) -> Tensor:
     """Sums of equal windows over a constant, as a depthwise convolution with ones."""
     channels = x.shape[1]
     if window.kernel == x.shape[2:] and not any(window.padding):
@@ -180,17 +178,7 @@ def _window_sum(lo: Lowering, x: Tensor, window: Window, divisor: int) -> Tensor
     dtype = np.float32 if x.q is None else np.int8
     ones = np.ones((*window.kernel, channels, 1), dtype)
     unit = None if x.q is None else QParams((1.0,), (0,), DType.I8, -127, 127)
-    out = arith.convolve(
-        lo,
-        x,
-        ones,
-        unit,
-        None,
-        pad=window.padding,
-        stride=window.steps,
-        dilation=(1, 1),
-        depthwise=True,
-    )
+    out = arith.convolve(lo, x, ones, unit, None, window.as_conv(), depthwise=True)
     if x.q is None:
         out = arith.product(lo, out, lo.scalar(1.0 / divisor, out))
         return _thinned(lo, out, window)
@@ -200,7 +188,7 @@ def _window_sum(lo: Lowering, x: Tensor, window: Window, divisor: int) -> Tensor
     return _thinned(lo, _stored(lo, out), window)
 
 
-def _window_mean(lo: Lowering, x: Tensor, window: Window, count_pad: bool) -> Tensor:
+def _window_mean(lo: Lowering, x: Tensor, window: PoolWindow, count_pad: bool) -> Tensor:
     """AVG_POOL2D divides by the pixels it really saw; padding that counts is made part of the image."""
     image, padding = lo.arrange(x, NHWC), window.padding
     zp = 0 if x.q is None else x.q.zp
@@ -208,8 +196,7 @@ def _window_mean(lo: Lowering, x: Tensor, window: Window, count_pad: bool) -> Te
         (high, wide), (below, right) = window.pad, window.extra
         image = tosa.pad(lo.b, image, (0, 0, high, high, wide, wide, 0, 0), float(zp) if x.q is None else zp)
         padding = (0, below, 0, right)
-        x = _pooled(image, x.q)
-    image, padding = arith.fit_window(lo, x, window.kernel, padding, window.steps)
+    image, padding = arith.fit_window(lo, image, window.kernel, arith.Window(padding, window.steps))
     acc = DType.I32 if x.q is not None else x.dtype
     build = lambda v: tosa.avg_pool2d(  # noqa: E731
         lo.b, v, kernel=window.kernel, stride=window.steps, pad=padding, acc_type=acc, x_zp=zp, out_zp=zp
@@ -221,7 +208,7 @@ def _window_mean(lo: Lowering, x: Tensor, window: Window, count_pad: bool) -> Te
         value = tosa.concat(lo.b, rows, 0)
     else:
         value = build(image)
-    return _thinned(lo, _pooled(value, x.q), window)
+    return _thinned(lo, of_image(value, x.q), window)
 
 
 def cells(size: int, count: int) -> list[tuple[int, int]]:
@@ -256,7 +243,7 @@ def adaptive_avg_pool2d(lo: Lowering, self: Tensor, output_size: Sequence[int]) 
     if all(regular):
         kernel = [r[0] for r in regular if r is not None]
         steps = [r[1] for r in regular if r is not None]
-        out = _window_sum(lo, full, Window(full, kernel, steps, 0, False), kernel[0] * kernel[1])
+        out = _window_sum(lo, full, PoolWindow(full.shape, kernel, steps, 0, False), kernel[0] * kernel[1])
     else:
         out = _irregular(lo, full, grid)
     if max(times) > 1:
@@ -268,9 +255,7 @@ def _stored(lo: Lowering, x: Tensor) -> Tensor:
     """Codes of the result's grid, where x is an accumulator."""
     if not x.is_accumulator:
         return x
-    if lo.next_q is None:
-        raise Unsupported("its result is not quantized", "quantize the output of the pooling")
-    return on_grid(lo, x, lo.next_q)
+    return on_grid(lo, x, lo.out_q("pooling"))
 
 
 def _progression(windows: list[tuple[int, int]]) -> tuple[int, int] | None:
@@ -284,17 +269,14 @@ def _progression(windows: list[tuple[int, int]]) -> tuple[int, int] | None:
 
 def _irregular(lo: Lowering, x: Tensor, grid: list[list[tuple[int, int]]]) -> Tensor:
     """One mean per cell, joined row by row; quantized first, so that cells of unequal size share a grid."""
-    q, image = lo.next_q, lo.arrange(x, NHWC)
-    if x.q is not None and q is None:
-        raise Unsupported("its result is not quantized", "quantize the output of the pooling")
+    q, image = None if x.q is None else lo.out_q("pooling"), lo.arrange(x, NHWC)
     n, _, _, c = image.shape
     rows = []
     for top, bottom in grid[0]:
         row = []
         for left, right in grid[1]:
             piece = tosa.slice(lo.b, image, (0, top, left, 0), (n, bottom - top, right - left, c))
-            mean = arith.sum_over(lo, _pooled(piece, x.q), (2, 3), (bottom - top) * (right - left))
-            done = mean if x.q is None or q is None else lo.quantize(mean, q)
-            row.append(lo.arrange(done, NHWC))
+            mean = arith.sum_over(lo, of_image(piece, x.q), (2, 3), (bottom - top) * (right - left))
+            row.append(lo.arrange(mean if q is None else lo.quantize(mean, q), NHWC))
         rows.append(tosa.concat(lo.b, row, 2))
-    return _pooled(tosa.concat(lo.b, rows, 1), None if x.q is None else q)
+    return of_image(tosa.concat(lo.b, rows, 1), q)

@@ -13,7 +13,7 @@ import numpy as np
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType
 from tosaic.ir.qparams import QParams
-from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.lowering import NHWC, Lowering, of_image
 from tosaic.lower.registry import Limit, op
 from tosaic.lower.samples import NOT_U55, F, Sample, call, f32, torch
 from tosaic.lower.tensor import Tensor
@@ -111,8 +111,7 @@ def _resized(lo: Lowering, x: Tensor, axes: Sequence[Axis], mode: str) -> Tensor
     value = tosa.resize(lo.b, image, scale=(ny, dy, nx, dx), offset=(oy, ox), border=(by, bx), mode=mode)
     if value.dtype is not image.dtype:
         value = lo.rescale(value, image.dtype, [1.0 / (ny * nx)])
-    n, h, w, c = value.shape
-    return Tensor((n, c, h, w), value.dtype, value, perm=NHWC, q=x.q)
+    return of_image(value, x.q)
 
 
 def _nearest(lo: Lowering, x: Tensor, axes: Sequence[Axis], scales: Sequence[float | None]) -> Tensor:
@@ -149,8 +148,7 @@ def _triangle(factor: int) -> tuple[list[int], int]:
 
 def _enlarged(lo: Lowering, x: Tensor, axes: Sequence[Axis]) -> Tensor:
     """A whole number of times larger: a transposed depthwise convolution with a triangle, over a repeated border."""
-    q, channels = lo.codes(x).q, x.shape[1]
-    assert q is not None
+    q, channels = lo.codes(x).qparams, x.shape[1]
     factors = [a.factor for a in axes]
     (rows, dy), (columns, dx) = (_triangle(f) for f in factors)
     weights = np.outer(rows, columns)

@@ -16,7 +16,7 @@ from tosaic.lower import arithmetic as arith
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import op
 from tosaic.lower.samples import call, f32, torch
-from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
+from tosaic.lower.tensor import Const, Stored, Tensor, of_value, with_value
 
 
 def movable(lo: Lowering, x: Tensor) -> Tensor:
@@ -170,10 +170,9 @@ def tiled(lo: Lowering, x: Tensor, times: tuple[int, ...]) -> Tensor:
     """A tensor repeated along its dimensions."""
     if all(t == 1 for t in times):
         return x
-    if x.is_const and x.array is not None:
-        return of_array(np.tile(x.array, times), x.dtype, x.q)
+    if isinstance(x, Const):
+        return Const(np.tile(x.array, times), x.dtype, x.q)
     x = lo.unfold(x)
-    assert x.value is not None
     physical = [1] * x.rank
     for axis, t in enumerate(times):
         physical[x.perm[axis]] = t
@@ -228,12 +227,13 @@ def joined(lo: Lowering, tensors: Sequence[Tensor], dim: int) -> Tensor:
         q = lo.next_q or next(p.q for p in parts if p.q is not None)
         parts = [on_grid(lo, p, q) for p in parts]
     axis = dim % parts[0].rank
-    lead = next((p for p in parts if not p.is_const and not p.is_settled and not p.has_reshape), None)
+    stored = [p for p in parts if isinstance(p, Stored)]
+    lead = next((p for p in stored if not p.is_materialized and not p.has_reshape), None)
     perm = tuple(range(parts[0].rank)) if lead is None else lead.perm
     values = [lo.arrange(p, perm) for p in parts]
     value = values[0] if len(values) == 1 else tosa.concat(lo.b, values, perm[axis])
     shape = tuple(value.shape[p] for p in perm)
-    return Tensor(shape, value.dtype, value, perm=perm, q=parts[0].q)
+    return Stored(shape, value, perm, parts[0].q)
 
 
 def on_grid(lo: Lowering, x: Tensor, q: QParams) -> Tensor:
@@ -280,10 +280,9 @@ def cut(lo: Lowering, x: Tensor, dim: int, start: int, length: int) -> Tensor:
     """Part of a tensor along one dimension."""
     if length == x.shape[dim]:
         return x
-    if x.is_const and x.array is not None:
-        return of_array(np.take(x.array, range(start, start + length), dim), x.dtype, x.q)
+    if isinstance(x, Const):
+        return Const(np.take(x.array, range(start, start + length), dim), x.dtype, x.q)
     x = lo.unfold(x)
-    assert x.value is not None
     begin, size = [0] * x.rank, list(x.value.shape)
     begin[x.perm[dim]], size[x.perm[dim]] = start, length
     shape = (*x.shape[:dim], length, *x.shape[dim + 1 :])
@@ -298,8 +297,7 @@ def subsampled(lo: Lowering, x: Tensor, dim: int, step: int) -> Tensor:
     if x.shape[dim] % step:
         # The last group is cut short: one more element than it needs is enough, whatever it holds.
         x = padded(lo, x, [(0, count * step - x.shape[dim]) if i == dim else (0, 0) for i in range(x.rank)], 0.0)
-    x = lo.unfold(x)
-    assert x.value is not None
+    x = lo.store(x)
     axis, shape = x.perm[dim], x.value.shape
     grouped = lo.reshape(of_value(x.value, x.q), (*shape[:axis], count, step, *shape[axis + 1 :]))
     thin = lo.reshape(cut(lo, grouped, axis + 1, 0, 1), (*shape[:axis], count, *shape[axis + 1 :]))
@@ -442,10 +440,7 @@ def padded(lo: Lowering, x: Tensor, amounts: Sequence[tuple[int, int]], value: f
     grow = [(max(b, 0), max(a, 0)) for b, a in amounts]
     if not any(map(any, grow)):
         return x
-    x = lo.unfold(x)
-    if x.is_const:
-        x = of_value(lo.emit(x), x.q)
-    assert x.value is not None
+    x = lo.store(x)
     fill: float | int = value
     if x.q is not None:
         fill = arith.real_codes(value, x.q)

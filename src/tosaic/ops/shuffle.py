@@ -11,10 +11,10 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.graph import Array, DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
-from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.lowering import NHWC, Lowering, of_image
 from tosaic.lower.registry import op
 from tosaic.lower.samples import F, call, f32, i32, module, nn, torch
-from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
+from tosaic.lower.tensor import Const, Tensor, of_value, with_value
 from tosaic.ops.shape import cut, joined, movable
 
 #: up to so many channels a convolution with ones and zeros moves them in fewer cycles than TRANSPOSE, by 1.5 to 5
@@ -25,10 +25,9 @@ def mirrored(lo: Lowering, x: Tensor, dim: int) -> Tensor:
     """A tensor backwards along a dimension."""
     if x.shape[dim] == 1:
         return x
-    if x.is_const and x.array is not None:
-        return of_array(np.ascontiguousarray(np.flip(x.array, dim)), x.dtype, x.q)
+    if isinstance(x, Const):
+        return Const(np.ascontiguousarray(np.flip(x.array, dim)), x.dtype, x.q)
     x = lo.unfold(x)
-    assert x.value is not None
     axis, shape = x.perm[dim], x.value.shape
     if lo.target.family not in ("u55", "u65"):
         return with_value(x, tosa.reverse(lo.b, x.value, axis), x.q)
@@ -95,15 +94,12 @@ def _moves_by_conv(lo: Lowering, x: Tensor, channels: int) -> bool:
 
 def _picked(lo: Lowering, image: Value, q: QParams, weight: Array) -> Value:
     """A convolution with one 1 per output channel: codes come through it unchanged."""
-    n, h, w, c = image.shape
-    return lo.arrange(arith.weigh(lo, Tensor((n, c, h, w), image.dtype, image, perm=NHWC, q=q), weight), NHWC)
+    return lo.arrange(arith.weigh(lo, of_image(image, q), weight), NHWC)
 
 
 def _image(lo: Lowering, value: Value, shape: Sequence[int], like: Tensor) -> Tensor:
     """An NHWC value seen with this NHWC shape."""
-    n, h, w, c = shape
-    fine = lo.emit(lo.reshape(of_value(value), (n, h, w, c)))
-    return Tensor((n, c, h, w), fine.dtype, fine, perm=NHWC, q=like.q)
+    return of_image(lo.emit(lo.reshape(of_value(value), shape)), like.q)
 
 
 def _as_images(lo: Lowering, x: Tensor) -> Tensor:
