@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -20,6 +20,11 @@ from tosaic.lower.tensor import Const, Stored, Tensor, with_value
 _BY_NAME = {
     dtype.torch_name: dtype for dtype in (DType.BOOL, DType.I8, DType.I16, DType.I32, DType.F16, DType.BF16, DType.F32)
 }
+
+
+def is_sequence(value: object) -> TypeGuard[Sequence[object]]:
+    """Whether an argument is a list or tuple."""
+    return isinstance(value, (list, tuple))
 
 
 def pair(value: int | Sequence[int]) -> tuple[int, int]:

@@ -6,6 +6,7 @@ Quantize and dequantize give the numbers that torch's quantize_per_tensor and de
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -49,11 +50,15 @@ def to_real(lo: Lowering, t: Tensor) -> Tensor:
     return with_value(t, value)
 
 
+def is_list(value: object) -> TypeGuard[list[object]]:
+    """Whether a bound argument is a list."""
+    return isinstance(value, list)
+
+
 def convert_all(value: object, convert: Callable[[Tensor], Tensor]) -> object:
     """Convert an argument that is a tensor, or every tensor in one that is a list."""
-    if isinstance(value, list):
-        items: list[object] = value
-        return [convert_all(item, convert) for item in items]
+    if is_list(value):
+        return [convert_all(item, convert) for item in value]
     return convert(value) if isinstance(value, Tensor) else value
 
 

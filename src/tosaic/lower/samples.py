@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 
 class _Lazy:
@@ -30,6 +30,15 @@ F: Any = _Lazy("torch.nn.functional")
 EVERYWHERE = ("tosa", "u55", "u65", "u85")
 #: what needs SELECT, GATHER or comparisons
 NOT_U55 = ("tosa", "u85")
+
+
+#: what a sample runs on one to four tensors; a union of arities, so that a type checker knows a lambda's parameters
+Function: TypeAlias = (
+    Callable[[Any], Any]
+    | Callable[[Any, Any], Any]
+    | Callable[[Any, Any, Any], Any]
+    | Callable[[Any, Any, Any, Any], Any]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +80,7 @@ def _flavours(inputs: tuple[Input, ...]) -> tuple[str, ...]:
 
 
 def call(
-    function: Callable[..., Any],
+    function: Function,
     *inputs: Input,
     flavours: tuple[str, ...] | None = None,
     targets: tuple[str, ...] = EVERYWHERE,

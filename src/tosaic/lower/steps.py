@@ -30,7 +30,7 @@ from tosaic.fx.source import (
 from tosaic.ir.graph import Array, DType
 from tosaic.ir.qparams import QParams
 from tosaic.lower.arguments import find_qparams
-from tosaic.lower.convert import convert_all, is_real, is_small, narrow, to_real, widen
+from tosaic.lower.convert import convert_all, is_list, is_real, is_small, narrow, to_real, widen
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Record, registry
 from tosaic.lower.tensor import Const, Opaque, Result, Stored, Tensor
@@ -211,7 +211,7 @@ class LoweringAten:
 def apply(lo: Lowering, record: Record, arguments: Mapping[str, object]) -> Result:
     """Lower through the record's own function, or through its decomposition where the data is float."""
     if record.lower is not None:
-        result = record.lower(lo, **arguments)
+        result: Result | list[Tensor] = record.lower(lo, **arguments)
     else:
         assert record.expand is not None
         if any(isinstance(a, Tensor) and a.q is not None for a in arguments.values()):
@@ -258,9 +258,8 @@ def no_lowering(name: str) -> Unsupported:
 def find_tensors(values: Iterable[object]) -> Iterable[Tensor]:
     """Find all tensors among values, those in lists too."""
     for value in values:
-        if isinstance(value, list):
-            items: list[object] = value
-            yield from find_tensors(items)
+        if is_list(value):
+            yield from find_tensors(value)
         elif isinstance(value, Tensor):
             yield value
 
@@ -276,9 +275,8 @@ def _narrow_to(lo: Lowering, t: Tensor, val: Val) -> Tensor:
 
 def _to_torch(value: object) -> object:
     """Convert constants to torch tensors of the real numbers they stand for."""
-    if isinstance(value, list):
-        items: list[object] = value
-        return [_to_torch(item) for item in items]
+    if is_list(value):
+        return [_to_torch(item) for item in value]
     if not isinstance(value, Const):
         return value
     if value.dtype is DType.BF16:

@@ -13,6 +13,7 @@ from tosaic.core.targets import Target
 from tosaic.fx.dynamic import has_fixed_shape
 from tosaic.fx.source import DTYPES, QDQ, QUANTIZE, Source, Val, bind, has_schema, input_node, overload
 from tosaic.ir.graph import Graph, Type, Value
+from tosaic.lower.arguments import is_sequence
 from tosaic.lower.check import MOST_DIMENSIONS, check_call, rounds_twice
 from tosaic.lower.convert import can_be_real, is_real, is_small, to_real
 from tosaic.lower.lowering import NHWC, Lowering
@@ -123,10 +124,7 @@ class Walk:
                     f"its input is {got.what}, which the target has no type for", "cast it to int32 or float32"
                 )
             return got
-        if isinstance(value, (list, tuple)):
-            items: Sequence[object] = value
-            return [self._argument(item) for item in items]
-        return value
+        return [self._argument(item) for item in value] if is_sequence(value) else value
 
     def _pending_before(self, node: Node) -> list[str]:
         """Name the nodes whose pending results a quantize turns into operators: those operators are theirs as well."""

@@ -51,7 +51,7 @@ def _plus(lo: Lowering, x: Tensor, addend: float) -> Tensor:
     return arith.total(lo, x, lo.scalar(addend, x))
 
 
-def _samples_bound(function: Any) -> list[Sample]:
+def _samples_bound(function: Callable[[Any], Any]) -> list[Sample]:
     return [
         call(function, f32(9)),
         call(function, f32(3, 17, 4, 4, low=-8.0, high=8.0)),

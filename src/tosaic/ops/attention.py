@@ -123,7 +123,7 @@ def _self_attention(width: int, heads: int, **how: Any) -> Any:
 
     class SelfAttention(nn.Module):
         def __init__(self) -> None:
-            super().__init__()
+            nn.Module.__init__(self)
             self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
 
         def forward(self, x: Any) -> Any:

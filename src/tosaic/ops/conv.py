@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,15 +20,17 @@ from tosaic.lower.samples import Sample, f32, module, nn, torch
 from tosaic.lower.tensor import Stored, Tensor, of_value
 
 
-def _pads(padding: Any, kernel: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
+def _pads(
+    padding: str | int | Sequence[int], kernel: tuple[int, int], dilation: tuple[int, int]
+) -> tuple[int, int, int, int]:
     """(top, bottom, left, right). Torch puts the odd pixel of `same` at the end."""
     if padding == "valid":
         return (0, 0, 0, 0)
-    if isinstance(padding, tuple) and len(padding) == 4:
-        return padding
-    if padding == "same":
+    if isinstance(padding, str):
         totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         return (totals[0] // 2, totals[0] - totals[0] // 2, totals[1] // 2, totals[1] - totals[1] // 2)
+    if not isinstance(padding, int) and len(padding) == 4:
+        return (padding[0], padding[1], padding[2], padding[3])
     h, w = pair(padding)
     return (h, h, w, w)
 

@@ -13,7 +13,7 @@ from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import Array, DType, Value
 from tosaic.lower import arithmetic as arith
-from tosaic.lower.arguments import integers
+from tosaic.lower.arguments import integers, is_sequence
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Limit, op
 from tosaic.lower.samples import NOT_U55, F, Sample, call, f32, i32, module, nn, torch
@@ -62,7 +62,7 @@ def taken(lo: Lowering, x: Tensor, dim: int, indices: Sequence[int]) -> Tensor:
             return mixed(lo, x, dim, rows, 1)
         if lo.target.family not in ("u55", "u65"):
             return _gathered(lo, x, dim, Const(np.asarray(indices, np.int32), DType.I32))
-    parts = []
+    parts: list[Tensor] = []
     for first, count, step in runs:
         piece = cut(lo, x, dim, first, count if step else 1)
         parts.append(piece if step else tiled(lo, piece, tuple(count if i == dim else 1 for i in range(x.rank))))
@@ -147,7 +147,7 @@ def _to_int32(name: str) -> Any:
 
     def expand(aten: Any, **arguments: Any) -> Any:
         given = arguments[name]
-        narrow = [_narrow(aten, i) for i in given] if isinstance(given, (list, tuple)) else _narrow(aten, given)
+        narrow = [_narrow(aten, i) for i in given] if is_sequence(given) else _narrow(aten, given)
         if narrow == given:
             return None
         return aten(str(aten.node.target).removeprefix("aten."), *({**arguments, name: narrow}.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -312,7 +313,7 @@ def _expand_std(aten: Any, self: Any, **how: Any) -> Any:
 
 
 def _samples_spread(name: str) -> list[Sample]:
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
         return lambda x: getattr(torch, name)(x, *args, **kwargs)
 
     return [

@@ -54,7 +54,7 @@ def surrounded(lo: Lowering, x: Tensor, pad: Sequence[int], mode: str) -> Tensor
 
 
 def _samples_pad() -> list[Sample]:
-    def run(mode: str, *pad: int) -> Any:
+    def run(mode: str, *pad: int) -> Callable[[Any], Any]:
         return lambda x: F.pad(x + 1.0, pad, mode=mode)
 
     return [

@@ -10,7 +10,7 @@ import numpy as np
 
 from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
-from tosaic.ir.graph import DType
+from tosaic.ir.graph import DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower.arguments import pair
@@ -74,7 +74,10 @@ def _thinned(lo: Lowering, x: Tensor, window: PoolWindow) -> Tensor:
     return x
 
 
-def _samples_pool(function: Any) -> list[Sample]:
+def _samples_pool(name: str) -> list[Sample]:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return getattr(F, name)(*args, **kwargs)
+
     return [
         call(lambda x: function(x, 2), f32(1, 3, 8, 8)),
         call(lambda x: function(x, 3, stride=1), f32(3, 17, 6, 6)),
@@ -96,7 +99,7 @@ def _samples_pool(function: Any) -> list[Sample]:
     "aten.max_pool2d.default",
     quant="share",
     samples=lambda: [
-        *_samples_pool(lambda x, *a, **k: F.max_pool2d(x, *a, **k)),
+        *_samples_pool("max_pool2d"),
         module(lambda: nn.MaxPool2d(2), f32(1, 3, 8, 8)),
     ],
 )
@@ -142,7 +145,7 @@ def _quant_avg(a: Mapping[str, Any]) -> str:
     "aten.avg_pool2d.default",
     quant=_quant_avg,
     samples=lambda: [
-        *_samples_pool(lambda x, *a, **k: F.avg_pool2d(x, *a, **k)),
+        *_samples_pool("avg_pool2d"),
         call(lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), f32(1, 3, 8, 8)),
         call(lambda x: F.avg_pool2d(x, 2, divisor_override=3), f32(1, 3, 8, 8)),
         call(lambda x: F.avg_pool2d(x.sigmoid(), 2), f32(1, 3, 8, 8)),
@@ -198,9 +201,12 @@ def _window_mean(lo: Lowering, x: Tensor, window: PoolWindow, count_pad: bool) -
         padding = (0, below, 0, right)
     image, padding = arith.fit_window(lo, image, window.kernel, arith.Window(padding, window.steps))
     acc = DType.I32 if x.q is not None else x.dtype
-    build = lambda v: tosa.avg_pool2d(  # noqa: E731
-        lo.b, v, kernel=window.kernel, stride=window.steps, pad=padding, acc_type=acc, x_zp=zp, out_zp=zp
-    )
+
+    def build(value: Value) -> Value:
+        return tosa.avg_pool2d(
+            lo.b, value, kernel=window.kernel, stride=window.steps, pad=padding, acc_type=acc, x_zp=zp, out_zp=zp
+        )
+
     n, h, w, c = image.shape
     if n > 1 and lo.target.family in ("u55", "u65"):
         # Ethos-U55 and U65 average one image at a time.
@@ -271,9 +277,9 @@ def _irregular(lo: Lowering, x: Tensor, grid: list[list[tuple[int, int]]]) -> Te
     """One mean per cell, joined row by row; quantized first, so that cells of unequal size share a grid."""
     q, image = None if x.q is None else lo.out_q("pooling"), lo.arrange(x, NHWC)
     n, _, _, c = image.shape
-    rows = []
+    rows: list[Value] = []
     for top, bottom in grid[0]:
-        row = []
+        row: list[Value] = []
         for left, right in grid[1]:
             piece = tosa.slice(lo.b, image, (0, top, left, 0), (n, bottom - top, right - left, c))
             mean = arith.sum_over(lo, of_image(piece, x.q), (2, 3), (bottom - top) * (right - left))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -184,7 +184,7 @@ def _blended(lo: Lowering, x: Tensor, dim: int, axis: Axis) -> Tensor:
 
 
 def _samples(mode: str) -> list[Sample]:
-    def run(**how: Any) -> Any:
+    def run(**how: Any) -> Callable[[Any], Any]:
         corners = how.pop("corners", None)
         return lambda x: F.interpolate(x + 1.0, mode=mode, align_corners=corners, **how)
 
