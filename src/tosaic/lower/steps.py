@@ -30,6 +30,7 @@ from tosaic.fx.source import (
 from tosaic.ir.graph import Array, DType
 from tosaic.ir.qparams import QParams
 from tosaic.lower.arguments import find_qparams
+from tosaic.lower.aten import Aten
 from tosaic.lower.convert import convert_all, is_list, is_real, is_small, narrow, to_real, widen
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Record, registry
@@ -219,7 +220,8 @@ def apply(lo: Lowering, record: Record, arguments: Mapping[str, object]) -> Resu
                 f"`{record.name}` is quantized as a whole, so the ranges inside it are unknown",
                 "quantize with tosaic's quantizer, which expands it before calibration",
             )
-        result = record.expand(LoweringAten(lo), **arguments)
+        operators: Aten[Tensor] = LoweringAten(lo)
+        result = record.expand(operators, **arguments)
     return tuple(result) if isinstance(result, list) else result
 
 

@@ -17,6 +17,7 @@ from tosaic.core.internal import contained
 from tosaic.fx.arrays import to_torch
 from tosaic.fx.source import FILLS, aten, bind, fill, has_schema, has_tag, overload, schema, torch_op
 from tosaic.ir.graph import Array
+from tosaic.lower.aten import Aten
 from tosaic.ops import registry
 
 #: Where PT2E keeps what is observed around a node.
@@ -190,7 +191,8 @@ def expand_composites(module: GraphModule, wanted: Callable[[Node], bool]) -> No
             with module.graph.inserting_before(node):
                 try:
                     with contained(f"expanding `{node.name}` ({overload(node)})"):
-                        new = record.expand(GraphAten(module, node), **bind(node))
+                        operators: Aten[Node] = GraphAten(module, node)
+                        new = record.expand(operators, **bind(node))
                 except Unsupported:
                     continue
             if new is None:
