@@ -323,7 +323,7 @@ def _nothing(source: Source) -> CompiledGraph:
 def _refuse_float(source: Source, built: CompiledGraph, spec: ArmCompileSpec) -> None:
     if built.delegates or not spec.target.is_npu or _is_quantized(source.graph):
         return
-    if any(getattr(source.fake(n), "is_floating_point", lambda: False)() for n in source.calls()):
+    if any(getattr(source.val(n), "is_floating_point", lambda: False)() for n in source.calls()):
         raise Invalid(
             f"the model is float and {spec.target.name} is an integer NPU",
             fix=Hint(

@@ -9,7 +9,7 @@ from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Unsupported
 from tosaic.driver.partition import Partition
 from tosaic.fx.source import Source, bind, overload, torch_op
-from tosaic.lower.walk import quantized_to
+from tosaic.lower.steps import quantized_to
 from tosaic.tools.cache import make_key
 
 
@@ -32,7 +32,7 @@ def fingerprint(source: Source, partition: Partition, spec: ArmCompileSpec) -> s
             raise Unsupported(f"`{value.name}` is neither an input of the partition nor a constant")
         if value not in labels:
             labels[value] = make_key((_read_bytes(source.constants[value]),))
-        return labels[value], _describe(source.fake(value)), source.orders.get(value)
+        return labels[value], _describe(source.val(value)), source.orders.get(value)
 
     for node in (*partition.inputs, *partition.outputs):
         parts.append(str(label(node)))

@@ -56,16 +56,16 @@ def check_artifact(source: Source, partition: Partition, artifact: Artifact) -> 
 
 
 def _type(source: Source, node: Node, nhwc: frozenset[Node]) -> Type | None:
-    fake = source.fake(node)
-    if not isinstance(fake, torch.Tensor) or fake.dtype not in DTYPES:
+    val = source.val(node)
+    if not isinstance(val, torch.Tensor) or val.dtype not in DTYPES:
         return None
-    shape, perm = tuple(int(d) for d in fake.shape), find_permutation(source, node, nhwc)
-    return Type(DTYPES[fake.dtype], shape if perm is None else tuple(shape[i] for i in inverse(perm)))
+    shape, perm = tuple(int(d) for d in val.shape), find_permutation(source, node, nhwc)
+    return Type(DTYPES[val.dtype], shape if perm is None else tuple(shape[i] for i in inverse(perm)))
 
 
 def _measure(source: Source, node: Node) -> tuple[int, int]:
-    fake = source.fake(node)
-    return fake.element_size(), fake.numel()
+    tensor = source.tensor(node)
+    return tensor.element_size(), tensor.numel()
 
 
 def _describe(sizes: Sequence[tuple[int, int]]) -> str:

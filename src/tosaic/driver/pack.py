@@ -54,7 +54,7 @@ def infer_io_signature(source: Source, io: str, layout: str) -> Signature:
     for node in source.inputs:
         users = [u for u in node.users if u.op == "call_function" and overload(u) not in ASSERTIONS]
         quantizers = [u for u in users if overload(u) == QUANTIZE]
-        moved = layout == "nhwc" and source.fake(node).dim() == 4
+        moved = layout == "nhwc" and _is_image(source, node)
         is_int = (
             io == "int8"
             and users == quantizers
@@ -68,7 +68,7 @@ def infer_io_signature(source: Source, io: str, layout: str) -> Signature:
         inputs.append(_border(source, node, quantizers[0] if is_int else None, moved))
     for index, node in enumerate(_outputs(source)):
         quantized = node.op == "call_function" and overload(node) == DEQUANTIZE and _is_quantized_to_int(node)
-        moved = layout == "nhwc" and isinstance(source.fake(node), torch.Tensor) and source.fake(node).dim() == 4
+        moved = layout == "nhwc" and _is_image(source, node)
         before: Any = node.args[0] if quantized else node
         if moved:
             nhwc.update({node, before})
@@ -81,6 +81,11 @@ def infer_io_signature(source: Source, io: str, layout: str) -> Signature:
     return Signature(
         tuple(inputs), tuple(outputs), frozenset(caller_quantizes), frozenset(returned_quantized), frozenset(nhwc)
     )
+
+
+def _is_image(source: Source, node: Node) -> bool:
+    val = source.val(node)
+    return isinstance(val, torch.Tensor) and val.dim() == 4
 
 
 def _outputs(source: Source) -> list[Node]:
@@ -99,13 +104,13 @@ def _grid(node: Node) -> tuple[Any, ...]:
 
 
 def _border(source: Source, node: Node, codec: Node | None, moved: bool) -> TensorInfo:
-    fake = source.fake(node)
-    if not isinstance(fake, torch.Tensor):
-        return TensorInfo(node.name, (), type(fake).__name__, "")
-    shape = tuple(int(d) for d in fake.shape)
+    val = source.val(node)
+    if not isinstance(val, torch.Tensor):
+        return TensorInfo(node.name, (), type(val).__name__, "")
+    shape = tuple(int(d) for d in val.shape)
     if moved:
         shape = tuple(shape[i] for i in NCHW_TO_NHWC)
-    dtype = fake.dtype if codec is None else bind(codec)["dtype"]
+    dtype = val.dtype if codec is None else bind(codec)["dtype"]
     layout = "nhwc" if moved else ("nchw" if len(shape) == 4 else "")
     scale, zero = (None, None) if codec is None else (float(bind(codec)["scale"]), int(bind(codec)["zero_point"]))
     return TensorInfo(node.name, shape, str(dtype).removeprefix("torch."), layout, scale, zero)
@@ -223,7 +228,7 @@ class HostProgramBuilder:
         return stub([self._fake(n) for n in partition.inputs], [self._fake(n) for n in partition.outputs])
 
     def _fake(self, node: Node) -> torch.Tensor:
-        real = self.source.fake(node)
+        real = self.source.tensor(node)
         shape = [int(d) for d in real.shape]
         if node in self.signature.nhwc:
             shape = [shape[i] for i in NCHW_TO_NHWC]

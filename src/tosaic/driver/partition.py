@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch.fx import Node
@@ -20,8 +19,8 @@ from tosaic.fx.dynamic import find_dynamic
 from tosaic.fx.source import ASSERTIONS, QDQ, Source, overload
 from tosaic.ir.graph import Graph
 from tosaic.lower.convert import can_be_real
-from tosaic.lower.tensor import Tensor
-from tosaic.lower.walk import Foreign, Walk, is_pending
+from tosaic.lower.tensor import Opaque, Result, Stored, Tensor
+from tosaic.lower.walk import Walk, is_pending
 from tosaic.ops import registry
 
 #: an extra condition of the user's: None, or the reason against the node
@@ -103,7 +102,7 @@ class Trial:
         has in another form than a delegate's input.
         """
         inputs = [self.walk.results.get(n) for n in partition.inputs if n not in self.spans]
-        received = [t.value for t in inputs if isinstance(t, Tensor) and t.value is not None and t.value.op is None]
+        received = [t.value for t in inputs if isinstance(t, Stored) and t.value.op is None]
         if len(received) != len(partition.inputs) or not all(n in self.spans for n in partition.nodes):
             return None
         built = self.walk.lo.b.ops
@@ -142,7 +141,7 @@ def _exclude_escaping(source: Source, walk: Walk, out: dict[Node, Unsupported]) 
         if node in out:
             continue
         result = walk.results[node]
-        if result == () or not (_is_inner(source, node, result) or isinstance(result, (tuple, list))):
+        if result == () or not (_is_inner(source, node, result) or isinstance(result, tuple)):
             continue
         if isinstance(result, Tensor) and can_be_real(walk.lo, result) and not _is_narrow(source, node, result):
             continue
@@ -154,20 +153,20 @@ def _exclude_escaping(source: Source, walk: Walk, out: dict[Node, Unsupported]) 
     return again
 
 
-def _is_inner(source: Source, node: Node, result: Any) -> bool:
+def _is_inner(source: Source, node: Node, result: Result) -> bool:
     """Tell whether a result exists only inside a delegate."""
     return is_pending(result) or _is_narrow(source, node, result)
 
 
-def _is_narrow(source: Source, node: Node, result: Any) -> bool:
+def _is_narrow(source: Source, node: Node, result: Result) -> bool:
     """Tell whether torch holds a result in a type that the target does not have: int64 is int32 inside a delegate."""
-    fake = source.fake(node)
-    return isinstance(result, Tensor) and isinstance(fake, torch.Tensor) and fake.dtype is torch.int64
+    val = source.val(node)
+    return isinstance(result, Tensor) and isinstance(val, torch.Tensor) and val.dtype is torch.int64
 
 
-def _find_missing(result: Any) -> Unsupported | None:
+def _find_missing(result: Result) -> Unsupported | None:
     """Find why one of several results is not on the NPU: it keeps the others on the CPU as well."""
-    items = result if isinstance(result, (tuple, list)) else ()
+    items = result if isinstance(result, tuple) else ()
     return next((item for item in items if isinstance(item, Unsupported)), None)
 
 
@@ -193,7 +192,7 @@ def _clusters(source: Source, walk: Walk, out: Mapping[Node, Unsupported]) -> di
     order = {n: i for i, n in enumerate(source.graph.nodes)}
     for node in parent:
         result = walk.results[node]
-        if isinstance(result, Foreign) or not (_is_inner(source, node, result) or isinstance(result, (tuple, list))):
+        if isinstance(result, Opaque) or not (_is_inner(source, node, result) or isinstance(result, tuple)):
             continue
         for user in node.users:
             if user in parent:

@@ -29,7 +29,7 @@ def find_traits(source: Source) -> tuple[Trait, ...]:
 def _follow(source: Source, node: Node, known: dict[Node, Trait]) -> Trait:
     """The traits of a node's result, from its operator and its arguments."""
     before = [known[n] for n in node.all_input_nodes]
-    dtypes = [x.dtype for x in pytree.tree_leaves(source.fake(node)) if isinstance(x, torch.Tensor)]
+    dtypes = [x.dtype for x in pytree.tree_leaves(source.val(node)) if isinstance(x, torch.Tensor)]
     floats = [d for d in dtypes if d in _FLOATS]
     call = node.op == "call_function"
     quantized = call and overload(node) in QDQ
@@ -50,7 +50,7 @@ def _moves(node: Node) -> bool:
 
 def _place(source: Source, node: Node, trait: Trait) -> Trait:
     """The trait with the grid of the dequantize that makes an output, looking through what only moves numbers."""
-    while node.op == "call_function" and getattr(source.fake(node), "dtype", None) in _FLOATS:
+    while node.op == "call_function" and getattr(source.val(node), "dtype", None) in _FLOATS:
         if overload(node) == DEQUANTIZE:
             a = bind(node)
             scale: Any = a["scale"]

@@ -1,9 +1,13 @@
-"""One view on the fx graphs that arrive: ATen or edge dialect, exported program or converted module."""
+"""The typed wrapper around torch.fx: graphs in ATen or edge dialect, from an exported program or a converted module.
+
+torch.fx leaves operators, arguments and metadata untyped. Other packages read them through the functions here, and
+the type checker is exempt from reporting unknown types in this package only.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeAlias
@@ -39,6 +43,9 @@ FILLS = frozenset(
 #: the tensors of a program by their names
 Constants: TypeAlias = Mapping[str, torch.Tensor]
 
+#: the type of a node's result as torch.fx describes it: by a tensor that has it, or by several
+Val: TypeAlias = "torch.Tensor | torch.SymInt | float | str | Sequence[Val] | None"
+
 #: how values lie in memory: their dimensions from outer to inner
 Orders: TypeAlias = dict[Node, tuple[int, ...]]
 
@@ -48,41 +55,88 @@ _WRITE = OutputKind.BUFFER_MUTATION
 ASSERTIONS = frozenset({"aten._assert_tensor_metadata.default"})
 
 
-def torch_op(node: Node) -> Any:
-    """The torch overload behind a call of any dialect (an edge overload wraps it)."""
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of an operator's schema. `type` is torch's word for it: `Tensor`, `Tensor?`, `int[]` ..."""
+
+    name: str
+    type: str
+    kwarg_only: bool
+    has_default: bool
+    default: Any
+
+
+def torch_op(node: Node) -> Callable[..., Any]:
+    """Return the torch overload behind a call of any dialect (an edge overload wraps it)."""
     target: Any = node.target
     return target if isinstance(target, OpOverload) else getattr(target, "_op", target)
 
 
+def aten(name: str) -> Callable[..., Any]:
+    """Return the overload of a name without its namespace, as `add.Tensor`."""
+    packet, _, variant = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), variant)
+
+
 def overload(node: Node) -> str:
-    """The canonical name of a call, the same in every dialect."""
+    """Return the canonical name of a call, the same in every dialect."""
     return "getitem" if node.target is operator.getitem else str(torch_op(node))
 
 
+def has_schema(node: Node) -> bool:
+    """Whether a call is of a torch operator with a schema: not a Python function, not a higher-order operator."""
+    return hasattr(torch_op(node), "_schema")
+
+
+def has_tag(node: Node, tag: torch.Tag) -> bool:
+    """Whether torch gives a call's operator a tag."""
+    return tag in getattr(torch_op(node), "tags", ())
+
+
 @cache
-def _schema(target: Any) -> tuple[tuple[str, bool, Any, bool], ...]:
+def schema(op: Callable[..., Any]) -> tuple[Argument, ...]:
+    """Return the arguments of a torch operator."""
+    found: Any = op
     return tuple(
-        (a.name, a.kwarg_only, a.default_value if a.has_default_value() else None, a.has_default_value())
-        for a in target._schema.arguments
+        Argument(
+            a.name,
+            str(a.type),
+            a.kwarg_only,
+            a.has_default_value(),
+            a.default_value if a.has_default_value() else None,
+        )
+        for a in found._schema.arguments
     )
 
 
 def bind(node: Node) -> dict[str, Any]:
-    """The arguments of a call under the names of its schema, defaults filled in."""
+    """Return the arguments of a call under the names of its schema, defaults filled in."""
+    return bind_arguments(torch_op(node), node.args, node.kwargs)
+
+
+def bind_arguments(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Bind positional and keyword arguments to the names of an operator's schema, defaults filled in."""
     bound: dict[str, Any] = {}
-    positional = list(node.args)
-    for name, kwarg_only, default, has_default in _schema(torch_op(node)):
-        if name in node.kwargs:
-            bound[name] = node.kwargs[name]
-        elif positional and not kwarg_only:
-            bound[name] = positional.pop(0)
-        elif has_default:
-            bound[name] = default
+    positional = list(args)
+    for argument in schema(op):
+        if argument.name in kwargs:
+            bound[argument.name] = kwargs[argument.name]
+        elif positional and not argument.kwarg_only:
+            bound[argument.name] = positional.pop(0)
+        elif argument.has_default:
+            bound[argument.name] = argument.default
     return bound
 
 
+def input_node(node: Node, index: int = 0) -> Node:
+    """Return a positional argument that must be a node."""
+    argument = node.args[index]
+    assert isinstance(argument, Node), f"argument {index} of `{node.name}` is not a node"
+    return argument
+
+
 def fill(node: Node, like: torch.Tensor) -> torch.Tensor:
-    """What a call of FILLS gives, in plain memory order."""
+    """Compute what a call of FILLS gives, in plain memory order."""
     arguments = {k: v for k, v in bind(node).items() if k not in ("self", "memory_format")}
     return torch_op(node)(torch.empty(tuple(like.shape), dtype=like.dtype), **arguments)
 
@@ -104,8 +158,7 @@ class Source:
     returned: Any = None
     modules: dict[Node, torch.nn.Module] = field(default_factory=dict)
     orders: Orders = field(default_factory=dict)
-    invented: bool = False
-    _types: dict[Node, Any] = field(default_factory=dict)
+    _vals: dict[Node, Val] = field(default_factory=dict[Node, Val])
 
     @staticmethod
     def of_program(program: ExportedProgram, real: Constants | None = None) -> Source:
@@ -132,7 +185,7 @@ class Source:
             if tensor is None or _is_fake(tensor):
                 tensor = (real or {}).get(spec.target or "")
             if tensor is None or _is_fake(tensor):
-                tensor, source.invented = _invent(node.meta["val"]), True
+                tensor = _invent(node.meta["val"])
             source.constants[node] = tensor
         return source
 
@@ -160,13 +213,23 @@ class Source:
     def output(self) -> Node:
         return next(n for n in reversed(self.graph.nodes) if n.op == "output")
 
-    def fake(self, node: Node) -> Any:
-        """A tensor (or tuple of them) that has the dtype and shape of the node's result."""
-        if node not in self._types:
-            self._types[node] = self._type(node)
-        return self._types[node]
+    def val(self, node: Node) -> Val:
+        """Return a tensor (or several) with the dtype and shape of the node's result.
 
-    def _type(self, node: Node) -> Any:
+        It is a fake tensor as in `node.meta["val"]`, or the data itself for a constant: only dtype and shape may be
+        relied on.
+        """
+        if node not in self._vals:
+            self._vals[node] = self._find_val(node)
+        return self._vals[node]
+
+    def tensor(self, node: Node) -> torch.Tensor:
+        """Return the `val` of a node whose result is one tensor."""
+        found = self.val(node)
+        assert isinstance(found, torch.Tensor), f"the result of `{node.name}` is not a tensor"
+        return found
+
+    def _find_val(self, node: Node) -> Val:
         if node in self.constants:
             return self.constants[node]
         val = node.meta.get("val")
@@ -175,12 +238,11 @@ class Source:
         name = overload(node)
         if name in QDQ:
             # PT2E leaves its own nodes without a type: the shape is the input's, the dtype stands in the arguments.
-            arg: Any = node.args[0]
             dtype = torch.float32 if ".dequantize" in name else bind(node)["dtype"]
-            return torch.empty(tuple(self.fake(arg).shape), dtype=dtype, device="meta")
+            return torch.empty(tuple(self.tensor(input_node(node)).shape), dtype=dtype, device="meta")
         if name == "getitem":
-            arg = node.args[0]
-            return self.fake(arg)[node.args[1]]
+            several: Any = self.val(input_node(node))
+            return several[node.args[1]]
         return None
 
 

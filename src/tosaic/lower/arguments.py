@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -11,9 +11,15 @@ from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.build import Builder
 from tosaic.ir.encode import decode, encode
-from tosaic.ir.graph import NUMPY, DType, Value
+from tosaic.ir.graph import FROM_TORCH, NUMPY, DType, Value
+from tosaic.ir.qparams import QParams
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.tensor import Tensor, of_array, with_value
+from tosaic.lower.tensor import Const, Stored, Tensor, with_value
+
+
+def is_sequence(value: object) -> TypeGuard[Sequence[object]]:
+    """Whether an argument is a list or tuple."""
+    return isinstance(value, (list, tuple))
 
 
 def pair(value: int | Sequence[int]) -> tuple[int, int]:
@@ -21,6 +27,19 @@ def pair(value: int | Sequence[int]) -> tuple[int, int]:
     if isinstance(value, int):
         return (value, value)
     return (int(value[0]), int(value[0])) if len(value) == 1 else (int(value[0]), int(value[1]))
+
+
+def find_dtype(dtype: object) -> DType | None:
+    """Return the type that has the name of a torch dtype; None if TOSA has none. Works without importing torch."""
+    return FROM_TORCH.get(str(dtype).removeprefix("torch."))
+
+
+def find_qparams(scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: object) -> QParams:
+    """Make parameters of the arguments of a per-tensor quantize or dequantize."""
+    kind = find_dtype(dtype)
+    if kind is None:
+        raise Unsupported(f"it is quantized to {str(dtype).removeprefix('torch.')}", "use int8")
+    return QParams((float(scale),), (int(zero_point),), kind, int(quant_min), int(quant_max))
 
 
 def dim_list(dims: int | Sequence[int] | None, rank: int) -> list[int]:
@@ -36,7 +55,7 @@ def operand(lo: Lowering, value: Any, like: Tensor) -> Tensor:
     if isinstance(value, Tensor):
         return _match_dtype(value, like)
     if like.q is not None:
-        return of_array(np.full((1,) * like.rank, value, np.float32), DType.F32)
+        return Const(np.full((1,) * like.rank, value, np.float32), DType.F32)
     if isinstance(value, float) and not like.dtype.is_float:
         raise Unsupported(f"it mixes {like.dtype.torch_name} with the float number {value}", "use an integer number")
     return lo.scalar(value, like)
@@ -44,22 +63,22 @@ def operand(lo: Lowering, value: Any, like: Tensor) -> Tensor:
 
 def _match_dtype(value: Tensor, like: Tensor) -> Tensor:
     """A lone constant takes the dtype of the other operand, as torch promotes it."""
-    if value.is_const and value.q is None and like.q is None and value.size == 1 and value.dtype is not like.dtype:
-        assert value.array is not None
+    if not isinstance(value, Const) or value.size != 1 or value.dtype is like.dtype:
+        return value
+    if value.q is None and like.q is None:
         numbers = decode(value.array, value.dtype)
         if like.dtype.is_float or np.array_equal(numbers, numbers.astype(NUMPY[like.dtype])):
-            return of_array(encode(numbers, like.dtype), like.dtype)
+            return Const(encode(numbers, like.dtype), like.dtype)
     return value
 
 
-def unary(lo: Lowering, op: Callable[[Builder, Value], Value], x: Tensor) -> Tensor:
+def unary(lo: Lowering, op: Callable[[Builder, Value], Value], x: Tensor) -> Stored:
     """An elementwise op on a float or plain integer tensor. Quantized tensors come as tables, never here."""
     if x.q is not None:
         lo.codes(x)
         raise Unsupported("its input is quantized in a form that no table can be made for", "quantize to int8")
-    if x.is_const:
+    if isinstance(x, Const):
         raise Unsupported("its input is a constant")
-    assert x.value is not None
     return with_value(x, op(lo.b, x.value))
 
 

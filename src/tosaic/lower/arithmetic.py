@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +15,32 @@ from tosaic.ir.build import Builder
 from tosaic.ir.encode import encode
 from tosaic.ir.graph import Array, DType, Value
 from tosaic.ir.qparams import QParams, accumulator, quantize
-from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
+from tosaic.lower.lowering import NHWC, Lowering, of_image
+from tosaic.lower.tensor import Const, Stored, Tensor, of_value, with_value
 
 Binary = Callable[[Builder, Value, Value], Value]
 
 
-def plain(lo: Lowering, op: Binary, x: Tensor, y: Tensor) -> Tensor:
-    """A binary op on float or plain integer tensors."""
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How a kernel moves over an image; by default over every position, without padding.
+
+    pad       top, bottom, left, right
+    stride    rows, columns
+    dilation  rows, columns
+    """
+
+    pad: tuple[int, int, int, int] = (0, 0, 0, 0)
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+
+
+#: a kernel at every position of an image, without padding
+EVERYWHERE = Window()
+
+
+def plain(lo: Lowering, op: Binary, x: Tensor, y: Tensor) -> Stored:
+    """Build a binary op on float or plain integer tensors."""
     if x.q is not None or y.q is not None:
         raise Unsupported("one of its operands is quantized and the other is not", "quantize both operands")
     if x.dtype is not y.dtype:
@@ -32,55 +49,54 @@ def plain(lo: Lowering, op: Binary, x: Tensor, y: Tensor) -> Tensor:
     return with_value(view, op(lo.b, a, b))
 
 
-def total(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: bool = False) -> Tensor:
-    """x + alpha * y, or x - alpha * y."""
+def total(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: bool = False) -> Stored:
+    """Build x + alpha * y, or x - alpha * y."""
     if alpha < 0:
         alpha, subtract = -alpha, not subtract
     op: Binary = tosa.sub if subtract else tosa.add
     if x.q is None and y.q is None:
-        if alpha != 1.0 and y.is_const:
-            y = of_array(encode(y.real() * alpha, y.dtype), y.dtype)
+        if alpha != 1.0 and isinstance(y, Const):
+            y = Const(encode(y.real() * alpha, y.dtype), y.dtype)
         elif alpha != 1.0:
             y = plain(lo, lambda b, u, v: tosa.mul(b, u, v), y, lo.scalar(alpha, y))
         return plain(lo, op, x, y)
-    x, y = lo.codes(x, "first operand"), lo.codes(y, "second operand")
-    assert x.q is not None and y.q is not None
-    sx, sy = x.q.s, y.q.s * alpha
+    xq, yq = lo.codes(x, "first operand").qparams, lo.codes(y, "second operand").qparams
+    sx, sy = xq.s, yq.s * alpha
     # Ethos-U55 fuses the operands' rescales only if both are 1 or if they differ and the larger is 2**19 (2**14).
     head = 0 if sx == sy else (19 if DType.I16 not in (x.dtype, y.dtype) else 14)
     unit = max(sx, sy) / (1 << head)
     (a, b), view = lo.align(x, y)
-    wide = [lo.rescale(v, DType.I32, [s / unit], t.q.zp) for v, s, t in ((a, sx, x), (b, sy, y)) if t.q is not None]
-    return with_value(view, op(lo.b, wide[0], wide[1]), accumulator((unit,)))
+    wide_a = lo.rescale(a, DType.I32, [sx / unit], xq.zp)
+    wide_b = lo.rescale(b, DType.I32, [sy / unit], yq.zp)
+    return with_value(view, op(lo.b, wide_a, wide_b), accumulator((unit,)))
 
 
-def product(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
-    """x * y."""
+def product(lo: Lowering, x: Tensor, y: Tensor) -> Stored:
+    """Build x * y."""
     if x.q is None and y.q is None:
         return plain(lo, lambda b, u, v: tosa.mul(b, u, v), x, y)
-    x, y = lo.codes(x, "first operand"), lo.codes(y, "second operand")
-    assert x.q is not None and y.q is not None
+    xq, yq = lo.codes(x, "first operand").qparams, lo.codes(y, "second operand").qparams
     (a, b), view = lo.align(x, y)
-    wide = [lo.rescale(v, DType.I32, [1.0], q.zp) for v, q in ((a, x.q), (b, y.q))]
-    return with_value(view, tosa.mul(lo.b, wide[0], wide[1]), accumulator((x.q.s * y.q.s,)))
+    wide_a = lo.rescale(a, DType.I32, [1.0], xq.zp)
+    wide_b = lo.rescale(b, DType.I32, [1.0], yq.zp)
+    return with_value(view, tosa.mul(lo.b, wide_a, wide_b), accumulator((xq.s * yq.s,)))
 
 
-def scaled(t: Tensor, factor: float) -> Tensor:
-    """An accumulator times a positive constant: only its meaning changes."""
-    assert t.q is not None
+def scaled(t: Stored, factor: float) -> Stored:
+    """Multiply an accumulator by a positive constant: only its meaning changes."""
     clamp = None if t.clamp is None else (t.clamp[0] * factor, t.clamp[1] * factor)
-    return replace(t, q=replace(t.q, scale=tuple(s * factor for s in t.q.scale)), clamp=clamp)
+    return replace(t, q=replace(t.qparams, scale=tuple(s * factor for s in t.qparams.scale)), clamp=clamp)
 
 
 def bias_codes(bias: Tensor | None, scales: Sequence[float], reach: npt.NDArray[np.int64]) -> Array:
-    """An int32 bias on the accumulator's grid, whatever grid (or float) it arrives on.
+    """Quantize a bias to int32 on the accumulator's grid, whatever grid (or float) it arrives on.
 
     `reach` is the largest sum of products of each channel: a channel of tiny weights has a bias of so many steps that
     the accumulator would overflow, so it stops short of that.
     """
     if bias is None:
         return np.zeros(reach.size, np.int32)
-    if not bias.is_const:
+    if not isinstance(bias, Const):
         raise Unsupported("its bias is not a constant", "use a parameter or buffer as bias")
     _check_bias(bias, reach.size)
     steps = np.rint(bias.real().reshape(-1) / np.asarray(scales, np.float64))
@@ -97,11 +113,11 @@ def _check_bias(bias: Tensor, channels: int) -> None:
 
 
 def _float_bias(lo: Lowering, bias: Tensor | None, channels: int, dtype: DType) -> Value:
-    """The bias of a float convolution; TOSA also takes one that is computed."""
+    """Return the bias of a float convolution; TOSA also takes one that is computed."""
     if bias is None:
         return lo.constant(np.zeros(channels), dtype)
     _check_bias(bias, channels)
-    if bias.is_const:
+    if isinstance(bias, Const):
         return lo.constant(np.broadcast_to(bias.real().reshape(-1), (channels,)), dtype)
     if bias.q is not None or bias.dtype is not dtype:
         raise Unsupported(
@@ -112,22 +128,21 @@ def _float_bias(lo: Lowering, bias: Tensor | None, channels: int, dtype: DType) 
 
 
 def repeat_bias(lo: Lowering, bias: Tensor, times: int) -> Tensor:
-    """The bias of channels that are there several times."""
+    """Repeat the bias for channels that are there several times."""
     if times == 1:
         return bias
-    if bias.array is None:
+    if isinstance(bias, Stored):
         return of_value(tosa.tile(lo.b, lo.emit(bias), (times,)), bias.q)
     q = bias.q
     if q is not None and q.axis is not None:
         q = replace(q, scale=q.scale * times, zero_point=q.zero_point * times)
-    return of_array(np.tile(bias.array, times), bias.dtype, q)
+    return Const(np.tile(bias.array, times), bias.dtype, q)
 
 
 def weight_codes(weight: Tensor, x: Tensor) -> tuple[Array, DType, QParams | None]:
-    """The constant weight as (data, dtype, parameters); float weights have no parameters."""
-    if not weight.is_const:
+    """Return the constant weight as (data, dtype, parameters); float weights have no parameters."""
+    if not isinstance(weight, Const):
         raise Unsupported("its weight is not a constant", "use a parameter or buffer as weight")
-    assert weight.array is not None
     if weight.q is None and not weight.is_float:
         raise Unsupported("its weight is an integer tensor without quantization")
     if (x.q is None) != (weight.q is None):
@@ -141,13 +156,12 @@ def weight_codes(weight: Tensor, x: Tensor) -> tuple[Array, DType, QParams | Non
 def conv_operands(
     lo: Lowering, x: Tensor, weight: Array, weight_q: QParams | None, bias: Tensor | None
 ) -> tuple[DType, Value, QParams | None]:
-    """The weight's dtype, the bias, and the meaning of the accumulator of a convolution (None for a float one).
+    """Return the weight's dtype, the bias, and the meaning of the accumulator of a convolution (None for a float one).
 
-    The weight has a line for each output channel.
+    The weight has a line for each output channel. It is quantized if the input is.
     """
-    if x.q is None:
+    if x.q is None or weight_q is None:
         return x.dtype, _float_bias(lo, bias, weight.shape[0], x.dtype), None
-    assert weight_q is not None
     scales = tuple(x.q.s * s for s in weight_q.scale)
     q = accumulator(scales, 3 if len(scales) > 1 else None)
     q = replace(q, dtype=DType.I32 if x.dtype is DType.I8 else DType.I48)
@@ -163,21 +177,18 @@ def convolve(
     weight: Array,
     weight_q: QParams | None,
     bias: Tensor | None,
+    window: Window = EVERYWHERE,
     *,
-    pad: tuple[int, int, int, int],
-    stride: tuple[int, int],
-    dilation: tuple[int, int],
-    depthwise: bool,
-) -> Tensor:
-    """CONV2D ([O,KH,KW,I]) or DEPTHWISE_CONV2D ([KH,KW,C,M]) on a logical NCHW tensor; int8 gives an accumulator.
+    depthwise: bool = False,
+) -> Stored:
+    """Build CONV2D ([O,KH,KW,I]) or DEPTHWISE_CONV2D ([KH,KW,C,M]) on a logical NCHW tensor.
 
-    Sums of 16-bit floats are kept in 32 bits, as torch keeps them.
+    Quantized operands give an accumulator. Sums of 16-bit floats are kept in 32 bits, as torch keeps them.
     """
     lines = weight.reshape(-1, weight.shape[2] * weight.shape[3]).T if depthwise else weight
     dtype, bias_value, q = conv_operands(lo, x, lines, weight_q, bias)
-    image, pad = _exact(
-        lo, x, lo.arrange(x, NHWC), weight.shape[0:2] if depthwise else weight.shape[1:3], pad, stride, dilation
-    )
+    kernel = weight.shape[0:2] if depthwise else weight.shape[1:3]
+    image, pad = fit_window(lo, lo.arrange(x, NHWC), kernel, window)
     build = tosa.depthwise_conv2d if depthwise else tosa.conv2d
     value = build(
         lo.b,
@@ -186,12 +197,11 @@ def convolve(
         bias_value,
         x_zp=0 if x.q is None else x.q.zp,
         pad=pad,
-        stride=stride,
-        dilation=dilation,
+        stride=window.stride,
+        dilation=window.dilation,
         acc_type=DType.F32 if q is None else q.dtype,
     )
-    n, h, w, c = value.shape
-    return Tensor((n, c, h, w), value.dtype, value, perm=NHWC, q=q)
+    return of_image(value, q)
 
 
 def weigh(
@@ -202,32 +212,28 @@ def weigh(
     *,
     stride: tuple[int, int] = (1, 1),
     depthwise: bool = False,
-) -> Tensor:
-    """A convolution of codes with whole int8 numbers, divided and rounded once; the result is on the input's grid."""
-    q = lo.codes(x).q
-    assert q is not None
+) -> Stored:
+    """Convolve quantized values with whole int8 numbers, divide and round once; the result is on the input's grid."""
+    q = lo.codes(x).qparams
     unit = QParams((1.0 / divisor,), (0,), DType.I8, -127, 127)
     weight = np.ascontiguousarray(weight)
-    out = convolve(lo, x, weight, unit, None, pad=(0, 0, 0, 0), stride=stride, dilation=(1, 1), depthwise=depthwise)
+    out = convolve(lo, x, weight, unit, None, Window(stride=stride), depthwise=depthwise)
     return replace(lo.quantize(out, q), q=q)
 
 
-def _exact(
-    lo: Lowering,
-    x: Tensor,
-    image: Value,
-    kernel: Sequence[int],
-    pad: tuple[int, int, int, int],
-    stride: tuple[int, int],
-    dilation: tuple[int, int],
+def fit_window(
+    lo: Lowering, image: Value, kernel: Sequence[int], window: Window
 ) -> tuple[Value, tuple[int, int, int, int]]:
-    """TOSA wants windows that fit exactly: take surplus off the end padding first, then off the image."""
-    pads, sizes = list(pad), list(image.shape)
+    """Return an NHWC image and its padding so that the windows fit exactly, as TOSA requires.
+
+    What is too much is taken off the padding at the end first, then off the image.
+    """
+    pads, sizes = list(window.pad), list(image.shape)
     for axis in (0, 1):
-        span = sizes[1 + axis] + pads[2 * axis] + pads[2 * axis + 1] - (kernel[axis] - 1) * dilation[axis] - 1
+        span = sizes[1 + axis] + pads[2 * axis] + pads[2 * axis + 1] - (kernel[axis] - 1) * window.dilation[axis] - 1
         if span < 0:
             raise Unsupported("its kernel is larger than the padded input")
-        surplus = span % stride[axis]
+        surplus = span % window.stride[axis]
         cut = min(surplus, pads[2 * axis + 1])
         pads[2 * axis + 1] -= cut
         sizes[1 + axis] -= surplus - cut
@@ -236,85 +242,69 @@ def _exact(
     return image, (pads[0], pads[1], pads[2], pads[3])
 
 
-def fit_window(
-    lo: Lowering,
-    x: Tensor,
-    kernel: tuple[int, int],
-    pad: tuple[int, int, int, int],
-    stride: tuple[int, int],
-) -> tuple[Value, tuple[int, int, int, int]]:
-    """The NHWC image of a pooling input and its padding, cut so that the windows fit exactly."""
-    return _exact(lo, x, lo.arrange(x, NHWC), kernel, pad, stride, (1, 1))
-
-
-def reduce_codes(lo: Lowering, x: Tensor, dims: Sequence[int], op: Callable[[Builder, Value, int], Value]) -> Tensor:
-    """A reduction that keeps its dimensions, one axis at a time, on stored numbers."""
-    x = lo.unfold(x)
-    if x.is_const:
-        x = of_value(lo.emit(x), x.q)
-    assert x.value is not None
+def reduce_codes(lo: Lowering, x: Tensor, dims: Sequence[int], op: Callable[[Builder, Value, int], Value]) -> Stored:
+    """Reduce stored numbers one axis at a time, and keep the dimensions."""
+    x = lo.store(x)
     value = x.value
     for dim in sorted(dims):
         value = op(lo.b, value, x.perm[dim])
     shape = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
-    return Tensor(shape, value.dtype, value, perm=x.perm, q=x.q)
+    return Stored(shape, value, x.perm, x.q)
 
 
 #: The longest side of a window of ones.
 _KERNEL = 64
-_PLAIN: dict[str, Any] = {"pad": (0, 0, 0, 0), "stride": (1, 1), "dilation": (1, 1)}
 
 
-def sum_over(lo: Lowering, x: Tensor, dims: Sequence[int], divisor: float) -> Tensor:
-    """The sum over dimensions (kept as size one) divided by a constant, with one rounding in int8."""
+def sum_over(lo: Lowering, x: Tensor, dims: Sequence[int], divisor: float) -> Stored:
+    """Sum over dimensions (kept as size one) and divide by a constant, with one rounding in int8."""
     if x.q is None:
         out = reduce_codes(lo, x, dims, tosa.reduce_sum)
         return out if divisor == 1.0 else product(lo, out, lo.scalar(1.0 / divisor, out))
-    x = lo.codes(x)
-    x = lo.unfold(x)
-    assert x.q is not None and x.value is not None
+    x = lo.store(lo.codes(x))
+    xq = x.qparams
     axes = sorted(x.perm[d] for d in dims)
     shape = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
-    q = accumulator((x.q.s / divisor,))
+    q = accumulator((xq.s / divisor,))
     summed = _sum_by_conv(lo, x, axes) if x.dtype is DType.I8 and lo.target.sums_by_convolution else None
     if summed is not None:
         return replace(summed, shape=shape, q=q)
-    value = lo.rescale(x.value, DType.I32, [1.0], x.q.zp)
+    value = lo.rescale(x.value, DType.I32, [1.0], xq.zp)
     for axis in axes:
         value = tosa.reduce_sum(lo.b, value, axis)
-    return Tensor(shape, value.dtype, value, perm=x.perm, q=q)
+    return Stored(shape, value, x.perm, q)
 
 
-def _sum_by_conv(lo: Lowering, x: Tensor, axes: list[int]) -> Tensor | None:
-    """Sums as convolutions with ones (no int32 tensor in between), None where the shape does not allow it."""
-    assert x.value is not None and x.q is not None
+def _sum_by_conv(lo: Lowering, x: Stored, axes: list[int]) -> Stored | None:
+    """Sum by convolutions with ones (no int32 tensor in between), None where the shape does not allow it."""
+    zero_point = x.qparams.zp
     shape, rank = x.value.shape, x.value.rank
     size = math.prod(shape[a] for a in axes)
     if axes == [rank - 1]:
         image = lo.emit(lo.reshape(of_value(x.value), (1, 1, math.prod(shape[:-1]), size)))
         weight = lo.constant(np.ones((1, 1, 1, size), np.int8), DType.I8)
-        value = tosa.conv2d(lo.b, image, weight, _no_bias(lo, 1, DType.I32), x_zp=x.q.zp, acc_type=DType.I32, **_PLAIN)
+        value = _build_plain(tosa.conv2d, lo, image, weight, 1, zero_point)
     elif axes and math.prod(shape[: axes[-1] + 1]) == size:
         high = _divide(size)
         image = lo.emit(lo.reshape(of_value(x.value), (1, high, size // high, math.prod(shape[axes[-1] + 1 :]))))
         if _sums_twice(lo, size, high) and _is_view(shape, axes, x.perm):
             # Sums of a column fit 16 bits.
-            value = _sum_window(lo, image, (high, 1), x.q.zp)
+            value = _sum_window(lo, image, (high, 1), zero_point)
             value = _sum_window(lo, lo.rescale(value, DType.I16, [1.0]), (1, size // high))
         elif max(high, size // high) <= _KERNEL:
-            value = _sum_window(lo, image, (high, size // high), x.q.zp)
+            value = _sum_window(lo, image, (high, size // high), zero_point)
         else:
             return None
     elif rank == 4 and axes and set(axes) <= {1, 2} and size <= _KERNEL:
-        value = _sum_window(lo, x.value, (shape[1] if 1 in axes else 1, shape[2] if 2 in axes else 1), x.q.zp)
+        value = _sum_window(lo, x.value, (shape[1] if 1 in axes else 1, shape[2] if 2 in axes else 1), zero_point)
     else:
         return None
     kept = tuple(1 if a in axes else d for a, d in enumerate(shape))
     if value.shape != kept and not _is_view(shape, axes, x.perm):
         value = lo.emit(lo.reshape(of_value(value), kept))
     if value.shape != kept:
-        return Tensor(value.shape, value.dtype, value, perm=tuple(range(value.rank)))
-    return Tensor(value.shape, value.dtype, value, perm=x.perm if value.rank == rank else tuple(range(value.rank)))
+        return of_value(value)
+    return Stored(value.shape, value, x.perm if value.rank == rank else tuple(range(value.rank)))
 
 
 def _is_view(shape: Sequence[int], axes: Sequence[int], perm: Sequence[int]) -> bool:
@@ -335,15 +325,30 @@ def _divide(size: int) -> int:
 
 
 def _sum_window(lo: Lowering, image: Value, kernel: tuple[int, int], zero_point: int = 0) -> Value:
-    depth, wide = image.shape[3], DType.I32 if image.dtype is DType.I8 else DType.I48
-    ones, none = lo.constant(np.ones((*kernel, depth, 1), np.int8), DType.I8), _no_bias(lo, depth, wide)
-    return tosa.depthwise_conv2d(lo.b, image, ones, none, x_zp=zero_point, acc_type=wide, **_PLAIN)
+    """Sum each channel over windows of ones."""
+    depth = image.shape[3]
+    ones = lo.constant(np.ones((*kernel, depth, 1), np.int8), DType.I8)
+    return _build_plain(tosa.depthwise_conv2d, lo, image, ones, depth, zero_point)
 
 
-def _no_bias(lo: Lowering, size: int, dtype: DType) -> Value:
-    return lo.constant(np.zeros(size, np.int64), dtype)
+def _build_plain(
+    build: Callable[..., Value], lo: Lowering, image: Value, weight: Value, channels: int, zero_point: int
+) -> Value:
+    """Build a convolution of integers at every position, without bias."""
+    wide = DType.I32 if image.dtype is DType.I8 else DType.I48
+    return build(
+        lo.b,
+        image,
+        weight,
+        lo.constant(np.zeros(channels, np.int64), wide),
+        x_zp=zero_point,
+        pad=EVERYWHERE.pad,
+        stride=EVERYWHERE.stride,
+        dilation=EVERYWHERE.dilation,
+        acc_type=wide,
+    )
 
 
 def real_codes(real: float, q: QParams) -> int:
-    """The code nearest to one real number."""
+    """Return the quantized value nearest to one real number."""
     return int(quantize(np.asarray([real], np.float32), q)[0])

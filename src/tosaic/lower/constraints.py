@@ -8,7 +8,7 @@ from tosaic.ir.graph import DType
 from tosaic.lower.arguments import pair
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint
-from tosaic.lower.tensor import Tensor
+from tosaic.lower.tensor import Stored, Tensor
 
 #: TOSA's limit on the rank of a tensor
 MOST_DIMENSIONS = 6
@@ -18,7 +18,7 @@ def describe(value: Any) -> str:
     """Describe an operand in a few words: `quantized int8`, `int32`, `2.5`."""
     if not isinstance(value, Tensor):
         return str(value)
-    quantized = value.q is not None or value.lut is not None
+    quantized = value.q is not None or (isinstance(value, Stored) and value.lut is not None)
     return f"{'quantized ' if quantized else ''}{value.dtype.torch_name}"
 
 

@@ -5,10 +5,11 @@ Quantize and dequantize give the numbers that torch's quantize_per_tensor and de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 
 from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
@@ -16,12 +17,12 @@ from tosaic.ir.encode import encode
 from tosaic.ir.graph import DType, Value
 from tosaic.ir.qparams import QParams, along
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.tensor import Tensor, fill_gaps, of_array, with_value
+from tosaic.lower.tensor import Const, Stored, Tensor, fill_gaps, with_value
 
 
 def is_real(t: Tensor) -> bool:
     """Whether the tensor is stored as what it means, with nothing pending."""
-    return t.q is None and t.lut is None
+    return t.q is None and (isinstance(t, Const) or t.lut is None)
 
 
 def can_be_real(lo: Lowering, t: Tensor) -> bool:
@@ -30,32 +31,34 @@ def can_be_real(lo: Lowering, t: Tensor) -> bool:
 
 
 def to_real(lo: Lowering, t: Tensor) -> Tensor:
-    """The tensor in float32, where it was codes, an accumulator or a pending table."""
+    """Convert quantized values, an accumulator or a pending table to float32."""
     if is_real(t):
         return t
-    if t.is_const:
-        return _real_constant(t)
-    assert t.value is not None
+    if isinstance(t, Const):
+        return _dequantize_const(t)
     if t.dtype is DType.I48:
         raise Unsupported("a 48-bit accumulator cannot become float", "quantize the result of this operator")
     if t.lut is not None:
-        return with_value(t, _look_up(lo, t))
-    assert t.q is not None
+        return with_value(t, _look_up(lo, t.value, t.lut))
+    q = t.qparams
     value = tosa.cast(lo.b, t.value, DType.F32)
-    if any(t.q.zero_point):
-        value = tosa.sub(lo.b, value, _along(lo, value, tuple(map(float, t.q.zero_point)), t.q))
-    value = tosa.mul(lo.b, value, _along(lo, value, t.q.scale, t.q))
+    if any(q.zero_point):
+        value = tosa.sub(lo.b, value, _along(lo, value, tuple(map(float, q.zero_point)), q))
+    value = tosa.mul(lo.b, value, _along(lo, value, q.scale, q))
     if t.clamp is not None:
         value = tosa.clamp(lo.b, value, *t.clamp)
     return with_value(t, value)
 
 
-def convert_all(value: Any, convert: Callable[[Tensor], Tensor]) -> Any:
-    """The same arguments or results with every tensor among them converted."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(convert_all(v, convert) for v in value)
-    if isinstance(value, Mapping):
-        return {name: convert_all(v, convert) for name, v in value.items()}
+def is_list(value: object) -> TypeGuard[list[object]]:
+    """Whether a bound argument is a list."""
+    return isinstance(value, list)
+
+
+def convert_all(value: object, convert: Callable[[Tensor], Tensor]) -> object:
+    """Convert an argument that is a tensor, or every tensor in one that is a list."""
+    if is_list(value):
+        return [convert_all(item, convert) for item in value]
     return convert(value) if isinstance(value, Tensor) else value
 
 
@@ -65,28 +68,25 @@ def is_small(t: Tensor) -> bool:
 
 
 def widen(lo: Lowering, t: Tensor) -> Tensor:
-    """A 16-bit float tensor in float32; any other as it is."""
+    """Convert a 16-bit float tensor to float32; leave any other as it is."""
     if not is_small(t):
         return t
-    if t.is_const:
-        return of_array(t.real().astype(np.float32), DType.F32)
-    assert t.value is not None
+    if isinstance(t, Const):
+        return Const(t.real().astype(np.float32), DType.F32)
     return with_value(t, tosa.cast(lo.b, t.value, DType.F32))
 
 
 def narrow(lo: Lowering, t: Tensor, dtype: DType) -> Tensor:
-    """A float tensor in the float type that torch gives it."""
+    """Convert a float tensor to the float type that torch gives it."""
     if not (t.is_float and dtype.is_float and is_real(t)) or t.dtype is dtype:
         return t
-    if t.is_const:
-        return of_array(encode(t.real(), dtype), dtype)
-    assert t.value is not None
+    if isinstance(t, Const):
+        return Const(encode(t.real(), dtype), dtype)
     return with_value(t, tosa.cast(lo.b, t.value, dtype))
 
 
-def to_codes(lo: Lowering, t: Tensor, q: QParams) -> Tensor:
-    """The codes of a float tensor: scale, round half to even, add the zero point, clip."""
-    assert t.value is not None
+def to_codes(lo: Lowering, t: Stored, q: QParams) -> Stored:
+    """Quantize a float tensor: scale, round half to even, add the zero point, clip."""
     if q.axis is not None:
         raise Unsupported("an activation is quantized per channel", "quantize activations per tensor")
     value = t.value if t.dtype is DType.F32 else tosa.cast(lo.b, t.value, DType.F32)
@@ -101,27 +101,26 @@ def to_codes(lo: Lowering, t: Tensor, q: QParams) -> Tensor:
     return with_value(t, tosa.cast(lo.b, value, q.dtype))
 
 
-def _real_constant(t: Tensor) -> Tensor:
-    assert t.array is not None and t.q is not None
-    zero = along(t.q.zero_point, t.q.axis, t.rank).astype(np.float32)
-    scale = along(t.q.scale, t.q.axis, t.rank).astype(np.float32)
-    return of_array((t.array.astype(np.float32) - zero) * scale, DType.F32)
+def _dequantize_const(t: Const) -> Const:
+    q = t.qparams
+    zero = along(q.zero_point, q.axis, t.rank).astype(np.float32)
+    scale = along(q.scale, q.axis, t.rank).astype(np.float32)
+    return Const((t.array.astype(np.float32) - zero) * scale, DType.F32)
 
 
 def _along(lo: Lowering, like: Value, numbers: tuple[float, ...], q: QParams) -> Value:
-    """A constant that broadcasts over `like`: one number, or one per channel."""
+    """Emit a constant that broadcasts over `like`: one number, or one per channel."""
     shape = [1] * like.rank
     if q.axis is not None:
         shape[q.axis] = len(numbers)
     return lo.constant(np.asarray(numbers, np.float32).reshape(shape), DType.F32)
 
 
-def _look_up(lo: Lowering, t: Tensor) -> Value:
-    """A function of one int8 tensor as a table of the 256 floats that torch computes."""
-    assert t.value is not None and t.lut is not None
-    count = int(np.prod(t.value.shape, dtype=np.int64))
-    index = tosa.cast(lo.b, t.value, DType.I32)
+def _look_up(lo: Lowering, value: Value, lut: npt.NDArray[np.float32]) -> Value:
+    """Look up a function of one int8 value in the table of the 256 floats that torch computes."""
+    count = int(np.prod(value.shape, dtype=np.int64))
+    index = tosa.cast(lo.b, value, DType.I32)
     index = tosa.add(lo.b, index, lo.constant(np.full((1,) * index.rank, 128, np.int32), DType.I32))
-    table = lo.constant(fill_gaps(t.lut).astype(np.float32).reshape(1, 256, 1), DType.F32)
+    table = lo.constant(fill_gaps(lut).astype(np.float32).reshape(1, 256, 1), DType.F32)
     found = tosa.gather(lo.b, table, tosa.reshape(lo.b, index, (1, count)))
-    return tosa.reshape(lo.b, found, t.value.shape)
+    return tosa.reshape(lo.b, found, value.shape)

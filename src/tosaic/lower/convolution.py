@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 
-from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import Array, DType
-from tosaic.ir.qparams import QParams
+from tosaic.ir.qparams import QParams, Reals
 from tosaic.lower import arithmetic as arith
 from tosaic.lower.arguments import pair
-from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
-
-#: (top, bottom, left, right)
-Pads: TypeAlias = tuple[int, int, int, int]
-#: (vertical, horizontal)
-Steps: TypeAlias = tuple[int, int]
+from tosaic.lower.lowering import NHWC, Lowering, of_image
+from tosaic.lower.tensor import Const, Stored, Tensor, of_value
 
 
-class Window(TypedDict):
-    """How a kernel goes over an image."""
-
-    pad: Pads
-    stride: Steps
-    dilation: Steps
-
-
-#: every pixel, and nothing around the image
-PLAIN = Window(pad=(0, 0, 0, 0), stride=(1, 1), dilation=(1, 1))
-
-
-def _pads(padding: Any, kernel: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
+def _pads(
+    padding: str | int | Sequence[int], kernel: tuple[int, int], dilation: tuple[int, int]
+) -> tuple[int, int, int, int]:
     """Return (top, bottom, left, right). Torch puts the odd pixel of `same` at the end."""
     if padding == "valid":
         return (0, 0, 0, 0)
-    if isinstance(padding, tuple) and len(padding) == 4:
-        return padding
-    if padding == "same":
+    if isinstance(padding, str):
         totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         return (totals[0] // 2, totals[0] - totals[0] // 2, totals[1] // 2, totals[1] - totals[1] // 2)
+    if not isinstance(padding, int) and len(padding) == 4:
+        return (padding[0], padding[1], padding[2], padding[3])
     h, w = pair(padding)
     return (h, h, w, w)
 
@@ -58,9 +43,9 @@ def _channels(q: QParams | None, start: int, stop: int) -> QParams | None:
 def _slice_bias(lo: Lowering, t: Tensor | None, start: int, stop: int) -> Tensor | None:
     if t is None or t.size == 1:
         return t
-    if t.array is None:
+    if isinstance(t, Stored):
         return of_value(tosa.slice(lo.b, lo.emit(t), (start,), (stop - start,)), t.q)
-    return replace(t, array=t.array[start:stop], shape=(stop - start,), q=_channels(t.q, start, stop))
+    return replace(t, array=t.array[start:stop], q=_channels(t.q, start, stop))
 
 
 def _convolve_groups(
@@ -70,29 +55,23 @@ def _convolve_groups(
     q: QParams | None,
     bias: Tensor | None,
     groups: int,
-    **window: Unpack[Window],
-) -> Tensor:
+    window: arith.Window,
+) -> Stored:
     """Convolve each group and concatenate the channels; quantized first, so that int8 and not int32 is concatenated."""
-    out_q, image = lo.next_q, lo.arrange(x, NHWC)
-    if x.q is not None and out_q is None:
-        raise Unsupported("the result of its groups is not quantized", "quantize the output of the convolution")
+    out_q, image = None if x.q is None else lo.out_q("convolution"), lo.arrange(x, NHWC)
     n, h, w, c = image.shape
     size_in, size_out = c // groups, weight.shape[0] // groups
-    parts = []
+    parts: list[Stored] = []
     for g in range(groups):
         value = tosa.slice(lo.b, image, (0, 0, 0, g * size_in), (n, h, w, size_in))
-        part = Tensor((n, size_in, h, w), value.dtype, value, perm=NHWC, q=x.q)
+        part = of_image(value, x.q)
         a, z = g * size_out, (g + 1) * size_out
-        out = arith.convolve(
-            lo, part, weight[a:z], _channels(q, a, z), _slice_bias(lo, bias, a, z), depthwise=False, **window
-        )
-        parts.append(out if out_q is None or x.q is None else lo.quantize(out, out_q))
-    joined = tosa.concat(lo.b, [p.value for p in parts if p.value is not None], 3)
-    like = replace(parts[0], shape=(parts[0].shape[0], weight.shape[0], *parts[0].shape[2:]))
-    return with_value(like, joined, out_q if x.q is not None else None)
+        out = arith.convolve(lo, part, weight[a:z], _channels(q, a, z), _slice_bias(lo, bias, a, z), window)
+        parts.append(out if out_q is None else lo.quantize(out, out_q))
+    return of_image(tosa.concat(lo.b, [p.value for p in parts], 3), out_q)
 
 
-def _convolve_patches(lo: Lowering, x: Tensor, weight: Array, q: QParams | None, bias: Tensor | None) -> Tensor:
+def _convolve_patches(lo: Lowering, x: Tensor, weight: Array, q: QParams | None, bias: Tensor | None) -> Stored:
     """Convolve windows that touch but do not overlap: an NPU has no such strides, and none are needed.
 
     A row of windows becomes an image of its own, [height of a window, windows, a row of one]. Where the weights would
@@ -111,20 +90,20 @@ def _convolve_patches(lo: Lowering, x: Tensor, weight: Array, q: QParams | None,
     else:
         pixels = lo.reshape(lo.permute(strips, (0, 2, 1, 3)), (n, rows, columns, high * wide * depth))
         nchw, flat = lo.permute(pixels, (0, 3, 1, 2)), weight.reshape(-1, 1, 1, high * wide * depth)
-    out = arith.convolve(lo, nchw, flat, q, bias, depthwise=False, **PLAIN)
+    out = arith.convolve(lo, nchw, flat, q, bias)
     shape = (n, weight.shape[0], rows, columns)
     return replace(out, shape=shape, perm=out.perm if out.shape == shape else (1, 3, 0, 2))
 
 
-def _width_fold_factor(lo: Lowering, x: Tensor, weight: Array, pad: Pads, stride: Steps, dilation: Steps) -> int:
+def _width_fold_factor(lo: Lowering, x: Tensor, weight: Array, window: arith.Window) -> int:
     """Return how many neighboring results to compute together for an image of few channels, 0 if nothing is won.
 
     An NPU reads channels by the eight. Neighboring columns of such an image are free channels, and fewer columns are
     left for the kernel to visit.
     """
     outputs, _, kernel, channels = weight.shape
-    width, step = x.shape[3], stride[1]
-    if not lo.target.is_npu or x.dtype is not DType.I8 or dilation != (1, 1) or outputs < 16:
+    width, step, pad = x.shape[3], window.stride[1], window.pad
+    if not lo.target.is_npu or x.dtype is not DType.I8 or window.dilation != (1, 1) or outputs < 16:
         return 0
     if (width + pad[2] + pad[3] - kernel) // step + 1 != width // step:
         return 0
@@ -149,12 +128,12 @@ def _convolve_width_folded(
     q: QParams | None,
     bias: Tensor | None,
     together: int,
-    pad: tuple[int, int, int, int],
-    stride: tuple[int, int],
-) -> Tensor:
+    window: arith.Window,
+) -> Stored:
     """Convolve an image whose neighboring columns have become channels; each result is a group of channels."""
     outputs, high, kernel, depth = weight.shape
     n, _, h, w = x.shape
+    pad, stride = window.pad, window.stride
     wide = stride[1] * together
     columns = _kernel_columns(kernel, pad[2], stride[1], together)
     spread = np.zeros((together, outputs, high, len(columns), wide, depth), weight.dtype)
@@ -169,18 +148,13 @@ def _convolve_width_folded(
         spread.reshape(together * outputs, high, len(columns), wide * depth),
         _repeat(q, together),
         bias and arith.repeat_bias(lo, bias, together),
-        pad=(pad[0], pad[1], -columns.start, columns.stop - 1),
-        stride=(stride[0], 1),
-        dilation=(1, 1),
-        depthwise=False,
+        arith.Window((pad[0], pad[1], -columns.start, columns.stop - 1), (stride[0], 1)),
     )
     if together == 1:
         return out
-    assert lo.next_q is not None
-    codes = lo.reshape(
-        of_value(lo.arrange(lo.quantize(out, lo.next_q), NHWC)), (n, out.shape[2], w // stride[1], outputs)
-    )
-    return lo.permute(replace(codes, q=lo.next_q), NHWC)
+    out_q = lo.out_q("convolution")
+    codes = of_value(lo.arrange(lo.quantize(out, out_q), NHWC), out_q)
+    return lo.permute(lo.reshape(codes, (n, out.shape[2], w // stride[1], outputs)), NHWC)
 
 
 def _repeat(q: QParams | None, times: int) -> QParams | None:
@@ -194,31 +168,30 @@ def convolve_2d(
     weight: Tensor,
     bias: Tensor | None,
     stride: tuple[int, int],
-    padding: Any,
+    padding: str | int | Sequence[int],
     dilation: tuple[int, int],
     groups: int,
-) -> Tensor:
+) -> Stored:
     """Convolve a logical NCHW tensor with an OIHW weight."""
     array, _, q = arith.weight_codes(weight, x)
     if x.q is not None:
         x = lo.codes(x)
     kernel = (array.shape[2], array.shape[3])
-    pads = _pads(padding, kernel, dilation)
-    window = Window(pad=pads, stride=stride, dilation=dilation)
+    window = arith.Window(_pads(padding, kernel, dilation), stride, dilation)
     channels = x.shape[1]
     if groups == channels and groups > 1:
         multiple = array.shape[0] // channels
         lanes = array.reshape(channels, multiple, *kernel).transpose(2, 3, 0, 1)
-        return arith.convolve(lo, x, lanes, q, bias, depthwise=True, **window)
+        return arith.convolve(lo, x, lanes, q, bias, window, depthwise=True)
     ohwi = np.ascontiguousarray(array.transpose(0, 2, 3, 1))
     if groups > 1:
-        return _convolve_groups(lo, x, ohwi, q, bias, groups, **window)
-    if lo.target.is_npu and pads == (0, 0, 0, 0) and dilation == (1, 1) and kernel == stride and max(stride) > 3:
+        return _convolve_groups(lo, x, ohwi, q, bias, groups, window)
+    if lo.target.is_npu and window == arith.Window(stride=kernel) and max(stride) > 3:
         return _convolve_patches(lo, x, ohwi, q, bias)
-    together = _width_fold_factor(lo, x, ohwi, **window)
+    together = _width_fold_factor(lo, x, ohwi, window)
     if together:
-        return _convolve_width_folded(lo, x, ohwi, q, bias, together, pads, stride)
-    return arith.convolve(lo, x, ohwi, q, bias, depthwise=False, **window)
+        return _convolve_width_folded(lo, x, ohwi, q, bias, together, window)
+    return arith.convolve(lo, x, ohwi, q, bias, window)
 
 
 def as_2d(lo: Lowering, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -252,13 +225,13 @@ def convolve(
     return lo.reshape(out, shape if x.rank == weight.rank else shape[1:])
 
 
-def scale_channels(lo: Lowering, x: Tensor, factor: Any, offset: Any) -> Tensor:
+def scale_channels(lo: Lowering, x: Tensor, factor: Reals, offset: Reals) -> Stored:
     """Compute x * factor[c] + offset[c] over dimension 1."""
     channels = x.shape[1]
     if x.q is None:
         shape = (1, channels, *(1,) * (x.rank - 2))
-        scaled = arith.product(lo, x, of_array(factor.reshape(shape).astype(np.float32), DType.F32))
-        return arith.total(lo, scaled, of_array(offset.reshape(shape).astype(np.float32), DType.F32))
+        scaled = arith.product(lo, x, Const(factor.reshape(shape).astype(np.float32), DType.F32))
+        return arith.total(lo, scaled, Const(offset.reshape(shape).astype(np.float32), DType.F32))
     x = lo.codes(x)
     # A 1x1 depthwise convolution with weights of +-127: the factor sits in the per-channel scale without loss.
     codes = np.where(factor < 0, -127, 127).astype(np.int8).reshape(1, 1, channels, 1)
@@ -266,15 +239,5 @@ def scale_channels(lo: Lowering, x: Tensor, factor: Any, offset: Any) -> Tensor:
     q = QParams(scale, (0,) * channels, DType.I8, -127, 127, 2)
     tail = x.shape[2:]
     image = x if x.rank == 4 else lo.reshape(x, (x.shape[0], channels, math.prod(tail[:-1]), math.prod(tail[-1:])))
-    out = arith.convolve(
-        lo,
-        image,
-        codes,
-        q,
-        of_array(offset.astype(np.float32), DType.F32),
-        pad=(0, 0, 0, 0),
-        stride=(1, 1),
-        dilation=(1, 1),
-        depthwise=True,
-    )
+    out = arith.convolve(lo, image, codes, q, Const(offset.astype(np.float32), DType.F32), depthwise=True)
     return lo.reshape(out, x.shape)

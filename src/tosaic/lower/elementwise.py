@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tosaic.core.errors import Unsupported
 from tosaic.ir.graph import DType
 from tosaic.ir.qparams import accumulator
 from tosaic.lower import arithmetic as arith
@@ -25,9 +24,7 @@ def take_extreme(lo: Lowering, a: Any, b: Any, build: arith.Binary) -> Tensor:
     x, y = match_operands(lo, a, b)
     if x.q is None and y.q is None:
         return arith.plain(lo, build, x, y)
-    q = lo.next_q
-    if q is None:
-        raise Unsupported("its result is not quantized", "quantize the output of the operator")
+    q = lo.out_q()
     (u, v), view = lo.align(movement.requantize(lo, x, q), movement.requantize(lo, y, q))
     wide = [lo.rescale(w, DType.I32, [1.0], q.zp) for w in (u, v)]
     return with_value(view, build(lo.b, wide[0], wide[1]), accumulator((q.s,)))

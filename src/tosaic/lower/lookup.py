@@ -14,7 +14,7 @@ from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
 from tosaic.lower.arguments import integers
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.tensor import Tensor, inverse, of_array, of_value
+from tosaic.lower.tensor import Const, Tensor, inverse, of_value
 
 #: from so many pieces on, a look-up is one operator instead of a slice for each piece
 _MOST_PIECES = 16
@@ -46,8 +46,8 @@ def take(lo: Lowering, x: Tensor, dim: int, indices: Sequence[int]) -> Tensor:
     size = x.shape[dim]
     if list(indices) == list(range(size)):
         return x
-    if x.is_const and x.array is not None:
-        return of_array(np.ascontiguousarray(np.take(x.array, list(indices), dim)), x.dtype, x.q)
+    if isinstance(x, Const):
+        return Const(np.ascontiguousarray(np.take(x.array, list(indices), dim)), x.dtype, x.q)
     if _repeats(indices, size):
         return _repeat_each(lo, x, dim, len(indices) // size)
     runs = _runs(indices)
@@ -57,8 +57,8 @@ def take(lo: Lowering, x: Tensor, dim: int, indices: Sequence[int]) -> Tensor:
             rows[np.arange(len(indices)), list(indices)] = 1
             return linear_combination(lo, x, dim, rows, 1)
         if lo.target.has_gather:
-            return gather(lo, x, dim, of_array(np.asarray(indices, np.int32), DType.I32))
-    parts = []
+            return gather(lo, x, dim, Const(np.asarray(indices, np.int32), DType.I32))
+    parts: list[Tensor] = []
     for first, count, step in runs:
         piece = movement.crop(lo, x, dim, first, count if step else 1)
         parts.append(
@@ -69,8 +69,7 @@ def take(lo: Lowering, x: Tensor, dim: int, indices: Sequence[int]) -> Tensor:
 
 def _repeat_each(lo: Lowering, x: Tensor, dim: int, times: int) -> Tensor:
     """Repeat every element: concatenate copies along the next inner dimension and view them in another shape."""
-    x = lo.unfold(x)
-    assert x.value is not None
+    x = lo.store(x)
     axis, shape = x.perm[dim], x.value.shape
     rows = lo.emit(lo.reshape(of_value(x.value), (prod(shape[: axis + 1]), prod(shape[axis + 1 :]))))
     wide = tosa.concat(lo.b, [rows] * times, 1)
@@ -83,7 +82,7 @@ def linear_combination(lo: Lowering, x: Tensor, dim: int, rows: Array, divisor: 
 
     It is a 1x1 convolution with that dimension as channels.
     """
-    x = lo.unfold(x)
+    x = lo.store(x)
     others = sorted((d for d in range(x.rank) if d != dim), key=lambda d: x.perm[d])
     order = (*others, dim)
     last = lo.permute(x, order)
@@ -103,6 +102,6 @@ def gather(lo: Lowering, x: Tensor, dim: int, indices: Tensor) -> Tensor:
 
 def _rows(lo: Lowering, indices: Tensor, count: int) -> Value:
     """Return the indices as [count, W], the same in each row."""
-    if indices.array is not None:
+    if isinstance(indices, Const):
         return integers(lo, lo.constant(indices.array.reshape(1, -1), DType.I32), (1, indices.size), count)
     return integers(lo, lo.emit(indices), (1, indices.size), count)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TypeVar, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from tosaic.core.errors import FloatInput, Unsupported
 from tosaic.core.hints import Hint
@@ -22,12 +23,19 @@ from tosaic.ir.encode import encode
 from tosaic.ir.graph import NUMPY, RANGES, Array, DType, Value
 from tosaic.ir.qparams import QParams, multiplier, quantize
 from tosaic.lower.layout import join, simplify
-from tosaic.lower.tensor import Tensor, broadcast, fill_gaps, inverse, of_array, of_value, with_value
+from tosaic.lower.tensor import Const, Stored, Tensor, broadcast, fill_gaps, inverse, of_value, with_value
 
-View: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+#: one of the two kinds of tensor, or either of them: what goes in comes out
+AnyTensor = TypeVar("AnyTensor", bound=Tensor)
 
 #: torch's NCHW seen on a value that TOSA keeps as NHWC
 NHWC = (0, 3, 1, 2)
+
+
+def of_image(value: Value, q: QParams | None = None) -> Stored:
+    """Make a logical NCHW tensor of an NHWC value."""
+    n, h, w, c = value.shape
+    return Stored((n, c, h, w), value, NHWC, q)
 
 
 @dataclass
@@ -38,8 +46,8 @@ class Lowering:
     spec: Specification
     b: Builder = field(default_factory=Builder)
     next_q: QParams | None = None
-    _moved: dict[tuple[Value, tuple[int, ...]], Value] = field(default_factory=dict)
-    _shaped: dict[tuple[Value, tuple[int, ...]], Value] = field(default_factory=dict)
+    _transposed: dict[tuple[Value, tuple[int, ...]], Value] = field(default_factory=dict)
+    _reshaped: dict[tuple[Value, tuple[int, ...]], Value] = field(default_factory=dict)
 
     @property
     def has_float(self) -> bool:
@@ -47,43 +55,49 @@ class Lowering:
 
     # -- views ---------------------------------------------------------------------------------------------------
 
-    def reshape(self, t: Tensor, shape: Sequence[int]) -> Tensor:
-        """A view with another shape; nothing is emitted."""
+    def reshape(self, t: AnyTensor, shape: Sequence[int]) -> AnyTensor:
+        """Give a tensor another shape; nothing is emitted."""
         new = tuple(int(d) for d in shape)
-        if t.is_const:
-            assert t.array is not None
-            return replace(t, shape=new, array=t.array.reshape(new), q=_reshape_axis(t, new))
+        if isinstance(t, Const):
+            return replace(t, array=t.array.reshape(new), q=_reshape_axis(t, new))
         return replace(t, shape=new)
 
+    @overload
+    def permute(self, t: Stored, dims: Sequence[int]) -> Stored: ...
+    @overload
+    def permute(self, t: Const, dims: Sequence[int]) -> Const: ...
+    @overload
+    def permute(self, t: Tensor, dims: Sequence[int]) -> Tensor: ...
     def permute(self, t: Tensor, dims: Sequence[int]) -> Tensor:
-        """A view with permuted dimensions; nothing is emitted unless a reshape was pending."""
+        """Permute the dimensions of a tensor; nothing is emitted unless a reshape was pending."""
         order = tuple(int(d) % max(t.rank, 1) for d in dims)
-        shape = tuple(t.shape[d] for d in order)
-        if t.is_const:
-            assert t.array is not None
+        if isinstance(t, Const):
             q = t.q if t.q is None or t.q.axis is None else replace(t.q, axis=order.index(t.q.axis))
-            return replace(t, shape=shape, array=np.asarray(t.array.transpose(order), order="C"), q=q)
+            return replace(t, array=np.asarray(t.array.transpose(order), order="C"), q=q)
+        shape = tuple(t.shape[d] for d in order)
         if t.has_reshape and _keeps_order(t.shape, order):
             return replace(t, shape=shape)
         t = self.unfold(t)
         return replace(t, shape=shape, perm=tuple(t.perm[d] for d in order))
 
-    def unfold(self, t: Tensor) -> Tensor:
-        """The same tensor without a pending reshape: the value's own, where that only cuts and joins neighbors."""
+    def unfold(self, t: Stored) -> Stored:
+        """Apply a pending reshape: to the value as it lies, where it only splits and joins neighboring dimensions."""
         if not t.has_reshape:
             return t
         axes = None if t.q is not None and t.q.axis is not None else join(t.viewed, t.perm, t.shape)
         if axes is None:
-            return self.settle(t)
-        assert t.value is not None
-        return replace(t, value=self._shape(t.value, tuple(t.shape[a] for a in axes)), perm=inverse(axes))
+            return self.materialize(t)
+        return replace(t, value=self._reshape(t.value, tuple(t.shape[a] for a in axes)), perm=inverse(axes))
 
-    def settle(self, t: Tensor) -> Tensor:
-        """The same tensor with nothing pending in its view."""
-        if t.is_settled:
+    def store(self, t: Tensor) -> Stored:
+        """Emit a constant; apply the pending reshape of any other tensor."""
+        return of_value(self.emit(t), t.q) if isinstance(t, Const) else self.unfold(t)
+
+    def materialize(self, t: Stored) -> Stored:
+        """Apply the pending permutation and reshape."""
+        if t.is_materialized:
             return t
-        assert t.value is not None
-        value = self._shape(self._move(t.value, t.perm), t.shape)
+        value = self._reshape(self._transpose(t.value, t.perm), t.shape)
         q = t.q
         if q is not None and q.axis is not None:
             axis = t.perm.index(q.axis)
@@ -93,88 +107,79 @@ class Lowering:
         return replace(t, value=value, perm=tuple(range(value.rank)), q=q)
 
     def arrange(self, t: Tensor, perm: tuple[int, ...]) -> Value:
-        """A value v with `transpose(v, perm)` equal to the tensor."""
-        if t.is_const:
-            assert t.array is not None
+        """Return a value v with `transpose(v, perm)` equal to the tensor."""
+        if isinstance(t, Const):
             return self.constant(t.array.transpose(inverse(perm)), t.dtype)
         t = self.unfold(t)
-        assert t.value is not None
-        back = inverse(perm)
-        return self._move(t.value, tuple(t.perm[i] for i in back))
+        return self._transpose(t.value, tuple(t.perm[i] for i in inverse(perm)))
 
     def emit(self, t: Tensor) -> Value:
-        """The value in logical layout (a constant is emitted)."""
-        if t.is_const:
-            assert t.array is not None
-            return self.constant(t.array, t.dtype)
-        value = self.settle(t).value
-        assert value is not None
-        return value
+        """Return the value in logical layout (a constant is emitted)."""
+        return self.constant(t.array, t.dtype) if isinstance(t, Const) else self.materialize(t).value
 
-    def _move(self, value: Value, perm: tuple[int, ...]) -> Value:
+    def _transpose(self, value: Value, perm: tuple[int, ...]) -> Value:
         if perm == tuple(range(value.rank)):
             return value
         if _keeps_order(value.shape, perm):
-            return self._shape(value, tuple(value.shape[p] for p in perm))
+            return self._reshape(value, tuple(value.shape[p] for p in perm))
         key = (value, perm)
-        if key not in self._moved:
+        if key not in self._transposed:
             shape, order = (value.shape, perm) if value.rank <= 4 else simplify(value.shape, perm)
-            moved = tosa.transpose(self.b, self._shape(value, shape), order)
-            self._moved[key] = self._shape(moved, tuple(value.shape[p] for p in perm))
-        return self._moved[key]
+            moved = tosa.transpose(self.b, self._reshape(value, shape), order)
+            self._transposed[key] = self._reshape(moved, tuple(value.shape[p] for p in perm))
+        return self._transposed[key]
 
-    def _shape(self, value: Value, shape: tuple[int, ...]) -> Value:
+    def _reshape(self, value: Value, shape: tuple[int, ...]) -> Value:
         if value.shape == shape:
             return value
         if value.op is not None and value.op.kind == "RESHAPE":
-            return self._shape(value.op.inputs[0], shape)
+            return self._reshape(value.op.inputs[0], shape)
         key = (value, shape)
-        if key not in self._shaped:
-            self._shaped[key] = tosa.reshape(self.b, value, shape)
-        return self._shaped[key]
+        if key not in self._reshaped:
+            self._reshaped[key] = tosa.reshape(self.b, value, shape)
+        return self._reshaped[key]
 
     # -- constants -----------------------------------------------------------------------------------------------
 
     def constant(self, array: Array, dtype: DType) -> Value:
+        """Emit a CONST."""
         # ascontiguousarray would give a number a dimension.
         return self.b.const(np.asarray(array, order="C"), dtype)
 
-    def scalar(self, number: float, like: Tensor) -> Tensor:
-        """A constant of one element with the dtype and rank of another tensor."""
+    def scalar(self, number: float, like: Tensor) -> Const:
+        """Make a constant of one element with the dtype and rank of another tensor."""
         kind = np.float64 if like.is_float else NUMPY[like.dtype]
-        return of_array(encode(np.full((1,) * like.rank, number, kind), like.dtype), like.dtype)
+        return Const(encode(np.full((1,) * like.rank, number, kind), like.dtype), like.dtype)
 
     # -- operands of elementwise ops -----------------------------------------------------------------------------
 
-    def align(self, *tensors: Tensor) -> tuple[list[Value], Tensor]:
-        """Values of equal rank that broadcast in TOSA, and a tensor that shows the view of their result."""
+    def align(self, *tensors: Tensor) -> tuple[list[Value], Stored]:
+        """Return values of equal rank that broadcast in TOSA, and a tensor that shows the view of their result."""
         shape = broadcast(*(t.shape for t in tensors))
         if self.target.is_npu and len(shape) > _VELA_RANK and _starts_with_number(tensors, math.prod(shape)):
             flat = (math.prod(shape[:-3]), *shape[-3:])
             values = [self.emit(self.reshape(t, (1,) * len(flat) if t.size == 1 else flat)) for t in tensors]
-            return values, Tensor(shape, values[-1].dtype, values[-1], perm=tuple(range(len(flat))))
+            return values, Stored(shape, values[-1], tuple(range(len(flat))))
         lead = self._lead(tensors, shape)
         if lead is None:
             values = [self.emit(self.reshape(t, _pad_rank(t.shape, len(shape)))) for t in tensors]
-            out = Tensor(shape, values[0].dtype, values[0], perm=tuple(range(len(shape))))
+            out = Stored(shape, values[0], tuple(range(len(shape))))
         else:
             values = [self._follow(t, lead) for t in tensors]
             out = lead
         return values, out
 
-    def _lead(self, tensors: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor | None:
-        """The tensor whose pending view all others can take over, None where everything has to be settled."""
-        moving = [t for t in tensors if not t.is_const]
-        for lead in moving:
-            if lead.is_settled or lead.shape != shape:
+    def _lead(self, tensors: Sequence[Tensor], shape: tuple[int, ...]) -> Stored | None:
+        """Find the tensor whose pending view all others can take; None where every view must be materialized."""
+        for lead in tensors:
+            if isinstance(lead, Const) or lead.is_materialized or lead.shape != shape:
                 continue
             if not lead.has_reshape or all(_same_view(t, lead) or t.size == 1 for t in tensors):
                 return lead
         return None
 
-    def _follow(self, t: Tensor, lead: Tensor) -> Value:
-        assert lead.value is not None
-        if t.value is not None and _same_view(t, lead):
+    def _follow(self, t: Tensor, lead: Stored) -> Value:
+        if isinstance(t, Stored) and _same_view(t, lead):
             return t.value
         rank = lead.value.rank
         if t.size == 1:
@@ -191,7 +196,7 @@ class Lowering:
         in_zp: int = 0,
         out_zp: int = 0,
     ) -> Value:
-        """RESCALE by one factor, or by one per element of the last axis. Sums of 48 bits take factors of 16 bits."""
+        """RESCALE by one factor, or by one per element of the last axis. 48-bit accumulators take 16-bit factors."""
         scale32 = value.dtype is not DType.I48
         pairs = [multiplier(_bounded(f, value.dtype, dtype), 31 if scale32 else 15) for f in factors]
         return tosa.rescale(
@@ -206,15 +211,25 @@ class Lowering:
             per_channel=len(pairs) > 1,
         )
 
+    @overload
+    def quantize(self, t: Stored, q: QParams) -> Stored: ...
+    @overload
+    def quantize(self, t: Const, q: QParams) -> Const: ...
+    @overload
+    def quantize(self, t: Tensor, q: QParams) -> Tensor: ...
     def quantize(self, t: Tensor, q: QParams) -> Tensor:
-        """The codes of a tensor under `q`: the place where everything pending becomes an operator."""
-        if t.is_const:
-            reals = t.real().astype(np.float32)
-            if np.isnan(reals).any():
-                raise Unsupported("a constant holds NaN", "remove NaN from the parameters and buffers of the model")
-            codes = quantize(reals, q)
-            return of_array(codes.astype(NUMPY[q.dtype]), q.dtype)
-        assert t.value is not None
+        """Return the quantized values of a tensor: here everything that is pending becomes an operator."""
+        return self._quantize_stored(t, q) if isinstance(t, Stored) else self._quantize_const(t, q)
+
+    def _quantize_const(self, t: Const, q: QParams) -> Const:
+        """Quantize a constant."""
+        reals = t.real().astype(np.float32)
+        if np.isnan(reals).any():
+            raise Unsupported("a constant holds NaN", "remove NaN from the parameters and buffers of the model")
+        return Const(quantize(reals, q).astype(NUMPY[q.dtype]), q.dtype)
+
+    def _quantize_stored(self, t: Stored, q: QParams) -> Stored:
+        """Quantize a computed tensor: by TABLE, RESCALE or CLAMP, or by nothing where it is on the grid already."""
         if t.q is None:
             raise FloatInput(
                 "an input of the model is quantized here, on the border of the NPU",
@@ -224,7 +239,7 @@ class Lowering:
                 ),
             )
         if t.lut is not None:
-            return with_value(t, self._tabulate(t, q))
+            return with_value(t, self._tabulate(t.value, t.lut, q))
         if t.is_code:
             same = t.q.same_grid(q)
             value = t.value if same else self.rescale(t.value, q.dtype, [t.q.s / q.s], t.q.zp, q.zp)
@@ -234,20 +249,19 @@ class Lowering:
         value = self.rescale(t.value, q.dtype, [s / q.s for s in t.q.scale], 0, q.zp)
         return with_value(t, self._bound(value, q, t.clamp, None))
 
-    def _tabulate(self, t: Tensor, q: QParams) -> Value:
-        assert t.value is not None and t.lut is not None
-        if t.dtype is not DType.I8 or q.dtype is not DType.I8:
+    def _tabulate(self, value: Value, lut: npt.NDArray[np.float32], q: QParams) -> Value:
+        if value.dtype is not DType.I8 or q.dtype is not DType.I8:
             raise Unsupported(
-                f"a table from {t.dtype.torch_name} to {q.dtype.torch_name} is not available", "quantize to int8"
+                f"a table from {value.dtype.torch_name} to {q.dtype.torch_name} is not available", "quantize to int8"
             )
-        codes = quantize(fill_gaps(t.lut), q)
+        codes = quantize(fill_gaps(lut), q)
         low, high = int(codes.min()), int(codes.max())
         if np.array_equal(codes, np.clip(np.arange(-128, 128), low, high)):
-            return t.value if (low, high) == (-128, 127) else tosa.clamp(self.b, t.value, low, high)
-        return tosa.table(self.b, t.value, codes.astype(np.int8))
+            return value if (low, high) == (-128, 127) else tosa.clamp(self.b, value, low, high)
+        return tosa.table(self.b, value, codes.astype(np.int8))
 
     def _bound(self, value: Value, q: QParams, clamp: tuple[float, float] | None, known: QParams | None) -> Value:
-        """CLAMP codes to the range of `q` and to pending real bounds, where that says more than saturation does."""
+        """CLAMP to the range of `q` and to pending real bounds, where that says more than saturation does."""
         least, most = RANGES[q.dtype]
         low, high = q.qmin, q.qmax
         if clamp is not None:
@@ -259,8 +273,8 @@ class Lowering:
             return value
         return tosa.clamp(self.b, value, low, high)
 
-    def codes(self, t: Tensor, what: str = "input") -> Tensor:
-        """The tensor itself if it is quantized to 8 or 16 bits; else the reason why the op cannot be here."""
+    def codes(self, t: AnyTensor, what: str = "input") -> AnyTensor:
+        """Return the tensor itself if it is quantized to 8 or 16 bits; else say why the op cannot be here."""
         if t.is_code or (t.is_const and t.q is not None):
             return t
         if t.is_float:
@@ -269,13 +283,19 @@ class Lowering:
             )
         raise Unsupported(f"its {what} is not quantized", "let the quantizer annotate the operator before it")
 
+    def out_q(self, of: str = "operator") -> QParams:
+        """Return what the current node's result is quantized to, for a lowering that has to know it."""
+        if self.next_q is None:
+            raise Unsupported("its result is not quantized", f"quantize the output of the {of}")
+        return self.next_q
+
 
 #: the largest factors with which RESCALE is defined for all numbers of a type
 _MOST = {DType.I8: 2.0**22 * (1.0 - 2.0**-31), DType.I16: 2.0**15 * (1.0 - 2.0**-31)}
 
 
 def _bounded(factor: float, before: DType, after: DType) -> float:
-    """A factor that RESCALE can apply to every number of a type: one that is larger saturates 8 and 16 bits as well."""
+    """Bound a factor to what RESCALE can apply to all numbers of a type; 8 and 16 bits saturate beyond that anyway."""
     most = _MOST.get(before, math.inf)
     if factor > most and after not in (DType.I8, DType.I16):
         raise Unsupported(f"a rescale by {factor:g} is out of range ({most:g} at most)", "check the calibration data")
@@ -296,10 +316,8 @@ def _starts_with_number(tensors: Sequence[Tensor], size: int) -> bool:
     )
 
 
-def _same_view(a: Tensor, b: Tensor) -> bool:
-    if a.value is None or b.value is None:
-        return False
-    return (a.value.shape, a.perm, a.shape) == (b.value.shape, b.perm, b.shape)
+def _same_view(a: Tensor, b: Stored) -> bool:
+    return isinstance(a, Stored) and (a.value.shape, a.perm, a.shape) == (b.value.shape, b.perm, b.shape)
 
 
 def _keeps_order(shape: tuple[int, ...], perm: tuple[int, ...]) -> bool:
@@ -312,8 +330,8 @@ def _pad_rank(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
     return (1,) * (rank - len(shape)) + shape
 
 
-def _reshape_axis(t: Tensor, shape: tuple[int, ...]) -> QParams | None:
-    """The parameters of a reshaped per-channel constant: its channel axis must survive the reshape."""
+def _reshape_axis(t: Const, shape: tuple[int, ...]) -> QParams | None:
+    """Return the parameters of a reshaped per-channel constant: its channel axis must survive the reshape."""
     if t.q is None or t.q.axis is None:
         return t.q
     before = int(np.prod(t.shape[: t.q.axis], dtype=np.int64))
@@ -323,6 +341,3 @@ def _reshape_axis(t: Tensor, shape: tuple[int, ...]) -> QParams | None:
             return replace(t.q, axis=axis)
         seen *= size
     raise Unsupported("a per-channel constant is reshaped across its channels")
-
-
-__all__ = ["NHWC", "Lowering", "Tensor", "of_array", "of_value"]

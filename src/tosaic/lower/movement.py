@@ -13,7 +13,7 @@ from tosaic.ir.graph import DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.tensor import Tensor, of_array, of_value, with_value
+from tosaic.lower.tensor import Const, Stored, Tensor, of_value, with_value
 
 
 def require_movable(lo: Lowering, x: Tensor) -> Tensor:
@@ -34,10 +34,9 @@ def tile(lo: Lowering, x: Tensor, times: tuple[int, ...]) -> Tensor:
     """Repeat a tensor along its dimensions."""
     if all(t == 1 for t in times):
         return x
-    if x.is_const and x.array is not None:
-        return of_array(np.tile(x.array, times), x.dtype, x.q)
-    x = lo.unfold(x)
-    assert x.value is not None
+    if isinstance(x, Const):
+        return Const(np.tile(x.array, times), x.dtype, x.q)
+    x = lo.store(x)
     physical = [1] * x.rank
     for axis, t in enumerate(times):
         physical[x.perm[axis]] = t
@@ -53,22 +52,21 @@ def concatenate(lo: Lowering, tensors: Sequence[Tensor], dim: int) -> Tensor:
         q = lo.next_q or next(p.q for p in parts if p.q is not None)
         parts = [requantize(lo, p, q) for p in parts]
     axis = dim % parts[0].rank
-    lead = next((p for p in parts if not p.is_const and not p.is_settled and not p.has_reshape), None)
+    lead = next((p for p in parts if isinstance(p, Stored) and not p.is_materialized and not p.has_reshape), None)
     perm = tuple(range(parts[0].rank)) if lead is None else lead.perm
     values = [lo.arrange(p, perm) for p in parts]
     value = values[0] if len(values) == 1 else tosa.concat(lo.b, values, perm[axis])
     shape = tuple(value.shape[p] for p in perm)
-    return Tensor(shape, value.dtype, value, perm=perm, q=parts[0].q)
+    return Stored(shape, value, perm, parts[0].q)
 
 
 def crop(lo: Lowering, x: Tensor, dim: int, start: int, length: int) -> Tensor:
     """Take `length` elements along one dimension."""
     if length == x.shape[dim]:
         return x
-    if x.is_const and x.array is not None:
-        return of_array(np.take(x.array, range(start, start + length), dim), x.dtype, x.q)
-    x = lo.unfold(x)
-    assert x.value is not None
+    if isinstance(x, Const):
+        return Const(np.take(x.array, range(start, start + length), dim), x.dtype, x.q)
+    x = lo.store(x)
     begin, size = [0] * x.rank, list(x.value.shape)
     begin[x.perm[dim]], size[x.perm[dim]] = start, length
     shape = (*x.shape[:dim], length, *x.shape[dim + 1 :])
@@ -80,13 +78,12 @@ def subsample(lo: Lowering, x: Tensor, dim: int, step: int) -> Tensor:
     count = -(-x.shape[dim] // step)
     if step == 1 or count == 1:
         return crop(lo, x, dim, 0, count)
-    if x.array is not None:
-        return of_array(np.take(x.array, range(0, x.shape[dim], step), dim), x.dtype, x.q)
+    if isinstance(x, Const):
+        return Const(np.take(x.array, range(0, x.shape[dim], step), dim), x.dtype, x.q)
     if x.shape[dim] % step:
         # The last group is cut short: one more element than it needs is enough, whatever it holds.
         x = pad(lo, x, [(0, count * step - x.shape[dim]) if i == dim else (0, 0) for i in range(x.rank)], 0.0)
-    x = lo.unfold(x)
-    assert x.value is not None
+    x = lo.store(x)
     axis, shape = x.perm[dim], x.value.shape
     grouped = lo.reshape(of_value(x.value, x.q), (*shape[:axis], count, step, *shape[axis + 1 :]))
     thin = lo.reshape(crop(lo, grouped, axis + 1, 0, 1), (*shape[:axis], count, *shape[axis + 1 :]))
@@ -103,10 +100,9 @@ def pad(lo: Lowering, x: Tensor, amounts: Sequence[tuple[int, int]], value: floa
     grow = [(max(b, 0), max(a, 0)) for b, a in amounts]
     if not any(map(any, grow)):
         return x
-    x = lo.unfold(x)
-    if x.is_const:
+    x = lo.store(x)
+    if isinstance(x, Const):
         x = of_value(lo.emit(x), x.q)
-    assert x.value is not None
     fill: float | int = value
     if x.q is not None:
         fill = arith.real_codes(value, x.q)
@@ -124,10 +120,9 @@ def reverse(lo: Lowering, x: Tensor, dim: int) -> Tensor:
     """Reverse a tensor along a dimension."""
     if x.shape[dim] == 1:
         return x
-    if x.is_const and x.array is not None:
-        return of_array(np.ascontiguousarray(np.flip(x.array, dim)), x.dtype, x.q)
-    x = lo.unfold(x)
-    assert x.value is not None
+    if isinstance(x, Const):
+        return Const(np.ascontiguousarray(np.flip(x.array, dim)), x.dtype, x.q)
+    x = lo.store(x)
     axis, shape = x.perm[dim], x.value.shape
     if lo.target.reverses_any_axis:
         return with_value(x, tosa.reverse(lo.b, x.value, axis), x.q)

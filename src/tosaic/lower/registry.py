@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
 
 from tosaic.core.errors import Unsupported
 from tosaic.core.targets import Target
-from tosaic.ir.graph import Array
 
 if TYPE_CHECKING:
     from tosaic.lower.lowering import Lowering
@@ -29,20 +28,6 @@ Arguments: TypeAlias = Mapping[str, Any]
 Check: TypeAlias = "Callable[[Lowering, Arguments], str]"
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-class AtenOps(Protocol):
-    """What a decomposition calls: aten operators by name, on the nodes of a graph or on the tensors of a lowering."""
-
-    def __call__(self, name: str, *args: Any, **kwargs: Any) -> Any: ...
-
-    def constant(self, array: Array) -> Any: ...
-
-    def shape(self, value: Any, /) -> tuple[int, ...]: ...
-
-    def data(self, value: Any, /) -> Array | None: ...
-
-    def is_bool(self, value: Any, /) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from tosaic.core.targets import Target
 
@@ -41,6 +41,15 @@ def with_booleans(target: Target) -> bool:
 def with_gather(target: Target) -> bool:
     """Take the targets that have a look-up by computed indices."""
     return target.has_gather
+
+
+#: what a sample runs on one to four tensors; a union of arities, so that a type checker knows a lambda's parameters
+Function: TypeAlias = (
+    Callable[[Any], Any]
+    | Callable[[Any, Any], Any]
+    | Callable[[Any, Any, Any], Any]
+    | Callable[[Any, Any, Any, Any], Any]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +91,7 @@ def _flavours(inputs: tuple[Input, ...]) -> tuple[str, ...]:
 
 
 def call(
-    function: Callable[..., Any],
+    function: Function,
     *inputs: Input,
     flavours: tuple[str, ...] | None = None,
     targets: Callable[[Target], bool] = everywhere,

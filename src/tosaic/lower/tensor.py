@@ -1,8 +1,9 @@
-"""What an operator record works on: a TOSA value with its meaning, its pending view and its pending function."""
+"""What an operator record works on: a constant, or a stored TOSA value with its meaning and what is pending on it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,90 +14,142 @@ from tosaic.ir.graph import Array, DType, Value
 from tosaic.ir.qparams import QParams, Reals, dequantize
 
 
+class _Typed(Protocol):
+    """What both kinds of tensor have."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> DType: ...
+    @property
+    def q(self) -> QParams | None: ...
+
+
+class _Described:
+    """Questions that both kinds of tensor answer in the same way."""
+
+    __slots__ = ()
+
+    @property
+    def rank(self: _Typed) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self: _Typed) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) if self.shape else 1
+
+    @property
+    def is_float(self: _Typed) -> bool:
+        """Whether it is float in storage (not merely in meaning)."""
+        return self.dtype.is_float
+
+    @property
+    def qparams(self: _Typed) -> QParams:
+        """The parameters of a tensor that is known to be quantized."""
+        assert self.q is not None, "the tensor is not quantized"
+        return self.q
+
+
 @dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor of the torch program while it becomes TOSA.
+class Const(_Described):
+    """A constant of the torch program, already in logical layout. With `q`, `array` holds quantized values."""
+
+    array: Array
+    dtype: DType
+    q: QParams | None = None
+
+    is_const = True
+    is_accumulator = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it is quantized to 8 or 16 bits."""
+        return self.q is not None and self.dtype in (DType.I8, DType.I16)
+
+    def real(self) -> Reals:
+        """Return the real numbers that it stands for."""
+        return decode(self.array, self.dtype).astype(np.float64) if self.q is None else dequantize(self.array, self.q)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(_Described):
+    """A tensor of the torch program that is computed: a TOSA value, and what is pending on it.
 
     The number at a logical position is found by three steps that cost nothing until they are needed:
-    `reshape(transpose(value, perm), shape)` gives the stored code, `q` (or `lut`) the real number it stands for, and
-    `clamp` bounds that number. Constants hold their data in `array`, already in logical layout.
+    `reshape(transpose(value, perm), shape)` gives the stored number, `q` (or `lut`) the real number it stands for, and
+    `clamp` bounds that number.
     An int32 value with `q` is an accumulator: it becomes int8 where the program quantizes it.
     """
 
     shape: tuple[int, ...]
-    dtype: DType
-    value: Value | None = None
-    array: Array | None = None
-    perm: tuple[int, ...] = ()
+    value: Value
+    perm: tuple[int, ...]
     q: QParams | None = None
     lut: npt.NDArray[np.float32] | None = None
     clamp: tuple[float, float] | None = None
 
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
+    is_const = False
 
     @property
-    def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) if self.shape else 1
-
-    @property
-    def is_const(self) -> bool:
-        return self.value is None
-
-    @property
-    def is_float(self) -> bool:
-        """Float in storage (not merely in meaning)."""
-        return self.dtype.is_float
+    def dtype(self) -> DType:
+        return self.value.dtype
 
     @property
     def is_accumulator(self) -> bool:
-        return self.q is not None and self.dtype in (DType.I32, DType.I48) and not self.is_const
+        return self.q is not None and self.dtype in (DType.I32, DType.I48)
 
     @property
     def is_code(self) -> bool:
-        """Quantized to 8 or 16 bits, nothing pending."""
+        """Whether it is quantized to 8 or 16 bits with no function or bound pending."""
         return self.q is not None and self.dtype in (DType.I8, DType.I16) and self.lut is None and self.clamp is None
 
     @property
     def viewed(self) -> tuple[int, ...]:
         """The shape after the pending permutation and before the pending reshape."""
-        assert self.value is not None
         return tuple(self.value.shape[p] for p in self.perm)
 
     @property
     def has_reshape(self) -> bool:
-        return self.value is not None and self.viewed != self.shape
+        return self.viewed != self.shape
 
     @property
-    def is_settled(self) -> bool:
-        return self.value is None or (not self.has_reshape and self.perm == tuple(range(len(self.perm))))
-
-    def real(self) -> Reals:
-        """The real numbers of a constant."""
-        assert self.array is not None
-        return decode(self.array, self.dtype).astype(np.float64) if self.q is None else dequantize(self.array, self.q)
+    def is_materialized(self) -> bool:
+        """Whether the value has the logical layout: no permutation and no reshape is pending."""
+        return not self.has_reshape and self.perm == tuple(range(len(self.perm)))
 
 
-def of_value(value: Value, q: QParams | None = None) -> Tensor:
-    """A plain tensor: the value as it stands."""
-    return Tensor(value.shape, value.dtype, value, perm=tuple(range(value.rank)), q=q)
+Tensor: TypeAlias = Const | Stored
 
 
-def of_array(array: Array, dtype: DType, q: QParams | None = None) -> Tensor:
-    """A constant."""
-    return Tensor(tuple(int(d) for d in array.shape), dtype, array=array, q=q)
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A result that TOSA cannot hold (int64, float64, complex ...)."""
+
+    what: str
 
 
-def with_value(like: Tensor, value: Value, q: QParams | None = None) -> Tensor:
-    """A new value of the same physical shape under the same pending view."""
-    return replace(like, value=value, dtype=value.dtype, q=q, lut=None, clamp=None, array=None)
+#: What a node becomes: a tensor, several of which some may have no lowering, or something that TOSA has no type for.
+Result: TypeAlias = Tensor | Opaque | tuple[Tensor | Unsupported, ...]
+
+
+def of_value(value: Value, q: QParams | None = None) -> Stored:
+    """Make a tensor of a value that has the logical layout."""
+    return Stored(value.shape, value, tuple(range(value.rank)), q)
+
+
+def with_value(like: Stored, value: Value, q: QParams | None = None) -> Stored:
+    """Put a new value of the same physical shape under the same pending view."""
+    return replace(like, value=value, q=q, lut=None, clamp=None)
 
 
 def fill_gaps(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """A table without NaN: outside its domain a function has the value of the nearest code that is inside.
+    """Replace NaN in a table: outside its domain a function gets the value of the nearest entry that is inside.
 
-    The code at the end of a domain often stands for a number just outside it.
+    The entry at the end of a domain often stands for a number just outside it.
     """
     lost = np.isnan(table)
     if not lost.any():
@@ -109,7 +162,7 @@ def fill_gaps(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def inverse(perm: tuple[int, ...]) -> tuple[int, ...]:
-    """The permutation that undoes `perm`."""
+    """Return the permutation that undoes `perm`."""
     out = [0] * len(perm)
     for i, p in enumerate(perm):
         out[p] = i
@@ -117,5 +170,5 @@ def inverse(perm: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that all of these broadcast to."""
+    """Return the shape that all of these broadcast to."""
     return tuple(int(d) for d in np.broadcast_shapes(*shapes))

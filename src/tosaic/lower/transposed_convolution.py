@@ -15,8 +15,8 @@ from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import convolution
 from tosaic.lower.arguments import pair
-from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.tensor import Tensor, of_array, of_value
+from tosaic.lower.lowering import NHWC, Lowering, of_image
+from tosaic.lower.tensor import Const, Tensor, of_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,7 @@ def _transpose_conv2d(
         stride=up.stride,
         acc_type=DType.F32 if acc is None else acc.dtype,
     )
-    n, h, w, c = value.shape
-    return Tensor((n, c, h, w), value.dtype, value, perm=NHWC, q=acc)
+    return of_image(value, acc)
 
 
 def as_subpixel_convs(
@@ -146,7 +145,7 @@ def as_subpixel_convs(
     size = [end - p for p, end in zip(up.padding, up.end, strict=True)]
     if (*start, *size) != (0, 0, *fine.shape[1:3]):
         fine = tosa.slice(lo.b, fine, (0, *start, 0), (n, *size, o))
-    return Tensor((n, o, *size), fine.dtype, fine, perm=NHWC, q=out_q)
+    return of_image(fine, out_q)
 
 
 def _convolve_block_row(
@@ -162,14 +161,13 @@ def _convolve_block_row(
     """Compute the pixels of one row of a block, as consecutive channels: [N, H, W, columns * O]."""
     columns = block.shape[0]
     if groups > 1:
-        kernels = [of_array(np.ascontiguousarray(b.transpose(0, 3, 1, 2)), _dtype(x, q), q) for b in block]
+        kernels = [Const(np.ascontiguousarray(b.transpose(0, 3, 1, 2)), _dtype(x, q), q) for b in block]
         parts = [convolution.convolve_2d(lo, x, k, bias, (1, 1), pad, (1, 1), groups) for k in kernels]
     else:
         kernel = np.ascontiguousarray(block).reshape(-1, *block.shape[2:])
         many = q if q is None or q.axis is None else _repeat_qparams(q, columns)
         offset = None if bias is None else arith.repeat_bias(lo, bias, columns)
-        window = convolution.Window(pad=pad, stride=(1, 1), dilation=(1, 1))
-        parts = [arith.convolve(lo, x, kernel, many, offset, depthwise=False, **window)]
+        parts = [arith.convolve(lo, x, kernel, many, offset, arith.Window(pad))]
     values = [lo.arrange(lo.quantize(p, out_q) if p.is_accumulator else p, NHWC) for p in parts]
     return values[0] if len(values) == 1 else tosa.concat(lo.b, values, 3)
 
@@ -197,9 +195,8 @@ def _trim_padding(
     if any(inside):
         zero = 0 if x.q is None else x.q.zp
         image = tosa.pad(lo.b, image, (0, 0, *inside, 0, 0), zero)
-    n, h, w, c = image.shape
     left = [p - i for p, i in zip(rest, inside, strict=True)]
-    return replace(x, value=image, perm=NHWC, shape=(n, c, h, w)), (left[0], left[1], left[2], left[3])
+    return of_image(image, x.q), (left[0], left[1], left[2], left[3])
 
 
 def _convolve_zero_stuffed(
@@ -219,13 +216,13 @@ def _convolve_zero_stuffed(
         zero = 0 if x.q is None else x.q.zp
         value = tosa.pad(lo.b, rows, (0, 0, 0, sh - 1, 0, 0, 0, (sw - 1) * c), zero)
         value = lo.emit(lo.reshape(of_value(value), (n, h * sh, w * sw, c)))
-        x = replace(x, value=value, perm=NHWC, shape=(n, c, h * sh, w * sw))
+        x = of_image(value, x.q)
     pads: list[int] = []
     for k, p, e, s in zip(up.span, up.padding, up.output_padding, up.stride, strict=True):
         pads += [k - 1 - p, k - 1 - p + e - (s - 1)]
     x, rest = _trim_padding(lo, x, pads, up.span)
     mirrored = np.ascontiguousarray(kernel[:, ::-1, ::-1].transpose(0, 3, 1, 2))
-    return convolution.convolve_2d(lo, x, of_array(mirrored, _dtype(x, q), q), bias, (1, 1), rest, up.dilation, groups)
+    return convolution.convolve_2d(lo, x, Const(mirrored, _dtype(x, q), q), bias, (1, 1), rest, up.dilation, groups)
 
 
 def convolve_transposed(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,19 +19,18 @@ from tosaic.lower.forms import pointwise, unop
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, op, with_inplace
 from tosaic.lower.samples import F, Sample, call, f32, i32, module, nn, torch
-from tosaic.lower.tensor import Tensor, with_value
+from tosaic.lower.tensor import Const, Tensor, with_value
 
 
 def bound(lo: Lowering, x: Tensor, low: float, high: float) -> Tensor:
     """Clamp x between two numbers: pending on an accumulator or 16 bits, CLAMP elsewhere."""
+    if isinstance(x, Const):
+        raise Unsupported("its input is a constant")
     if x.is_accumulator or (x.q is not None and x.dtype is DType.I16 and x.q.zp == 0):
         old = x.clamp or (-math.inf, math.inf)
         return replace(x, clamp=(min(max(old[0], low), high), max(min(old[1], high), low)))
     if x.q is not None:
         lo.codes(x)
-    if x.is_const:
-        raise Unsupported("its input is a constant")
-    assert x.value is not None
     if x.is_float:
         return with_value(x, tosa.clamp(lo.b, x.value, low, high))
     least, most = RANGES[x.dtype]
@@ -52,7 +51,7 @@ def _add(lo: Lowering, x: Tensor, addend: float) -> Tensor:
     return arith.total(lo, x, lo.scalar(addend, x))
 
 
-def _samples_bound(function: Any) -> list[Sample]:
+def _samples_bound(function: Callable[[Any], Any]) -> list[Sample]:
     return [
         call(function, f32(9)),
         call(function, f32(3, 17, 4, 4, low=-8.0, high=8.0)),
@@ -212,7 +211,7 @@ def _slopes(count: int, steepest: float = 1.25) -> Any:
 
 
 def _check_slopes(lo: Lowering, a: Arguments) -> str:
-    return "they are computed" if a["self"].q is not None and not a["weight"].is_const else ""
+    return "they are computed" if a["self"].q is not None and not isinstance(a["weight"], Const) else ""
 
 
 @op(
@@ -243,10 +242,9 @@ def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
         slopes = lo.reshape(weight, _slope_shape(weight.shape, self.rank))
         below = arith.product(lo, bound(lo, self, -math.inf, 0.0), slopes)
         return lo.reshape(arith.total(lo, bound(lo, self, 0.0, math.inf), below), self.shape)
-    x, q = lo.codes(self), lo.next_q
-    if q is None:
-        raise Unsupported("its result is not quantized", "quantize the output of the operator")
-    assert x.q is not None
+    x = lo.codes(self)
+    assert isinstance(weight, Const), "a constraint refuses slopes that are computed"
+    q, xq = lo.out_q(), x.qparams
     slopes = weight.real().reshape(-1)
     steep = slopes > 1
     result = x
@@ -255,7 +253,7 @@ def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
         result = elementwise.take_extreme(lo, result, lowered, tosa.minimum)
     if not steep.all():
         # A steep channel is finished: the other side is moved below all that the result can be.
-        aside = (q.qmin - q.zp) * q.s - (x.q.qmax - x.q.zp) * x.q.s
+        aside = (q.qmin - q.zp) * q.s - (xq.qmax - xq.zp) * xq.s
         other = convolution.scale_channels(lo, x, np.where(steep, 1.0, slopes), np.where(steep, aside, 0.0))
         result = elementwise.take_extreme(lo, result, other, tosa.maximum)
     return result

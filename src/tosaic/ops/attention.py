@@ -10,14 +10,15 @@ import numpy as np
 
 from tosaic.core.errors import Unsupported
 from tosaic.ir.graph import Array
-from tosaic.lower.registry import AtenOps, composite
+from tosaic.lower.aten import Aten
+from tosaic.lower.registry import composite
 from tosaic.lower.samples import F, call, f32, module, nn, torch
 
 #: what is so low before a softmax is left out of it
 _HIDDEN = -1e4
 
 
-def _softmax(aten: AtenOps, x: Any, dim: int, keep: Any = None, alive: Any = None, dead: Any = None) -> Any:
+def _softmax(aten: Aten[Any], x: Any, dim: int, keep: Any = None, alive: Any = None, dead: Any = None) -> Any:
     """exp(x - max) over its sum. `keep` (booleans, or ones and zeros) leaves elements out, a mask before it too.
 
     A row that is left out as a whole is zero: `alive` is 0 for it and `keep` takes all of it, or `dead` is 1 for it.
@@ -39,7 +40,7 @@ def _softmax(aten: AtenOps, x: Any, dim: int, keep: Any = None, alive: Any = Non
     return aten("mul.Tensor", powers, factor)
 
 
-def _split_mask(aten: AtenOps, x: Any, dim: int) -> tuple[Any, Callable[[Any], Any] | None]:
+def _split_mask(aten: Aten[Any], x: Any, dim: int) -> tuple[Any, Callable[[Any], Any] | None]:
     """Scores without the mask that makes some of them very low, and what hides these after the exponential.
 
     Codes have no infinity: it would become the lowest score that was seen, which is not nothing. Rows that finite
@@ -67,7 +68,7 @@ def _split_mask(aten: AtenOps, x: Any, dim: int) -> tuple[Any, Callable[[Any], A
     return scores, lambda powers: aten("where.ScalarOther", condition, powers, 0.0)
 
 
-def _find_fill(aten: AtenOps, name: str, args: Sequence[Any]) -> tuple[Any, Any, bool, float] | None:
+def _find_fill(aten: Aten[Any], name: str, args: Sequence[Any]) -> tuple[Any, Any, bool, float] | None:
     """The scores, the condition, whether it is true for what is hidden, and the highest number put there instead."""
     if name == "aten.masked_fill.Scalar":
         return args[0], args[1], True, float(args[2])
@@ -89,11 +90,11 @@ def _align(data: Any, shape: Sequence[int]) -> Any:
     return data.reshape((1,) * (len(shape) - data.ndim) + data.shape)
 
 
-def _as_float(aten: AtenOps, flags: Any) -> Any:
+def _as_float(aten: Aten[Any], flags: Any) -> Any:
     return aten.constant(flags.astype(np.float32))
 
 
-def _split_added_mask(aten: AtenOps, scores: Any, data: Any, dim: int) -> tuple[Any, Callable[[Any], Any] | None]:
+def _split_added_mask(aten: Aten[Any], scores: Any, data: Any, dim: int) -> tuple[Any, Callable[[Any], Any] | None]:
     """The same for a mask that is added. In a row that is hidden as a whole, only differences count."""
     most = data.max(dim, keepdims=True)
     whole = (most <= _HIDDEN) & np.isfinite(most)
@@ -129,7 +130,7 @@ def _split_added_mask(aten: AtenOps, scores: Any, data: Any, dim: int) -> tuple[
         call(lambda x: torch.softmax(x.masked_fill(x > 1.0, -math.inf), -1), f32(3, 17)),
     ],
 )
-def softmax(aten: AtenOps, self: Any, dim: int, **_: Any) -> Any:
+def softmax(aten: Aten[Any], self: Any, dim: int, **_: Any) -> Any:
     return _softmax(aten, self, dim)
 
 
@@ -151,7 +152,7 @@ def _causal(size: int) -> Any:
         call(lambda x: torch.log_softmax(x, -1), f32(2, 8, low=-20.0, high=20.0)),
     ],
 )
-def log_softmax(aten: AtenOps, self: Any, dim: int, **_: Any) -> Any:
+def log_softmax(aten: Aten[Any], self: Any, dim: int, **_: Any) -> Any:
     shifted = aten("sub.Tensor", self, aten("amax.default", self, [dim], True))
     total = aten("sum.dim_IntList", aten("exp.default", shifted), [dim], True)
     return aten("sub.Tensor", shifted, aten("log.default", total))
@@ -196,7 +197,7 @@ def log_softmax(aten: AtenOps, self: Any, dim: int, **_: Any) -> Any:
     ],
 )
 def scaled_dot_product_attention(
-    aten: AtenOps,
+    aten: Aten[Any],
     query: Any,
     key: Any,
     value: Any,
@@ -230,7 +231,7 @@ def scaled_dot_product_attention(
     return aten("matmul.default", _softmax(aten, scores, -1, keep, alive, dead), value)
 
 
-def _free_rows(aten: AtenOps, mask: Array) -> tuple[Array, Any]:
+def _free_rows(aten: Aten[Any], mask: Array) -> tuple[Array, Any]:
     """A mask that hides no row as a whole, and ones and zeros for what it hid of them; None where it hid none."""
     seen = mask if mask.dtype == np.bool_ else ~np.isneginf(mask.astype(np.float32))
     alive = seen.any(-1, keepdims=True)
@@ -241,7 +242,7 @@ def _free_rows(aten: AtenOps, mask: Array) -> tuple[Array, Any]:
     )
 
 
-def _dead_rows(aten: AtenOps, keep: Any) -> Any:
+def _dead_rows(aten: Aten[Any], keep: Any) -> Any:
     """One for each row of a mask that hides all of it, zero for any other."""
     alive = aten("amax.default", aten("where.Scalar", keep, 1.0, 0.0), [-1], True)
     return aten("rsub.Scalar", alive, 1.0)
@@ -262,7 +263,7 @@ def _self_attention(width: int, heads: int, **how: Any) -> Any:
 
     class SelfAttention(nn.Module):
         def __init__(self) -> None:
-            super().__init__()
+            nn.Module.__init__(self)
             self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
 
         def forward(self, x: Any) -> Any:

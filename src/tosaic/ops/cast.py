@@ -10,28 +10,22 @@ import numpy as np
 from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.encode import decode, encode
-from tosaic.ir.graph import FROM_TORCH, NUMPY, RANGES, Array, DType, Value
+from tosaic.ir.graph import NUMPY, RANGES, Array, DType, Value
 from tosaic.ir.qparams import QParams
+from tosaic.lower.arguments import find_dtype, find_qparams
 from tosaic.lower.constraints import describe
 from tosaic.lower.convert import to_codes
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, op, with_copy
 from tosaic.lower.samples import F, call, f32, module, nn, torch
-from tosaic.lower.tensor import Tensor, of_array
-
-
-def _params(scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: Any) -> QParams:
-    kind = FROM_TORCH.get(str(dtype).removeprefix("torch."))
-    if kind is None:
-        raise Unsupported(f"it is quantized to {dtype}", "use int8")
-    return QParams((float(scale),), (int(zero_point),), kind, int(quant_min), int(quant_max))
+from tosaic.lower.tensor import Const, Tensor
 
 
 def _channel_params(scales: Tensor, zero_points: Tensor, axis: int, low: int, high: int, dtype: Any) -> QParams:
-    if not (scales.is_const and zero_points.is_const):
+    if not (isinstance(scales, Const) and isinstance(zero_points, Const)):
         raise Unsupported("its scales are computed at run time", "use static quantization")
-    per_tensor = _params(1.0, 0, low, high, dtype)
+    per_tensor = find_qparams(1.0, 0, low, high, dtype)
     scale = tuple(float(s) for s in scales.real().reshape(-1))
     zero = tuple(int(z) for z in zero_points.real().reshape(-1))
     return replace(per_tensor, scale=scale, zero_point=zero, axis=int(axis))
@@ -39,7 +33,7 @@ def _channel_params(scales: Tensor, zero_points: Tensor, axis: int, low: int, hi
 
 def _check_profiles(lo: Lowering, a: Arguments) -> str:
     x = a["input"]
-    if not (lo.has_float and x.is_float and not x.is_const) or lo.spec.support_integer():
+    if not (lo.has_float and x.is_float and not isinstance(x, Const)) or lo.spec.support_integer():
         return ""
     return f"the specification is {lo.spec}"
 
@@ -62,8 +56,8 @@ def quantize(
     lo: Lowering, input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: Any
 ) -> Tensor:
     """Where everything pending becomes an operator: RESCALE, TABLE or CLAMP; a float tensor is scaled and rounded."""
-    q = _params(scale, zero_point, quant_min, quant_max, dtype)
-    if lo.has_float and input.is_float and not input.is_const:
+    q = find_qparams(scale, zero_point, quant_min, quant_max, dtype)
+    if lo.has_float and input.is_float and not isinstance(input, Const):
         return to_codes(lo, input, q)
     return lo.quantize(input, q)
 
@@ -80,7 +74,7 @@ def dequantize(
     out_dtype: Any = None,
 ) -> Tensor:
     """Codes get their meaning; nothing is emitted."""
-    q = _params(scale, zero_point, quant_min, quant_max, dtype)
+    q = find_qparams(scale, zero_point, quant_min, quant_max, dtype)
     if input.q is not None or input.dtype is not q.dtype:
         raise Unsupported(f"it dequantizes {input.dtype.torch_name} as if it were {q.dtype.torch_name}")
     return replace(input, q=q)
@@ -98,7 +92,7 @@ def quantize_channel(
     dtype: Any,
 ) -> Tensor:
     """A float weight that was left unfolded becomes its codes."""
-    if not input.is_const:
+    if not isinstance(input, Const):
         raise Unsupported("per-channel quantization of an activation is not possible on the NPU", "quantize per tensor")
     return lo.quantize(input, _channel_params(scales, zero_points, axis, quant_min, quant_max, dtype))
 
@@ -116,9 +110,9 @@ def dequantize_channel(
     out_dtype: Any = None,
 ) -> Tensor:
     """Weights and biases get their per-channel meaning; nothing is emitted."""
-    if not input.is_const:
+    if not isinstance(input, Const):
         raise Unsupported("an activation is quantized per channel", "quantize activations per tensor")
-    zeros = zero_points or of_array(np.zeros(scales.shape, np.int32), DType.I32)
+    zeros = zero_points or Const(np.zeros(scales.shape, np.int32), DType.I32)
     return replace(input, q=_channel_params(scales, zeros, axis, quant_min, quant_max, dtype))
 
 
@@ -201,7 +195,7 @@ def _find_dtype(x: Tensor, dtype: Any, other: Tensor | None) -> DType | None:
     """Return the dtype of a cast's result, None if TOSA has none for it."""
     if other is not None:
         return _meaning(other)
-    return _meaning(x) if dtype is None else FROM_TORCH.get(str(dtype).removeprefix("torch."))
+    return _meaning(x) if dtype is None else find_dtype(dtype)
 
 
 def _check_cast(lo: Lowering, a: Arguments) -> str:
@@ -216,7 +210,7 @@ def _check_cast(lo: Lowering, a: Arguments) -> str:
 def _check_float(lo: Lowering, a: Arguments) -> str:
     x = a["self"]
     kind = _find_dtype(x, a.get("dtype"), a.get("other"))
-    if kind is None or kind is _meaning(x) or x.is_const or lo.has_float or not (x.is_float or kind.is_float):
+    if kind is None or kind is _meaning(x) or isinstance(x, Const) or lo.has_float or not (x.is_float or kind.is_float):
         return ""
     return f"it is from {x.dtype.torch_name} to {kind.torch_name}"
 
@@ -251,7 +245,6 @@ def to(lo: Lowering, self: Tensor, dtype: Any = None, other: Tensor | None = Non
     if kind is _meaning(self):
         return self
     assert kind is not None
-    if self.is_const and self.array is not None:
-        return of_array(_convert_array(decode(self.array, self.dtype), kind), kind)
-    assert self.value is not None
+    if isinstance(self, Const):
+        return Const(_convert_array(decode(self.array, self.dtype), kind), kind)
     return replace(self, value=_convert(lo, self.value, kind), dtype=kind)

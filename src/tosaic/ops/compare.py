@@ -15,13 +15,13 @@ from tosaic.ir.graph import Array, DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import elementwise, movement
-from tosaic.lower.arguments import operand
+from tosaic.lower.arguments import operand, unary
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import binop
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, op
 from tosaic.lower.samples import Sample, call, f32, i32, torch, with_booleans
-from tosaic.lower.tensor import Tensor, of_array, with_value
+from tosaic.lower.tensor import Const, Stored, Tensor, with_value
 
 Relation: TypeAlias = Callable[[Builder, Value, Value], Value]
 
@@ -43,7 +43,7 @@ _NO_BOOLEANS = Constraint(
 )
 
 
-def _comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Tensor]:
+def _comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Stored]:
     """Two operands as numbers of one kind, and the view of the result."""
     x, y = elementwise.match_operands(lo, a, b)
     scales = [t.q.s for t in (x, y) if t.q is not None]
@@ -63,10 +63,10 @@ def _comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Tensor]:
 
 def _on_scale(lo: Lowering, t: Tensor, unit: float) -> Tensor:
     """A float constant becomes int32 numbers of a scale; codes stay as they are."""
-    if t.q is not None or not t.is_const:
+    if t.q is not None or not isinstance(t, Const):
         return lo.codes(t)
     steps = np.clip(np.rint(t.real() / unit), -(2**31) + 1, 2**31 - 1)
-    return of_array(steps.astype(np.int32), DType.I32)
+    return Const(steps.astype(np.int32), DType.I32)
 
 
 def _widened(lo: Lowering, value: Value, t: Tensor, unit: float) -> Value:
@@ -105,7 +105,7 @@ _compare("le", lambda b, x, y: tosa.greater_equal(b, y, x))
 
 def _truth(lo: Lowering, t: Tensor) -> Tensor:
     """A stored tensor of booleans, where it was one or a pending table."""
-    if t.lut is not None and t.lut.dtype == np.bool_ and t.value is not None:
+    if isinstance(t, Stored) and t.lut is not None and t.lut.dtype == np.bool_:
         ones = tosa.table(lo.b, t.value, t.lut.astype(np.int8))
         return with_value(t, tosa.cast(lo.b, ones, DType.BOOL))
     if t.dtype is not DType.BOOL:
@@ -173,12 +173,11 @@ def logical_not(lo: Lowering, self: Tensor) -> Tensor:
         x = self
     else:
         build, x = tosa.logical_not, _truth(lo, self)
-    assert x.value is not None
-    return with_value(x, build(lo.b, x.value))
+    return unary(lo, build, x)
 
 
 def _is_known(condition: Tensor) -> bool:
-    return condition.is_const or condition.lut is not None
+    return isinstance(condition, Const) or condition.lut is not None
 
 
 def _check_choice(lo: Lowering, a: Arguments) -> str:
@@ -198,11 +197,9 @@ _KNOWN_CONDITION = Constraint(
 
 def _choose(lo: Lowering, condition: Tensor, yes: Any, no: Any) -> Tensor:
     """Choose `yes` where the condition holds, `no` elsewhere."""
-    branches = [b for b in (yes, no) if isinstance(b, Tensor) and not b.is_const]
-    q = lo.next_q
-    if any(b.q is not None for b in branches) or (not branches and q is not None and not lo.has_float):
-        if q is None:
-            raise Unsupported("its result is not quantized", "quantize the output of the operator")
+    branches = [b for b in (yes, no) if isinstance(b, Tensor) and not isinstance(b, Const)]
+    if any(b.q is not None for b in branches) or (not branches and lo.next_q is not None and not lo.has_float):
+        q = lo.out_q()
         codes = [movement.requantize(lo, _as_constant(b, condition), q) for b in (yes, no)]
         if not lo.target.has_select:
             return _select_by_minmax(lo, condition, codes[0], codes[1], q)
@@ -212,7 +209,7 @@ def _choose(lo: Lowering, condition: Tensor, yes: Any, no: Any) -> Tensor:
 
 
 def _as_constant(value: Any, like: Tensor) -> Tensor:
-    return value if isinstance(value, Tensor) else of_array(np.full((1,) * like.rank, value, np.float32), DType.F32)
+    return value if isinstance(value, Tensor) else Const(np.full((1,) * like.rank, value, np.float32), DType.F32)
 
 
 def _select(lo: Lowering, condition: Tensor, yes: Tensor, no: Tensor, q: QParams | None) -> Tensor:
@@ -230,17 +227,18 @@ def _select_by_minmax(lo: Lowering, condition: Tensor, yes: Tensor, no: Tensor, 
 
 def _mask_to_lowest(lo: Lowering, condition: Tensor, branch: Tensor, keep: bool) -> Tensor:
     """Take a branch where the condition equals `keep`, the lowest int8 elsewhere."""
-    top = int(branch.array.reshape(-1)[0]) if branch.array is not None and branch.size == 1 else 127
-    known = condition.lut if condition.lut is not None else condition.array
-    assert known is not None
-    levels: Array = np.where(known.astype(np.bool_) == keep, top, -128).astype(np.int8)
-    if condition.lut is None or condition.value is None:
-        level = of_array(levels, DType.I8)
+    number = branch.array if isinstance(branch, Const) and branch.size == 1 else None
+    top = 127 if number is None else int(number.reshape(-1)[0])
+
+    def find_levels(known: Array) -> Array:
+        return np.where(known.astype(np.bool_) == keep, top, -128).astype(np.int8)
+
+    if isinstance(condition, Const):
+        level = Const(find_levels(condition.array), DType.I8)
     else:
-        level = with_value(condition, tosa.table(lo.b, condition.value, levels))
-    return (
-        level if branch.array is not None and branch.size == 1 else _take_extreme_int8(lo, tosa.minimum, branch, level)
-    )
+        assert condition.lut is not None, "_KNOWN_CONDITION refuses a condition that is computed"
+        level = with_value(condition, tosa.table(lo.b, condition.value, find_levels(condition.lut)))
+    return level if number is not None else _take_extreme_int8(lo, tosa.minimum, branch, level)
 
 
 def _take_extreme_int8(lo: Lowering, build: Callable[..., Value], x: Tensor, y: Tensor) -> Tensor:

@@ -15,21 +15,22 @@ from tosaic.ir.qparams import QParams, quantize
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import elementwise
 from tosaic.lower.arguments import operand, unary
+from tosaic.lower.aten import Aten
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import binop, unop
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Arguments, AtenOps, Constraint, op
+from tosaic.lower.registry import Arguments, Constraint, op
 from tosaic.lower.samples import Sample, call, f32, i32, torch
-from tosaic.lower.tensor import Tensor, of_array
+from tosaic.lower.tensor import Const, Stored, Tensor
 
 
 def _code_constant(lo: Lowering, t: Tensor) -> Tensor:
     """A float constant beside a quantized operand becomes int8 codes of its own."""
-    if not (t.is_const and t.q is None and t.is_float):
+    if not (isinstance(t, Const) and t.q is None and t.is_float):
         return t
     peak = float(np.max(np.abs(t.real()), initial=0.0)) or 1.0
     q = QParams((peak / 127.0,), (0,), DType.I8, -127, 127)
-    return of_array(quantize(t.real().astype(np.float32), q).astype(np.int8), DType.I8, q)
+    return Const(quantize(t.real().astype(np.float32), q).astype(np.int8), DType.I8, q)
 
 
 def _pair(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
@@ -153,14 +154,14 @@ def minimum(lo: Lowering, self: Any, other: Any) -> Tensor:
 )
 def mul(lo: Lowering, self: Any, other: Any) -> Tensor:
     x, y = elementwise.match_operands(lo, self, other)
-    if y.is_const and y.size == 1 and x.is_accumulator:
+    if isinstance(y, Const) and y.size == 1 and isinstance(x, Stored) and x.is_accumulator:
         factor = float(y.real().reshape(-1)[0])
         if factor > 0:
             return arith.scaled(x, factor)
     return arith.product(lo, *_pair(lo, x, y))
 
 
-def _decompose_div(aten: AtenOps, self: Any, other: Any) -> Any:
+def _decompose_div(aten: Aten[Any], self: Any, other: Any) -> Any:
     if isinstance(other, (int, float)) or aten.shape(other) == ():
         return None
     return aten("mul.Tensor", self, aten("reciprocal.default", other))
@@ -179,7 +180,7 @@ def _decompose_div(aten: AtenOps, self: Any, other: Any) -> Any:
 )
 def div(lo: Lowering, self: Any, other: Any) -> Tensor:
     x, y = elementwise.match_operands(lo, self, other)
-    if y.is_const and y.size == 1 and x.is_accumulator:
+    if isinstance(y, Const) and y.size == 1 and isinstance(x, Stored) and x.is_accumulator:
         divisor = float(y.real().reshape(-1)[0])
         if divisor > 0:
             return arith.scaled(x, 1.0 / divisor)
@@ -190,8 +191,8 @@ def div(lo: Lowering, self: Any, other: Any) -> Tensor:
         )
     if not x.is_float:
         raise Unsupported("a true division of integers gives float", "divide with rounding_mode='trunc'")
-    if y.is_const:
-        return arith.product(lo, x, of_array((1.0 / y.real()).astype(np.float32), DType.F32))
+    if isinstance(y, Const):
+        return arith.product(lo, x, Const((1.0 / y.real()).astype(np.float32), DType.F32))
     return arith.product(lo, x, unary(lo, tosa.reciprocal, y))
 
 
@@ -274,7 +275,7 @@ def _check_power(lo: Lowering, a: Arguments) -> str:
 def pow(lo: Lowering, self: Any, exponent: Any) -> Tensor:
     like = self if isinstance(self, Tensor) else exponent
     x, y = operand(lo, self, like), operand(lo, exponent, like)
-    if y.is_const and y.size == 1:
+    if isinstance(y, Const) and y.size == 1:
         number = float(y.real().reshape(-1)[0])
         # POW is undefined for a negative base: whole exponents are products instead.
         if number in (2.0, 3.0):

@@ -11,12 +11,13 @@ import numpy as np
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import Array, DType
 from tosaic.lower import lookup, movement
+from tosaic.lower.arguments import is_sequence
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Check, Constraint
 from tosaic.lower.samples import F, Sample, call, f32, i32, module, nn, torch, with_gather
-from tosaic.lower.tensor import Tensor, inverse, of_value
+from tosaic.lower.tensor import Const, Tensor, inverse, of_value
 
 
 def _wrap_negative(lo: Lowering, t: Tensor, size: int) -> Tensor:
@@ -44,14 +45,14 @@ def _check_dtype(name: str) -> Check:
 
 def _check_constant(name: str) -> Check:
     def check(lo: Lowering, a: Arguments) -> str:
-        return "" if all(t.is_const for t in _list_indices(a, name)) else f"`{name}` is computed"
+        return "" if all(isinstance(t, Const) for t in _list_indices(a, name)) else f"`{name}` is computed"
 
     return check
 
 
 def _check_count(lo: Lowering, a: Arguments) -> str:
     given = _list_indices(a, "indices")
-    computed = sum(not t.is_const for t in given)
+    computed = sum(not isinstance(t, Const) for t in given)
     return f"there are {len(given)}, of which {computed} are computed" if computed and len(given) > 1 else ""
 
 
@@ -79,7 +80,7 @@ def _to_int32(name: str) -> Any:
 
     def decompose(aten: Any, **arguments: Any) -> Any:
         given = arguments[name]
-        narrow = [_narrow(aten, i) for i in given] if isinstance(given, (list, tuple)) else _narrow(aten, given)
+        narrow = [_narrow(aten, i) for i in given] if is_sequence(given) else _narrow(aten, given)
         if narrow == given:
             return None
         return aten(str(aten.node.target).removeprefix("aten."), *({**arguments, name: narrow}.values()))
@@ -127,7 +128,7 @@ def index(lo: Lowering, self: Tensor, indices: Sequence[Tensor | None]) -> Tenso
     dims = list(found)
     if len(dims) == 1 and not found[dims[0]].is_const:
         return lookup.gather(lo, x, dims[0], _wrap_negative(lo, found[dims[0]], x.shape[dims[0]]))
-    arrays = [i.array for i in found.values() if i.array is not None]
+    arrays = [i.array for i in found.values() if isinstance(i, Const)]
     if dims != list(range(dims[0], dims[-1] + 1)):
         # Torch puts the result of indices that are not side by side in front.
         x = lo.permute(x, [*dims, *(d for d in range(x.rank) if d not in found)])
@@ -162,7 +163,7 @@ def index(lo: Lowering, self: Tensor, indices: Sequence[Tensor | None]) -> Tenso
 )
 def index_select(lo: Lowering, self: Tensor, dim: int, index: Tensor) -> Tensor:
     x, d = movement.require_movable(lo, self), dim % max(self.rank, 1)
-    if index.array is not None:
+    if isinstance(index, Const):
         return lookup.take(lo, x, d, [int(i) for i in index.array.reshape(-1)])
     return lookup.gather(lo, x, d, lo.reshape(index, (index.size,)))
 
@@ -175,7 +176,7 @@ def _same_everywhere(array: Array, dim: int) -> list[int] | None:
 
 def _check_rows(lo: Lowering, a: Arguments) -> str:
     index: Tensor = a["index"]
-    if index.array is None:
+    if not isinstance(index, Const):
         return "they are computed"
     return "" if _same_everywhere(index.array, a["dim"]) is not None else "they differ"
 
@@ -208,7 +209,7 @@ def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: boo
     for other in range(x.rank):
         if other != d:
             x = movement.crop(lo, x, other, 0, index.shape[other])
-    rows = None if index.array is None else _same_everywhere(index.array, d)
+    rows = None if not isinstance(index, Const) else _same_everywhere(index.array, d)
     if rows is not None:
         return lookup.take(lo, x, d, rows)
     order = [*(i for i in range(x.rank) if i != d), d]
@@ -248,7 +249,7 @@ def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: boo
 )
 def embedding(lo: Lowering, weight: Tensor, indices: Tensor, **_: Any) -> Tensor:
     table = movement.require_movable(lo, weight)
-    if indices.array is not None:
+    if isinstance(indices, Const):
         rows = lookup.take(lo, table, 0, [int(i) for i in indices.array.reshape(-1)])
         return lo.reshape(rows, (*indices.shape, *table.shape[1:]))
     return lookup.gather(lo, table, 0, indices)

@@ -12,11 +12,12 @@ from tosaic.ir.graph import DType
 from tosaic.ir.qparams import accumulator
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
+from tosaic.lower.aten import Aten
 from tosaic.lower.constraints import INPUT_CHANNELS, describe
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Arguments, AtenOps, Constraint, composite, op
+from tosaic.lower.registry import Arguments, Constraint, composite, op
 from tosaic.lower.samples import Sample, call, f32, module, nn, torch
-from tosaic.lower.tensor import Tensor, broadcast, of_array, of_value
+from tosaic.lower.tensor import Const, Tensor, broadcast, of_value
 
 
 def _fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -27,17 +28,8 @@ def _fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | Non
     rows = x.size // x.shape[-1]
     # One image row of `rows` pixels: Ethos-U85 is 15 % faster on it than on `rows` images of one pixel.
     image = lo.permute(lo.reshape(x, (1, 1, rows, x.shape[-1])), (0, 3, 1, 2))
-    out = arith.convolve(
-        lo,
-        image,
-        np.ascontiguousarray(array.reshape(array.shape[0], 1, 1, array.shape[1])),
-        q,
-        bias,
-        pad=(0, 0, 0, 0),
-        stride=(1, 1),
-        dilation=(1, 1),
-        depthwise=False,
-    )
+    kernel = np.ascontiguousarray(array.reshape(array.shape[0], 1, 1, array.shape[1]))
+    out = arith.convolve(lo, image, kernel, q, bias)
     flat = lo.permute(out, (0, 2, 3, 1))
     return lo.reshape(flat, (*x.shape[:-1], array.shape[0]))
 
@@ -45,20 +37,17 @@ def _fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | Non
 def _matmul_batches(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
     """Compute [B,M,K] @ [B,K,N]."""
     if x.q is not None or y.q is not None:
-        x, y = lo.codes(x, "first operand"), lo.codes(y, "second operand")
-        assert x.q is not None and y.q is not None
-        if x.q.axis is not None or y.q.axis is not None:
+        xq, yq = lo.codes(x, "first operand").qparams, lo.codes(y, "second operand").qparams
+        if xq.axis is not None or yq.axis is not None:
             raise Unsupported("an operand is quantized per channel", "quantize it per tensor")
-        value = tosa.matmul(lo.b, lo.emit(x), lo.emit(y), x_zp=x.q.zp, y_zp=y.q.zp)
-        return of_value(value, accumulator((x.q.s * y.q.s,)))
+        value = tosa.matmul(lo.b, lo.emit(x), lo.emit(y), x_zp=xq.zp, y_zp=yq.zp)
+        return of_value(value, accumulator((xq.s * yq.s,)))
     return of_value(tosa.matmul(lo.b, lo.emit(x), lo.emit(y), out_type=DType.F32))
 
 
 def _matmul_constants(lo: Lowering, x: Tensor, weights: Tensor) -> Tensor:
     """Compute [B,M,K] @ [B,K,N] with constant matrices: convolutions cost less than a MATMUL, on Ethos-U55 far less."""
-    q, shape = lo.next_q, (weights.shape[2], weights.shape[1])
-    if x.q is not None and q is None:
-        raise Unsupported("its result is not quantized", "quantize with tosaic's quantizer")
+    q, shape = lo.next_q if x.q is None else lo.out_q(), (weights.shape[2], weights.shape[1])
     parts: list[Tensor] = []
     for index in range(x.shape[0]):
         weight = lo.reshape(lo.permute(movement.crop(lo, weights, 0, index, 1), (0, 2, 1)), shape)
@@ -72,8 +61,8 @@ def _broadcast(lo: Lowering, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     if x.shape == shape:
         return x
     padded = lo.reshape(x, (1,) * (len(shape) - x.rank) + x.shape)
-    if padded.array is not None:
-        return of_array(np.broadcast_to(padded.array, shape), x.dtype, x.q)
+    if isinstance(padded, Const):
+        return Const(np.broadcast_to(padded.array, shape), x.dtype, x.q)
     times = tuple(n // d for n, d in zip(shape, padded.shape, strict=True))
     return of_value(tosa.tile(lo.b, lo.emit(padded), times), x.q)
 
@@ -89,7 +78,7 @@ def _matmul(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
     count = int(np.prod(batch, dtype=np.int64))
     a = lo.reshape(_broadcast(lo, left, (*batch, m, k)), (count, m, k))
     b = lo.reshape(_broadcast(lo, right, (*batch, k, n)), (count, k, n))
-    out = _matmul_constants(lo, a, b) if b.is_const else _matmul_batches(lo, a, b)
+    out = _matmul_constants(lo, a, b) if isinstance(b, Const) else _matmul_batches(lo, a, b)
     tail = (() if x.rank == 1 else (m,)) + (() if y.rank == 1 else (n,))
     return lo.reshape(out, (*batch, *tail))
 
@@ -97,7 +86,7 @@ def _matmul(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
 def _check_product(lo: Lowering, a: Arguments) -> str:
     """Check the last two matrices among the arguments."""
     x, y = [t for t in a.values() if isinstance(t, Tensor)][-2:]
-    if y.is_const:
+    if isinstance(y, Const):
         return ""
     if x.q is None and y.q is None:
         fits = x.is_float and y.is_float
@@ -133,7 +122,7 @@ def linear(lo: Lowering, input: Tensor, weight: Tensor, bias: Tensor | None = No
     return _fully_connected(lo, input, weight, bias)
 
 
-def _decompose_addmm(aten: AtenOps, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
+def _decompose_addmm(aten: Aten[Any], self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
     product = aten("mm.default", mat1, mat2)
     addend = self if beta == 1 else aten("mul.Tensor", self, beta)
     return aten("add.Tensor", product if alpha == 1 else aten("mul.Tensor", product, alpha), addend)
@@ -168,7 +157,7 @@ def addmm(lo: Lowering, self: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 
         call(lambda b, x, y: torch.baddbmm(b, x, y, beta=0.5, alpha=2.0), f32(1, 2, 3), f32(1, 2, 4), f32(1, 4, 3)),
     ],
 )
-def baddbmm(aten: AtenOps, self: Any, batch1: Any, batch2: Any, beta: float = 1, alpha: float = 1) -> Any:
+def baddbmm(aten: Aten[Any], self: Any, batch1: Any, batch2: Any, beta: float = 1, alpha: float = 1) -> Any:
     product = aten("bmm.default", batch1, batch2)
     addend = self if beta == 1 else aten("mul.Tensor", self, beta)
     return aten("add.Tensor", product if alpha == 1 else aten("mul.Tensor", product, alpha), addend)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tosaic.core.errors import Unsupported
 from tosaic.lower import convolution
+from tosaic.lower.aten import Aten
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import AtenOps, composite, op
+from tosaic.lower.registry import composite, op
 from tosaic.lower.samples import F, Sample, call, f32, module, nn, torch
-from tosaic.lower.tensor import Tensor
+from tosaic.lower.tensor import Const, Tensor
 
 
 def _normalize_batch(
@@ -26,13 +28,17 @@ def _normalize_batch(
 ) -> Tensor:
     if mean is None or var is None:
         raise Unsupported("it has no running statistics", "use track_running_stats=True")
-    if not all(t is None or t.is_const for t in (weight, bias, mean, var)):
-        raise Unsupported("its statistics are not constants", "call model.eval() before export")
-    factor = 1.0 / np.sqrt(var.real() + eps)
+    factor = 1.0 / np.sqrt(_require_constant(var).real() + eps)
     if weight is not None:
-        factor = factor * weight.real()
-    offset = -mean.real() * factor + (0.0 if bias is None else bias.real())
+        factor = factor * _require_constant(weight).real()
+    offset = -_require_constant(mean).real() * factor + (0.0 if bias is None else _require_constant(bias).real())
     return convolution.scale_channels(lo, x, factor, offset)
+
+
+def _require_constant(t: Tensor) -> Const:
+    if not isinstance(t, Const):
+        raise Unsupported("its statistics are not constants", "call model.eval() before export")
+    return t
 
 
 @op(
@@ -96,7 +102,7 @@ def batch_norm_legit(
 
 
 def _layer_norm(
-    aten: AtenOps, x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float
+    aten: Aten[Any], x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float
 ) -> tuple[Any, Any, Any]:
     dims = list(range(-len(normalized_shape), 0))
     mean = aten("mean.dim", x, dims, True)
@@ -122,17 +128,23 @@ def _layer_norm(
     ],
 )
 def layer_norm(
-    aten: AtenOps, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
+    aten: Aten[Any],
+    input: Any,
+    normalized_shape: Any,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    **_: Any,
 ) -> Any:
     return _layer_norm(aten, input, normalized_shape, weight, bias, eps)[0]
 
 
 @composite("native_layer_norm")
-def native_layer_norm(aten: AtenOps, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
+def native_layer_norm(aten: Aten[Any], input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     return _layer_norm(aten, input, normalized_shape, weight, bias, eps)
 
 
-def _group_norm(aten: AtenOps, x: Any, groups: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+def _group_norm(aten: Aten[Any], x: Any, groups: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
     """Means over the image first, then over the channels of a group: the image itself is never rearranged."""
     batch, channels, *tail = aten.shape(x)
     over, column = list(range(2, 2 + len(tail))), [1] * len(tail)
@@ -171,7 +183,7 @@ def _group_norm(aten: AtenOps, x: Any, groups: int, weight: Any, bias: Any, eps:
     ],
 )
 def group_norm(
-    aten: AtenOps, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
+    aten: Aten[Any], input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
 ) -> Any:
     return _group_norm(aten, input, num_groups, weight, bias, eps)[0]
 
@@ -187,7 +199,7 @@ def _with_weights(norm: Any) -> Any:
 
 @composite("native_group_norm")
 def native_group_norm(
-    aten: AtenOps, input: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float
+    aten: Aten[Any], input: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float
 ) -> Any:
     out, mean, inverse = _group_norm(aten, input, group, weight, bias, eps)
     channels = aten.shape(mean)[1]
@@ -195,7 +207,7 @@ def native_group_norm(
     return out, *(_per_group(aten, t, N, group, channels) for t in (mean, inverse))
 
 
-def _per_group(aten: AtenOps, t: Any, batch: int, groups: int, channels: int) -> Any:
+def _per_group(aten: Aten[Any], t: Any, batch: int, groups: int, channels: int) -> Any:
     columns = aten("view.default", t, [batch, groups, channels // groups])
     return aten("select.int", columns, 2, 0)
 
@@ -210,7 +222,7 @@ def _per_group(aten: AtenOps, t: Any, batch: int, groups: int, channels: int) ->
     ],
 )
 def instance_norm(
-    aten: AtenOps,
+    aten: Aten[Any],
     input: Any,
     weight: Any,
     bias: Any,
@@ -236,7 +248,7 @@ def instance_norm(
         module(lambda: nn.RMSNorm(64, elementwise_affine=False), f32(1, 2, 64)),
     ],
 )
-def rms_norm(aten: AtenOps, input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+def rms_norm(aten: Aten[Any], input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
     dims = list(range(-len(normalized_shape), 0))
     power = aten("mean.dim", aten("mul.Tensor", input, input), dims, True)
     smallest = float(np.finfo(np.float32).eps) if eps is None else eps
@@ -244,7 +256,7 @@ def rms_norm(aten: AtenOps, input: Any, normalized_shape: Any, weight: Any = Non
     return out if weight is None else aten("mul.Tensor", out, weight)
 
 
-def _variance(aten: AtenOps, x: Any, dim: Any, divisor: float, keepdim: bool) -> Any:
+def _variance(aten: Aten[Any], x: Any, dim: Any, divisor: float, keepdim: bool) -> Any:
     """The variance: a mean of squares, as often as the divisor asks for."""
     dims = list(range(len(aten.shape(x)))) if dim is None or dim == [] else [dim] if isinstance(dim, int) else list(dim)
     count = math.prod(aten.shape(x)[d] for d in dims)
@@ -263,7 +275,7 @@ def _variance(aten: AtenOps, x: Any, dim: Any, divisor: float, keepdim: bool) ->
     samples=lambda: _samples_variance("var"),
 )
 def var(
-    aten: AtenOps, self: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, correction: Any = None
+    aten: Aten[Any], self: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, correction: Any = None
 ) -> Any:
     return _variance(aten, self, dim, float(unbiased) if correction is None else float(correction), keepdim)
 
@@ -275,12 +287,12 @@ def var(
     "std.correction",
     samples=lambda: _samples_variance("std"),
 )
-def std(aten: AtenOps, self: Any, **how: Any) -> Any:
+def std(aten: Aten[Any], self: Any, **how: Any) -> Any:
     return aten("sqrt.default", var(aten, self, **how))
 
 
 def _samples_variance(name: str) -> list[Sample]:
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
         return lambda x: getattr(torch, name)(x, *args, **kwargs)
 
     return [
@@ -301,7 +313,7 @@ def _samples_variance(name: str) -> list[Sample]:
     ],
 )
 def vector_norm(
-    aten: AtenOps, self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+    aten: Aten[Any], self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Any:
     dims = list(range(len(aten.shape(self)))) if dim is None else [dim] if isinstance(dim, int) else list(dim)
     if str(dtype) not in ("None", "torch.float32") or ord not in (1, 2):

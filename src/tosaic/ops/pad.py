@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tosaic.lower import movement
@@ -14,7 +14,7 @@ from tosaic.lower.tensor import Tensor
 
 
 def _samples_pad() -> list[Sample]:
-    def run(mode: str, *pad: int) -> Any:
+    def run(mode: str, *pad: int) -> Callable[[Any], Any]:
         return lambda x: F.pad(x + 1.0, pad, mode=mode)
 
     return [

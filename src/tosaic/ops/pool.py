@@ -15,7 +15,7 @@ from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
 from tosaic.lower.arguments import pair
-from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.lowering import NHWC, Lowering, of_image
 from tosaic.lower.registry import Arguments, Constraint, op
 from tosaic.lower.samples import F, Sample, call, f32, module, nn
 from tosaic.lower.tensor import Tensor
@@ -24,15 +24,15 @@ from tosaic.lower.tensor import Tensor
 LONGEST_STRIDE = 3
 
 
-class Window:
+class PoolWindow:
     """The window of a 2-D pooling: kernel, stride, padding, and the rows that ceil_mode adds at the end."""
 
-    def __init__(self, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: bool) -> None:
+    def __init__(self, shape: Sequence[int], kernel: Any, stride: Any, padding: Any, ceil_mode: bool) -> None:
         self.kernel = pair(kernel)
         self.stride = self.kernel if stride is None or stride in ([], ()) else pair(stride)
         self.pad = pair(padding)
         self.extra = [0, 0]
-        for axis, size in enumerate(x.shape[-2:]):
+        for axis, size in enumerate(shape[-2:]):
             span = size + 2 * self.pad[axis] - self.kernel[axis]
             outputs = span // self.stride[axis] + 1
             # ceil_mode adds a window only if it starts inside the image or its left padding.
@@ -53,6 +53,10 @@ class Window:
     def steps(self) -> tuple[int, int]:
         """The stride given to the NPU."""
         return (1, 1) if self.is_long else self.stride
+
+    def as_conv(self) -> arith.Window:
+        """Return padding and stride as a convolution takes them."""
+        return arith.Window(self.padding, self.steps)
 
 
 def _check_rank(lo: Lowering, a: Arguments) -> str:
@@ -75,7 +79,7 @@ def _add_batch(lo: Lowering, x: Tensor) -> Tensor:
     return x if x.rank == 4 else lo.reshape(x, (1, *x.shape))
 
 
-def _subsample(lo: Lowering, x: Tensor, window: Window) -> Tensor:
+def _subsample(lo: Lowering, x: Tensor, window: PoolWindow) -> Tensor:
     """Bring what stride 1 computed to the stride that was asked for."""
     if not window.is_long:
         return x
@@ -84,12 +88,10 @@ def _subsample(lo: Lowering, x: Tensor, window: Window) -> Tensor:
     return x
 
 
-def _of_nhwc(value: Value, q: QParams | None) -> Tensor:
-    n, h, w, c = value.shape
-    return Tensor((n, c, h, w), value.dtype, value, perm=NHWC, q=q)
+def _samples_pool(name: str) -> list[Sample]:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return getattr(F, name)(*args, **kwargs)
 
-
-def _samples_pool(function: Any) -> list[Sample]:
     return [
         call(lambda x: function(x, 2), f32(1, 3, 8, 8)),
         call(lambda x: function(x, 3, stride=1), f32(3, 17, 6, 6)),
@@ -112,7 +114,7 @@ def _samples_pool(function: Any) -> list[Sample]:
     computes_in_float32=True,
     constraints=_MAX,
     samples=lambda: [
-        *_samples_pool(lambda x, *a, **k: F.max_pool2d(x, *a, **k)),
+        *_samples_pool("max_pool2d"),
         module(lambda: nn.MaxPool2d(2), f32(1, 3, 8, 8)),
     ],
 )
@@ -127,10 +129,10 @@ def max_pool2d(
 ) -> Any:
     x = self if self.q is None else lo.codes(self)
     full = _add_batch(lo, x)
-    window = Window(full, kernel_size, stride, padding, ceil_mode)
-    image, pad = arith.fit_window(lo, full, window.kernel, window.padding, window.steps)
+    window = PoolWindow(full.shape, kernel_size, stride, padding, ceil_mode)
+    image, pad = arith.fit_window(lo, lo.arrange(full, NHWC), window.kernel, window.as_conv())
     value = tosa.max_pool2d(lo.b, image, kernel=window.kernel, stride=window.steps, pad=pad)
-    out = _subsample(lo, _of_nhwc(value, x.q), window)
+    out = _subsample(lo, of_image(value, x.q), window)
     return out if self.rank == 4 else lo.reshape(out, out.shape[1:])
 
 
@@ -141,8 +143,7 @@ def max_pool2d_with_indices(lo: Lowering, **arguments: Any) -> tuple[Any, Any]:
 
 
 def _divisor_is_fixed(x_shape: Sequence[int], a: Arguments) -> bool:
-    probe = Tensor(tuple(x_shape), DType.F32)
-    window = Window(probe, a["kernel_size"], a.get("stride"), a.get("padding", 0), bool(a.get("ceil_mode")))
+    window = PoolWindow(x_shape, a["kernel_size"], a.get("stride"), a.get("padding", 0), bool(a.get("ceil_mode")))
     padded = any(window.pad) and not a.get("count_include_pad", True)
     return bool(a.get("divisor_override")) or not (padded or any(window.extra))
 
@@ -158,7 +159,7 @@ def _quant_avg(a: Arguments) -> str:
     computes_in_float32=True,
     constraints=[_IMAGES],
     samples=lambda: [
-        *_samples_pool(lambda x, *a, **k: F.avg_pool2d(x, *a, **k)),
+        *_samples_pool("avg_pool2d"),
         call(lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), f32(1, 3, 8, 8)),
         call(lambda x: F.avg_pool2d(x, 2, divisor_override=3), f32(1, 3, 8, 8)),
         call(lambda x: F.avg_pool2d(x.sigmoid(), 2), f32(1, 3, 8, 8)),
@@ -176,7 +177,7 @@ def avg_pool2d(
 ) -> Tensor:
     x = self if self.q is None else lo.codes(self)
     full = _add_batch(lo, x)
-    window = Window(full, kernel_size, stride, padding, ceil_mode)
+    window = PoolWindow(full.shape, kernel_size, stride, padding, ceil_mode)
     arguments = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "ceil_mode": ceil_mode,
                  "count_include_pad": count_include_pad, "divisor_override": divisor_override}  # fmt: skip
     if _divisor_is_fixed(full.shape, arguments):
@@ -186,7 +187,7 @@ def avg_pool2d(
     return out if self.rank == 4 else lo.reshape(out, out.shape[1:])
 
 
-def _window_sum(lo: Lowering, x: Tensor, window: Window, divisor: int) -> Tensor:
+def _window_sum(lo: Lowering, x: Tensor, window: PoolWindow, divisor: int) -> Tensor:
     """Sums of equal windows over a constant, as a depthwise convolution with ones."""
     channels = x.shape[1]
     if window.kernel == x.shape[2:] and not any(window.padding):
@@ -194,17 +195,7 @@ def _window_sum(lo: Lowering, x: Tensor, window: Window, divisor: int) -> Tensor
     dtype = np.float32 if x.q is None else np.int8
     ones = np.ones((*window.kernel, channels, 1), dtype)
     unit = None if x.q is None else QParams((1.0,), (0,), DType.I8, -127, 127)
-    out = arith.convolve(
-        lo,
-        x,
-        ones,
-        unit,
-        None,
-        pad=window.padding,
-        stride=window.steps,
-        dilation=(1, 1),
-        depthwise=True,
-    )
+    out = arith.convolve(lo, x, ones, unit, None, window.as_conv(), depthwise=True)
     if x.q is None:
         out = arith.product(lo, out, lo.scalar(1.0 / divisor, out))
         return _subsample(lo, out, window)
@@ -214,7 +205,7 @@ def _window_sum(lo: Lowering, x: Tensor, window: Window, divisor: int) -> Tensor
     return _subsample(lo, _quantize_sums(lo, out), window)
 
 
-def _window_mean(lo: Lowering, x: Tensor, window: Window, count_pad: bool) -> Tensor:
+def _window_mean(lo: Lowering, x: Tensor, window: PoolWindow, count_pad: bool) -> Tensor:
     """AVG_POOL2D divides by the pixels it really saw; padding that counts is made part of the image."""
     image, padding = lo.arrange(x, NHWC), window.padding
     zp = 0 if x.q is None else x.q.zp
@@ -222,19 +213,21 @@ def _window_mean(lo: Lowering, x: Tensor, window: Window, count_pad: bool) -> Te
         (high, wide), (below, right) = window.pad, window.extra
         image = tosa.pad(lo.b, image, (0, 0, high, high, wide, wide, 0, 0), float(zp) if x.q is None else zp)
         padding = (0, below, 0, right)
-        x = _of_nhwc(image, x.q)
-    image, padding = arith.fit_window(lo, x, window.kernel, padding, window.steps)
+    image, padding = arith.fit_window(lo, image, window.kernel, arith.Window(padding, window.steps))
     acc = DType.I32 if x.q is not None else x.dtype
-    build = lambda v: tosa.avg_pool2d(  # noqa: E731
-        lo.b, v, kernel=window.kernel, stride=window.steps, pad=padding, acc_type=acc, x_zp=zp, out_zp=zp
-    )
+
+    def build(value: Value) -> Value:
+        return tosa.avg_pool2d(
+            lo.b, value, kernel=window.kernel, stride=window.steps, pad=padding, acc_type=acc, x_zp=zp, out_zp=zp
+        )
+
     n, h, w, c = image.shape
     if n > 1 and not lo.target.averages_batches:
         rows = [build(tosa.slice(lo.b, image, (i, 0, 0, 0), (1, h, w, c))) for i in range(n)]
         value = tosa.concat(lo.b, rows, 0)
     else:
         value = build(image)
-    return _subsample(lo, _of_nhwc(value, x.q), window)
+    return _subsample(lo, of_image(value, x.q), window)
 
 
 def cells(size: int, count: int) -> list[tuple[int, int]]:
@@ -271,7 +264,7 @@ def adaptive_avg_pool2d(lo: Lowering, self: Tensor, output_size: Sequence[int]) 
     if all(regular):
         kernel = [r[0] for r in regular if r is not None]
         steps = [r[1] for r in regular if r is not None]
-        out = _window_sum(lo, full, Window(full, kernel, steps, 0, False), kernel[0] * kernel[1])
+        out = _window_sum(lo, full, PoolWindow(full.shape, kernel, steps, 0, False), kernel[0] * kernel[1])
     else:
         out = _average_cells(lo, full, grid)
     if max(times) > 1:
@@ -283,9 +276,7 @@ def _quantize_sums(lo: Lowering, x: Tensor) -> Tensor:
     """Quantize an accumulator as the result is; return any other tensor as it is."""
     if not x.is_accumulator:
         return x
-    if lo.next_q is None:
-        raise Unsupported("its result is not quantized", "quantize the output of the pooling")
-    return movement.requantize(lo, x, lo.next_q)
+    return movement.requantize(lo, x, lo.out_q("pooling"))
 
 
 def _progression(windows: list[tuple[int, int]]) -> tuple[int, int] | None:
@@ -299,17 +290,14 @@ def _progression(windows: list[tuple[int, int]]) -> tuple[int, int] | None:
 
 def _average_cells(lo: Lowering, x: Tensor, grid: list[list[tuple[int, int]]]) -> Tensor:
     """Compute one mean per cell; quantized before they are concatenated, so that unequal cells share a scale."""
-    q, image = lo.next_q, lo.arrange(x, NHWC)
-    if x.q is not None and q is None:
-        raise Unsupported("its result is not quantized", "quantize the output of the pooling")
+    q, image = None if x.q is None else lo.out_q("pooling"), lo.arrange(x, NHWC)
     n, _, _, c = image.shape
-    rows = []
+    rows: list[Value] = []
     for top, bottom in grid[0]:
-        row = []
+        row: list[Value] = []
         for left, right in grid[1]:
             piece = tosa.slice(lo.b, image, (0, top, left, 0), (n, bottom - top, right - left, c))
-            mean = arith.sum_over(lo, _of_nhwc(piece, x.q), (2, 3), (bottom - top) * (right - left))
-            done = mean if x.q is None or q is None else lo.quantize(mean, q)
-            row.append(lo.arrange(done, NHWC))
+            mean = arith.sum_over(lo, of_image(piece, x.q), (2, 3), (bottom - top) * (right - left))
+            row.append(lo.arrange(mean if q is None else lo.quantize(mean, q), NHWC))
         rows.append(tosa.concat(lo.b, row, 2))
-    return _of_nhwc(tosa.concat(lo.b, rows, 1), None if x.q is None else q)
+    return of_image(tosa.concat(lo.b, rows, 1), q)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -20,7 +21,7 @@ from tosaic.lower.tensor import Tensor, of_value
 
 
 def _samples_reduce(name: str) -> list[Sample]:
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
         return lambda x: getattr(torch, name)(x, *args, **kwargs)
 
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -15,7 +15,7 @@ from tosaic.ir.graph import DType
 from tosaic.ir.qparams import QParams
 from tosaic.lower import lookup, movement
 from tosaic.lower.forms import data_movement
-from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.lowering import NHWC, Lowering, of_image
 from tosaic.lower.registry import Arguments, Constraint, op
 from tosaic.lower.samples import F, Sample, call, f32, torch
 from tosaic.lower.tensor import Tensor
@@ -112,8 +112,7 @@ def _resize(lo: Lowering, x: Tensor, axes: Sequence[Axis], mode: str) -> Tensor:
     value = tosa.resize(lo.b, image, scale=(ny, dy, nx, dx), offset=(oy, ox), border=(by, bx), mode=mode)
     if value.dtype is not image.dtype:
         value = lo.rescale(value, image.dtype, [1.0 / (ny * nx)])
-    n, h, w, c = value.shape
-    return Tensor((n, c, h, w), value.dtype, value, perm=NHWC, q=x.q)
+    return of_image(value, x.q)
 
 
 def _nearest(lo: Lowering, x: Tensor, axes: Sequence[Axis], scales: Sequence[float | None]) -> Tensor:
@@ -188,7 +187,7 @@ def _blend(lo: Lowering, x: Tensor, dim: int, axis: Axis) -> Tensor:
 
 
 def _samples(mode: str) -> list[Sample]:
-    def run(**how: Any) -> Any:
+    def run(**how: Any) -> Callable[[Any], Any]:
         corners = how.pop("corners", None)
         return lambda x: F.interpolate(x + 1.0, mode=mode, align_corners=corners, **how)
 

@@ -13,7 +13,7 @@ from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
 from tosaic.lower.forms import data_movement
-from tosaic.lower.lowering import NHWC, Lowering
+from tosaic.lower.lowering import NHWC, Lowering, of_image
 from tosaic.lower.samples import F, call, f32, i32, module, nn, torch
 from tosaic.lower.tensor import Tensor, of_value
 
@@ -71,15 +71,12 @@ def _moves_by_conv(lo: Lowering, x: Tensor, channels: int) -> bool:
 
 def _permute_channels(lo: Lowering, image: Value, q: QParams, weight: Array) -> Value:
     """Convolve with one 1 per output channel, which keeps all numbers as they are."""
-    n, h, w, c = image.shape
-    return lo.arrange(arith.weigh(lo, Tensor((n, c, h, w), image.dtype, image, perm=NHWC, q=q), weight), NHWC)
+    return lo.arrange(arith.weigh(lo, of_image(image, q), weight), NHWC)
 
 
 def _image(lo: Lowering, value: Value, shape: Sequence[int], like: Tensor) -> Tensor:
     """An NHWC value seen with this NHWC shape."""
-    n, h, w, c = shape
-    fine = lo.emit(lo.reshape(of_value(value), (n, h, w, c)))
-    return Tensor((n, c, h, w), fine.dtype, fine, perm=NHWC, q=like.q)
+    return of_image(lo.emit(lo.reshape(of_value(value), shape)), like.q)
 
 
 def _as_images(lo: Lowering, x: Tensor) -> Tensor:

@@ -14,9 +14,10 @@ from torch.fx.node import map_arg
 
 from tosaic.core.errors import Unsupported
 from tosaic.core.internal import contained
-from tosaic.fx.source import FILLS, bind, fill, overload, torch_op
+from tosaic.fx.arrays import to_torch
+from tosaic.fx.source import FILLS, aten, bind, fill, has_schema, has_tag, overload, schema, torch_op
 from tosaic.ir.graph import Array
-from tosaic.lower.registry import AtenOps
+from tosaic.lower.aten import Aten
 from tosaic.ops import registry
 
 #: Where PT2E keeps what is observed around a node.
@@ -48,9 +49,8 @@ def make_functional(module: GraphModule) -> None:
 
 def mutates(node: Node) -> bool:
     """Whether a call changes one of its arguments; one that only moves data changes what autograd sees of it."""
-    schema = getattr(torch_op(node), "_schema", None)
-    record = registry().find(overload(node))
-    return schema is not None and bool(schema.is_mutable) and not (record is not None and record.moves)
+    found, record = getattr(torch_op(node), "_schema", None), registry().find(overload(node))
+    return found is not None and bool(found.is_mutable) and not (record is not None and record.moves)
 
 
 def is_private(node: Node) -> bool:
@@ -66,15 +66,14 @@ def is_private(node: Node) -> bool:
     return False
 
 
-class Emitter:
-    """What a `decompose` function sees in an fx graph: aten ops by name, inserted before the node they replace."""
+class GraphAten:
+    """Runs a `decompose` function on an fx graph: ATen operators are inserted before the node they replace."""
 
     def __init__(self, module: GraphModule, node: Node) -> None:
         self.module, self.node = module, node
 
-    def __call__(self, name: str, *args: Any, **kwargs: Any) -> Node:
-        packet, _, variant = name.partition(".")
-        target = getattr(getattr(torch.ops.aten, packet), variant)
+    def __call__(self, name: str, /, *args: Any, **kwargs: Any) -> Node:
+        target = aten(name)
         new = self.module.graph.call_function(target, args, kwargs)
         for key in KEPT_META:
             if key in self.node.meta:
@@ -90,21 +89,17 @@ class Emitter:
         with mode, torch.no_grad():
             return target(*swap(args, lambda n: n.meta["val"]), **swap(kwargs, lambda n: n.meta["val"]))
 
-    def constant(self, array: Array) -> Node:
-        return buffer(self.module, torch.from_numpy(np.asarray(array, order="C")), self.node)
+    def constant(self, array: Array, /) -> Node:
+        return buffer(self.module, to_torch(np.asarray(array, order="C")), self.node)
 
-    @staticmethod
-    def shape(node: Node) -> tuple[int, ...]:
-        return tuple(int(d) for d in node.meta["val"].shape)
+    def shape(self, value: Node, /) -> tuple[int, ...]:
+        return tuple(int(d) for d in value.meta["val"].shape)
 
-    def data(self, node: Node) -> Array | None:
-        if node.op != "get_attr":
-            return None
-        return attribute(self.module, node).detach().numpy()
+    def data(self, value: Node, /) -> Array | None:
+        return attribute(self.module, value).detach().numpy() if value.op == "get_attr" else None
 
-    @staticmethod
-    def is_bool(node: Node) -> bool:
-        return node.meta["val"].dtype is torch.bool
+    def is_bool(self, value: Node, /) -> bool:
+        return value.meta["val"].dtype is torch.bool
 
 
 def buffer(module: GraphModule, tensor: torch.Tensor, before: Node) -> Node:
@@ -153,7 +148,7 @@ def is_foldable(node: Node) -> bool:
         return False
     if mutates(node) or _is_written(node):
         return False
-    seeded = torch.Tag.nondeterministic_seeded in getattr(torch_op(node), "tags", ())
+    seeded = has_tag(node, torch.Tag.nondeterministic_seeded)
     return not seeded and not any(isinstance(d, torch.SymInt) for v in values for d in v.shape)
 
 
@@ -193,11 +188,11 @@ def decompose_composites(module: GraphModule, wanted: Callable[[Node], bool]) ->
             record = registry().find(overload(node)) if node.op == "call_function" else None
             if record is None or record.decompose is None or not wanted(node) or not is_float(node):
                 continue
-            aten: AtenOps = Emitter(module, node)
+            operators: Aten[Node] = GraphAten(module, node)
             with module.graph.inserting_before(node):
                 try:
                     with contained(f"decomposing `{node.name}` ({overload(node)})"):
-                        new = record.decompose(aten, **bind(node))
+                        new = record.decompose(operators, **bind(node))
                 except Unsupported:
                     continue
             if new is None:
@@ -236,10 +231,10 @@ def find_other_float(graph: Graph) -> str | None:
 def lift_numbers(module: GraphModule) -> None:
     """Make the number in `x * 2` a buffer, so that every dialect finds it under the same name."""
     for node in list(module.graph.nodes):
-        if node.op != "call_function" or not is_float(node) or not hasattr(torch_op(node), "_schema"):
+        if node.op != "call_function" or not is_float(node) or not has_schema(node):
             continue
-        for index, argument in enumerate(torch_op(node)._schema.arguments):
-            if index >= len(node.args) or str(argument.type) != "Tensor":
+        for index, argument in enumerate(schema(torch_op(node))):
+            if index >= len(node.args) or argument.type != "Tensor":
                 continue
             number = node.args[index]
             if isinstance(number, (int, float)) and not isinstance(number, bool):

@@ -1,0 +1,37 @@
+"""How a record writes an operator as simpler ATen operators: one function, run by two interpreters.
+
+Before calibration, `quantization.prepare.GraphAten` inserts the operators into an fx graph, so that the ranges between
+them are observed. In a float model, `lower.steps.LoweringAten` lowers each of them to TOSA at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeVar
+
+from tosaic.ir.graph import Array
+
+T = TypeVar("T")
+
+
+class Aten(Protocol[T]):
+    """What a `decompose` function sees: ATen operators by name, on values of type T."""
+
+    def __call__(self, name: str, /, *args: Any, **kwargs: Any) -> T:
+        """Call an operator, such as `aten("add.Tensor", x, y)`."""
+        ...
+
+    def constant(self, array: Array, /) -> T:
+        """Make a float32 constant."""
+        ...
+
+    def shape(self, value: T, /) -> tuple[int, ...]:
+        """Return the shape of a value."""
+        ...
+
+    def data(self, value: T, /) -> Array | None:
+        """Return the numbers of a constant; None for any other value."""
+        ...
+
+    def is_bool(self, value: T, /) -> bool:
+        """Whether a value is boolean."""
+        ...

@@ -1,0 +1,312 @@
+"""What happens to one call on its way to TOSA: a list of named steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch.fx import Node
+
+from tosaic.core.errors import FloatInput, Unsupported
+from tosaic.fx.arrays import to_numpy, to_torch
+from tosaic.fx.source import (
+    DTYPES,
+    FILLS,
+    QDQ,
+    QUANTIZE,
+    Source,
+    Val,
+    aten,
+    bind,
+    bind_arguments,
+    fill,
+    has_tag,
+    overload,
+    torch_op,
+)
+from tosaic.ir.graph import Array, DType
+from tosaic.ir.qparams import QParams
+from tosaic.lower.arguments import find_qparams
+from tosaic.lower.aten import Aten
+from tosaic.lower.convert import convert_all, is_list, is_real, is_small, narrow, to_real, widen
+from tosaic.lower.lowering import Lowering
+from tosaic.lower.registry import Record, registry
+from tosaic.lower.tensor import Const, Opaque, Result, Stored, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of the program while the steps work on it.
+
+    arguments  bound to the names of the schema; what was computed before is there as tensors
+    wide       whether it must be computed in float32: in its own types it cannot be lowered, or it rounds too often
+    """
+
+    source: Source
+    node: Node
+    arguments: Mapping[str, object]
+    wide: bool = False
+
+    @property
+    def name(self) -> str:
+        return overload(self.node)
+
+    @property
+    def record(self) -> Record | None:
+        return registry().find(self.name)
+
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors among the arguments, those in lists too."""
+        return list(find_tensors(self.arguments.values()))
+
+
+#: A step gives the call to go on with, or the call's result.
+Step: TypeAlias = Callable[[Lowering, Call], Call | Result]
+
+
+def lower_call(lo: Lowering, call: Call) -> Result:
+    """Run the steps; a call that reaches the end of the list is lowered by its record."""
+    for step in STEPS:
+        outcome = step(lo, call)
+        if not isinstance(outcome, Call):
+            return outcome
+        call = outcome
+    return narrow_result(lo, call, lower_by_record(lo, call))
+
+
+def fold(lo: Lowering, call: Call) -> Call | Result:
+    """Compute what depends on constants alone; data movement and (de)quantization keep quantized values as they are."""
+    if call.name in FILLS:
+        return make_constant(fill(call.node, call.source.tensor(bind(call.node)["self"])))
+    constants = all(isinstance(t, Const) for t in call.tensors())
+    if not constants or has_tag(call.node, torch.Tag.nondeterministic_seeded):
+        return call
+    if call.record is not None and (call.record.is_qdq or call.record.moves):
+        return call
+    out = torch_op(call.node)(**{name: _to_torch(value) for name, value in call.arguments.items()})
+    return make_constant(out) if isinstance(out, torch.Tensor) else call
+
+
+def refuse_unknown(lo: Lowering, call: Call) -> Call:
+    """Refuse an operator that has no record and is not elementwise (which may still become a table)."""
+    if call.record is None and not _is_pointwise(call):
+        raise no_lowering(call.name)
+    return call
+
+
+def refuse_float(lo: Lowering, call: Call) -> Call:
+    """Refuse computed float operands on a target of integers; only a quantize may take one."""
+    if lo.has_float or call.name == QUANTIZE:
+        return call
+    given = next((t for t in call.tensors() if t.is_float and not t.is_const), None)
+    if given is not None and is_small(given):
+        raise FloatInput(
+            f"its input is {given.dtype.torch_name} and only float32 is quantized",
+            "call .float() on this part of the model",
+        )
+    if given is not None:
+        raise FloatInput("its input is float and the target is integer only", "quantize this part of the model")
+    return call
+
+
+def convert_mixed(lo: Lowering, call: Call) -> Call:
+    """Convert quantized operands that meet float ones to float32, as torch does."""
+    mixed = lo.has_float and call.name not in QDQ and _is_mixed(call.tensors())
+    return _convert(call, lambda t: to_real(lo, t)) if call.wide or mixed else call
+
+
+def widen_operands(lo: Lowering, call: Call) -> Call:
+    """Widen 16-bit floats of an operator of many steps: torch computes it in float32 and rounds once."""
+    summing = call.record is not None and _is_summing(call.record)
+    return _convert(call, lambda t: widen(lo, t)) if call.wide or summing else call
+
+
+def tabulate(lo: Lowering, call: Call) -> Call | Result:
+    """Apply an elementwise operator to all 256 numbers that its one quantized input can be: the table stays pending."""
+    pointwise = call.record.pointwise if call.record is not None else _is_pointwise(call)
+    if not pointwise or not lo.spec.support_integer():
+        return call
+    tensors = [a for a in call.arguments.values() if isinstance(a, Tensor)]
+    computed = [t for t in tensors if isinstance(t, Stored)]
+    if not computed or any(t.size != 1 for t in tensors if t.is_const):
+        return call
+    base = computed[0]
+    if not all(_can_tabulate(t) and _same_base(t, base) for t in computed):
+        return call
+    given = {name: _list_inputs(a) if isinstance(a, Tensor) else a for name, a in call.arguments.items()}
+    out = torch_op(call.node)(**given)
+    if not isinstance(out, torch.Tensor) or out.shape != (256,):
+        return call
+    if lo.has_float and out.dtype is not torch.float32:
+        # A bool that comes from a table could not be stored; the comparison itself can.
+        return call
+    return replace(base, lut=to_numpy(out), clamp=None)
+
+
+def lower_by_record(lo: Lowering, call: Call) -> Result:
+    """Let the operator's record build the TOSA operators."""
+    if call.record is None:
+        raise no_lowering(call.name)
+    lo.next_q = quantized_to(call.node)
+    return apply(lo, call.record, call.arguments)
+
+
+def narrow_result(lo: Lowering, call: Call, result: Result) -> Result:
+    """Convert the result to torch's dtype, where it was computed in a wider float."""
+    val = call.source.val(call.node)
+    if isinstance(result, Tensor):
+        return _narrow_to(lo, result, val)
+    if isinstance(result, tuple) and isinstance(val, (tuple, list)):
+        pairs = zip(result, val, strict=False)
+        return tuple(_narrow_to(lo, r, v) if isinstance(r, Tensor) else r for r, v in pairs)
+    return result
+
+
+#: In this order: what is constant needs no operator, and a table is better than what the record would build.
+STEPS: tuple[Step, ...] = (
+    fold,
+    refuse_unknown,
+    refuse_float,
+    convert_mixed,
+    widen_operands,
+    tabulate,
+)
+
+
+class LoweringAten:
+    """Runs a `decompose` function inside a lowering: each ATen operator becomes TOSA at once."""
+
+    def __init__(self, lo: Lowering) -> None:
+        self._lo = lo
+
+    def __call__(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        record = registry().find(f"aten.{name}")
+        assert record is not None, name
+        return apply(self._lo, record, bind_arguments(aten(name), args, kwargs))
+
+    def constant(self, array: Array, /) -> Tensor:
+        return Const(array, DType.F32)
+
+    def shape(self, value: Tensor, /) -> tuple[int, ...]:
+        return value.shape
+
+    def data(self, value: Tensor, /) -> Array | None:
+        return value.array if isinstance(value, Const) else None
+
+    def is_bool(self, value: Tensor, /) -> bool:
+        return value.dtype is DType.BOOL
+
+
+def apply(lo: Lowering, record: Record, arguments: Mapping[str, object]) -> Result:
+    """Lower through the record's own function, or through its decomposition where the data is float."""
+    for constraint in record.constraints:
+        constraint.enforce(lo, arguments)
+    if record.lower is not None:
+        result: Result | list[Tensor] | None = record.lower(lo, **arguments)
+    else:
+        assert record.decompose is not None
+        if any(isinstance(a, Tensor) and a.q is not None for a in arguments.values()):
+            raise Unsupported(
+                f"`{record.name}` is quantized as a whole, so the ranges inside it are unknown",
+                "quantize with tosaic's quantizer, which decomposes it before calibration",
+            )
+        operators: Aten[Tensor] = LoweringAten(lo)
+        result = record.decompose(operators, **arguments)
+    if result is None:
+        raise Unsupported(f"`{record.name}` has no form for these arguments", "write it with simpler operators")
+    return tuple(result) if isinstance(result, list) else result
+
+
+def quantized_to(node: Node) -> QParams | None:
+    """Find what a node's result is quantized to, looking through ops that bound or move it."""
+    while len(node.users) == 1:
+        user = next(iter(node.users))
+        if user.op != "call_function":
+            return None
+        name = overload(user)
+        if name == QUANTIZE:
+            a = bind(user)
+            return find_qparams(a["scale"], a["zero_point"], a["quant_min"], a["quant_max"], a["dtype"])
+        record = registry().find(name)
+        if record is None or not (record.bounds or record.moves):
+            return None
+        node = user
+    return None
+
+
+def make_constant(tensor: torch.Tensor) -> Const | Opaque:
+    """Make a constant of a torch tensor; int64 and float64 become 32 bits wide."""
+    smaller = {torch.int64: torch.int32, torch.float64: torch.float32}.get(tensor.dtype)
+    if smaller is not None:
+        tensor = tensor.to(smaller)
+    if tensor.dtype not in DTYPES:
+        return Opaque(str(tensor.dtype).removeprefix("torch."))
+    return Const(to_numpy(tensor), DTYPES[tensor.dtype])
+
+
+def no_lowering(name: str) -> Unsupported:
+    """Say that an operator has no lowering."""
+    return Unsupported(f"Tosaic has no lowering for `{name}`", "replace the operator, or leave it on the CPU")
+
+
+def find_tensors(values: Iterable[object]) -> Iterable[Tensor]:
+    """Find all tensors among values, those in lists too."""
+    for value in values:
+        if is_list(value):
+            yield from find_tensors(value)
+        elif isinstance(value, Tensor):
+            yield value
+
+
+def _convert(call: Call, convert: Callable[[Tensor], Tensor]) -> Call:
+    return replace(call, arguments={name: convert_all(value, convert) for name, value in call.arguments.items()})
+
+
+def _narrow_to(lo: Lowering, t: Tensor, val: Val) -> Tensor:
+    dtype = DTYPES.get(val.dtype) if isinstance(val, torch.Tensor) else None
+    return t if dtype is None else narrow(lo, t, dtype)
+
+
+def _to_torch(value: object) -> object:
+    """Convert constants to torch tensors of the real numbers they stand for."""
+    if is_list(value):
+        return [_to_torch(item) for item in value]
+    if not isinstance(value, Const):
+        return value
+    if value.dtype is DType.BF16:
+        return to_torch(value.array.view(np.int16).copy()).view(torch.bfloat16)
+    return to_torch(value.real().astype(np.float32) if value.q is not None else value.array.copy())
+
+
+def _is_mixed(tensors: list[Tensor]) -> bool:
+    """Whether a float tensor meets a quantized one."""
+    return any(t.is_float and not t.is_const for t in tensors) and not all(is_real(t) for t in tensors)
+
+
+def _is_summing(record: Record) -> bool:
+    return record.decompose is not None or record.computes_in_float32
+
+
+def _is_pointwise(call: Call) -> bool:
+    return has_tag(call.node, torch.Tag.pointwise)
+
+
+def _can_tabulate(t: Stored) -> bool:
+    return t.q is not None and t.dtype is DType.I8 and (t.lut is not None or t.is_code)
+
+
+def _same_base(a: Stored, b: Stored) -> bool:
+    return (a.value, a.perm, a.shape, a.q) == (b.value, b.perm, b.shape, b.q)
+
+
+def _list_inputs(t: Tensor) -> torch.Tensor:
+    """List the real numbers that an operand of a table can be: 256, or the one number of a constant."""
+    if isinstance(t, Const):
+        return torch.tensor(float(t.real().reshape(-1)[0]), dtype=torch.float32)
+    if t.lut is not None:
+        return to_torch(t.lut.copy())
+    codes = torch.arange(-128, 128, dtype=torch.float32)
+    return (codes - t.qparams.zp) * t.qparams.s

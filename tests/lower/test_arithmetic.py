@@ -1,0 +1,143 @@
+"""Quantized arithmetic against numpy: multipliers and rounding alone, and sums and products through the reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tosaic.core import targets
+from tosaic.core.errors import Unsupported
+from tosaic.core.specification import Specification
+from tosaic.engines import reference
+from tosaic.formats.tosa_writer import serialize
+from tosaic.ir.graph import DType, Type
+from tosaic.ir.qparams import QParams, dequantize, multiplier, quantize
+from tosaic.lower import arithmetic as arith
+from tosaic.lower.lowering import Lowering
+from tosaic.lower.tensor import Const, Stored, Tensor, of_value
+
+X = QParams((0.05,), (3,), DType.I8, -128, 127)
+Y = QParams((0.02,), (-7,), DType.I8, -128, 127)
+OUT = QParams((0.09,), (11,), DType.I8, -128, 127)
+
+
+def lowering() -> Lowering:
+    target = targets.find("ethos-u85-256")
+    return Lowering(target, Specification.parse(target.tosa_spec))
+
+
+def draw(shape: tuple[int, ...], seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-128, 128, shape).astype(np.int8)
+
+
+def run(build: Callable[..., Tensor], *inputs: tuple[np.ndarray, QParams]) -> np.ndarray:
+    """Quantize what `build` makes of quantized inputs to OUT, and run it."""
+    lo = lowering()
+    tensors = [of_value(lo.b.input(Type(DType.I8, array.shape)), q) for array, q in inputs]
+    out = lo.emit(lo.quantize(build(lo, *tensors), OUT))
+    return reference.run(serialize(lo.b.finish([out])), [array for array, _ in inputs])[0]
+
+
+def assert_near(got: np.ndarray, real: np.ndarray) -> None:
+    """Within one step of the exact result: rescaling operands rounds before the last rounding does."""
+    want = quantize(real, OUT)
+    assert np.abs(got.astype(np.int64) - want).max() <= 1
+    assert (got == want).mean() > 0.95
+
+
+@pytest.mark.parametrize("bits", [15, 31])
+@pytest.mark.parametrize("factor", [1.0, 0.5, 1 / 3, 0.0123456, 7.7, 1 - 2.0**-40, 2.0**-20, 2.0**12 + 0.3])
+def test_multiplier_is_the_nearest(factor: float, bits: int) -> None:
+    number, shift = multiplier(factor, bits)
+    assert 1 << (bits - 1) <= number < 1 << bits and 2 <= shift <= 62
+    assert abs(number * 2.0**-shift - factor) <= 2.0 ** -(shift + 1)
+
+
+def test_multiplier_of_a_tiny_factor_loses_bits_and_not_size() -> None:
+    number, shift = multiplier(2.0**-50)
+    assert (number, shift) == (1 << 12, 62)
+    assert multiplier(2.0**-100) == (0, 62)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, math.inf, math.nan, 2.0**30])
+def test_multiplier_refuses(factor: float) -> None:
+    with pytest.raises(Unsupported):
+        multiplier(factor)
+
+
+def test_quantize_rounds_half_to_even_and_clips() -> None:
+    q = QParams((0.5,), (10,), DType.I8, -100, 100)
+    reals = np.float32([0.25, 0.75, 1.25, -0.25, -0.75, 1e9, -1e9, np.inf, -np.inf])
+    assert quantize(reals, q).tolist() == [10, 12, 12, 10, 8, 100, -100, 100, -100]
+
+
+def test_dequantize_along_an_axis() -> None:
+    q = QParams((0.5, 2.0), (0, 1), DType.I8, -128, 127, axis=1)
+    assert dequantize(np.int8([[4, 4], [-2, 0]]), q).tolist() == [[2.0, 6.0], [-1.0, -2.0]]
+
+
+@pytest.mark.parametrize(("alpha", "subtract"), [(1.0, False), (1.0, True), (2.5, False), (-0.5, False)])
+def test_sum(alpha: float, subtract: bool) -> None:
+    a, b = draw((1, 4, 9, 5), 1), draw((1, 4, 1, 5), 2)
+    got = run(lambda lo, x, y: arith.total(lo, x, y, alpha=alpha, subtract=subtract), (a, X), (b, Y))
+    other = dequantize(b, Y) * alpha
+    assert_near(got, dequantize(a, X) + (-other if subtract else other))
+
+
+def test_product_rounds_once() -> None:
+    a, b = draw((1, 4, 9, 5), 3), draw((1, 1, 9, 5), 4)
+    got = run(arith.product, (a, X), (b, Y))
+    assert_near(got, dequantize(a, X) * dequantize(b, Y))
+
+
+def test_scaling_an_accumulator_emits_nothing() -> None:
+    lo = lowering()
+    total = Stored((2,), lo.b.input(Type(DType.I32, (2,))), (0,), QParams((0.5,), (0,), DType.I32, -9, 9), clamp=(0, 6))
+    scaled = arith.scaled(total, 4.0)
+    assert (scaled.qparams.scale, scaled.clamp, scaled.value) == ((2.0,), (0.0, 24.0), total.value)
+    assert not lo.b.ops
+
+
+@pytest.mark.parametrize("dims", [(3,), (1, 2), (2, 3), (1,), (1, 2, 3)])
+def test_mean(dims: tuple[int, ...]) -> None:
+    a = draw((1, 6, 7, 8), 5)
+    size = math.prod(a.shape[d] for d in dims)
+    got = run(lambda lo, x: arith.sum_over(lo, x, dims, size), (a, X))
+    assert_near(got, dequantize(a, X).mean(dims, keepdims=True))
+
+
+def test_convolution() -> None:
+    a, weight = draw((1, 3, 6, 7), 6), draw((4, 2, 3, 3), 7)
+    w = QParams((0.01, 0.02, 0.005, 0.03), (0,) * 4, DType.I8, -127, 127, axis=0)
+    bias = Const(np.float32([1.0, -2.0, 0.0, 0.5]), DType.F32)
+    window = arith.Window(pad=(1, 0, 0, 2), stride=(2, 1))
+    got = run(lambda lo, x: arith.convolve(lo, x, weight, w, bias, window), (a, X))
+    image = np.pad(dequantize(a, X), ((0, 0), (0, 0), (1, 0), (0, 2)))
+    kernel = dequantize(weight, w)
+    views = np.lib.stride_tricks.sliding_window_view(image, (2, 3), axis=(2, 3))[:, :, ::2]
+    real = np.einsum("nchwij,oijc->nohw", views, kernel) + bias.array.reshape(1, 4, 1, 1)
+    assert got.shape == real.shape
+    assert_near(got, real)
+
+
+def test_a_bias_stops_short_of_overflow() -> None:
+    bias = Const(np.float32([1.0, -1.0]), DType.F32)
+    codes = arith.bias_codes(bias, (1e-12, 1e-12), np.array([1000, 1000]))
+    assert codes.tolist() == [2**31 - 1 - 1000, -(2**31) + 1000]
+
+
+@pytest.mark.parametrize(("pad", "stride", "height"), [(1, 2, 6), (0, 2, 5), (0, 1, 6), (2, 3, 6)])
+def test_windows_fit_exactly(pad: int, stride: int, height: int) -> None:
+    """What is too much is taken off the padding at the end first, then off the image."""
+    lo = lowering()
+    image = lo.b.input(Type(DType.I8, (1, 6, 6, 1)))
+    window = arith.Window((pad, pad, pad, pad), (stride, stride))
+    fitted, pads = arith.fit_window(lo, image, (3, 3), window)
+    assert fitted.shape[1] == fitted.shape[2] == height
+    for axis in (0, 1):
+        span = fitted.shape[1 + axis] + pads[2 * axis] + pads[2 * axis + 1] - 3
+        assert span % stride == 0
+        assert span // stride == (6 + 2 * pad - 3) // stride
