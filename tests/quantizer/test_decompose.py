@@ -142,3 +142,31 @@ def test_the_line_is_kept() -> None:
     lines = {str(origin["where"]) for delegate in program.delegates for origin in delegate.origins}
     assert lines
     assert all("test_decompose.py:" in line for line in lines)
+
+
+class Biased(torch.nn.Module):
+    """Products with parameters, and biases that are inputs of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(5)
+        for name, shape in {"plain": (5, 8), "image": (4, 3, 3, 3), "back": (3, 4, 2, 2), "line": (4, 3, 2)}.items():
+            self.register_buffer(name, torch.randn(shape, generator=draw) * 0.2)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            functional.linear(y, self.plain, c),
+            functional.conv2d(x, self.image, b, padding="same"),
+            functional.conv_transpose2d(x, self.back, bias=b),
+            functional.conv1d(x[:, :, 0], self.line, b),
+        )
+
+
+@pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u85-256", "TOSA-1.0+INT"])
+def test_a_bias_that_is_computed_at_run_time_is_added_after_the_product(target: str) -> None:
+    draw, model = torch.Generator().manual_seed(6), Biased().eval()
+    inputs = tuple(torch.randn(shape, generator=draw) for shape in [(1, 3, 8, 8), (2, 8), (4,), (5,)])
+    program = tosaic.compile(model, inputs, target)
+    assert not [r for r in program.reasons if not r.border]
+    for got, want in zip(program.run(*inputs), model(*inputs), strict=True):
+        np.testing.assert_allclose(got, want.numpy(), atol=0.05)

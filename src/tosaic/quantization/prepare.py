@@ -203,6 +203,35 @@ def decompose_composites(module: GraphModule, wanted: Callable[[Node], bool]) ->
     module.graph.eliminate_dead_code()
 
 
+def mark_constants(graph: Graph) -> None:
+    """Mark the nodes that read a parameter or buffer, or compute something of these alone: torch folds such nodes."""
+    for node in graph.nodes:
+        inputs = node.all_input_nodes
+        computed = bool(inputs) and is_foldable(node) and all(n.meta[CONSTANT] for n in inputs)
+        node.meta[CONSTANT] = node.op == "get_attr" or computed
+
+
+def split_biases(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
+    """Add a bias that is computed at run time after the product: only a constant has the accumulator's grid."""
+    mark_constants(module.graph)
+    for node in list(module.graph.nodes):
+        record = registry().find(overload(node)) if node.op == "call_function" else None
+        if record is None or record.quant != "weight" or not wanted(node) or not is_float(node):
+            continue
+        arguments = bind(node)
+        weight, bias = arguments["weight"], arguments["bias"]
+        if not isinstance(bias, Node) or bias.meta[CONSTANT] or not weight.meta[CONSTANT]:
+            continue
+        with module.graph.inserting_before(node):
+            emit = GraphAten(module, node)
+            product = emit(overload(node).removeprefix("aten."), *{**arguments, "bias": None}.values())
+            # The bias of a convolution has one number per channel, and its sizes come after the channels.
+            sizes = (1,) * (weight.meta["val"].dim() - 2)
+            shaped = emit("reshape.default", bias, [*emit.shape(bias), *sizes]) if sizes else bias
+            node.replace_all_uses_with(emit("add.Tensor", product, shaped))
+        module.graph.erase_node(node)
+
+
 def replace_result(graph: Graph, node: Node, result: Any) -> None:
     """Put a new result in the place of a call; whoever took one of several results gets it directly."""
     if isinstance(result, Node):

@@ -67,6 +67,7 @@ class TosaQuantizer(pt2e.Quantizer):
         decompose(model, lambda n: self._config(n) is not None)
         prepare.fold_constants(model)
         prepare.decompose_composites(model, lambda n: self._config(n) is not None)
+        prepare.split_biases(model, lambda n: self._config(n) is not None)
         prepare.lift_numbers(model)
         model.graph.lint()
         model.recompile()
@@ -74,8 +75,8 @@ class TosaQuantizer(pt2e.Quantizer):
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Say for every node which of its inputs and outputs are observed."""
+        prepare.mark_constants(model.graph)
         for node in model.graph.nodes:
-            node.meta[CONSTANT] = _follows_from_constants(node)
             if node.op == "call_function" and ANNOTATION_KEY not in node.meta and not _is_constant(node):
                 config = self._config(node)
                 if config is not None:
@@ -284,16 +285,6 @@ def _per_tensor(spec: pt2e.QuantizationSpec) -> pt2e.QuantizationSpec:
     return replace(
         spec, qscheme=torch.per_tensor_symmetric, ch_axis=None, observer_or_fake_quant_ctr=MinMaxObserver.with_args()
     )
-
-
-def _follows_from_constants(node: Node) -> bool:
-    """Whether a node reads a parameter or buffer, or computes something of these alone: torch folds what is quantized.
-
-    The nodes before it have been asked.
-    """
-    if node.op == "get_attr":
-        return True
-    return bool(node.all_input_nodes) and prepare.is_foldable(node) and all(map(_is_constant, node.all_input_nodes))
 
 
 def _is_constant(node: Node) -> bool:
