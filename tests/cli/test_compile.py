@@ -17,6 +17,8 @@ from tosaic.core.errors import Invalid
 from tosaic.core.output import write_files
 from tosaic.formats import pte, sidecar
 from tosaic.formats.tosa_reader import read as read_tosa
+from tosaic.ir.text import to_text
+from tosaic.passes import PASSES
 
 REPORT = {
     "schema",
@@ -88,6 +90,14 @@ def test_json_has_the_versioned_schema(codes: tuple[Path, Any], cpu_line: int) -
 def test_intermediates_are_kept(codes: tuple[Path, Any]) -> None:
     folder = codes[0].parent / "all"
     assert len(list(folder.glob("*.tosa"))) == len(list(folder.glob("*.vela.bin"))) == 2
+
+
+def test_intermediates_show_the_graph_after_each_pass(codes: tuple[Path, Any]) -> None:
+    folder = codes[0].parent / "all"
+    stages = ["lower", *(step.name for step in PASSES)]
+    for path in folder.glob("*.tosa"):
+        texts = [path.with_name(f"{path.stem}.{i}_{name}.tosa.txt").read_text() for i, name in enumerate(stages)]
+        assert texts[-1] == to_text(read_tosa(path.read_bytes()))
 
 
 def test_header_compiles_and_quantizes_as_torch(codes: tuple[Path, Any], tmp_path: Path) -> None:

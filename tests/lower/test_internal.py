@@ -81,7 +81,7 @@ def break_assembly(patch: pytest.MonkeyPatch) -> None:
 
 STAGES: dict[str, Any] = {
     "lowering": break_lowering,
-    "rewrite": functools.partial(break_graph_function, "rewrite"),
+    "passes": functools.partial(break_graph_function, "run_passes"),
     "verify": functools.partial(break_graph_function, "verify"),
     "serialize": functools.partial(break_graph_function, "serialize"),
     "assembly": break_assembly,

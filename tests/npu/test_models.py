@@ -18,7 +18,7 @@ from tosaic.formats.tosa_writer import serialize
 from tosaic.fx.source import Source
 from tosaic.lower.walk import lower
 from tosaic.ops import registry
-from tosaic.passes import rewrite
+from tosaic.passes import run_passes
 
 TARGETS = ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256")
 OTHERS = [name for name in ACCELERATORS if name not in TARGETS]
@@ -33,7 +33,7 @@ def _regions(module: Any, target: str) -> list[tuple[bytes, Any]]:
     source, chosen = Source.of_module(module), find(target)
     found: list[tuple[bytes, Any]] = []
     for region in partition(source, chosen).regions:
-        graph = rewrite(lower(source, region.nodes, region.inputs, region.outputs, chosen), chosen)
+        graph = run_passes(lower(source, region.nodes, region.inputs, region.outputs, chosen), chosen)
         found.append((serialize(graph), region))
     return found
 

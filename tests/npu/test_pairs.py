@@ -1,6 +1,6 @@
 """Pairs of operations, executed: what Vela makes of two is not always what it makes of one and the other.
 
-`WRONG` are those that Vela 5.2.0 gets wrong, found by running all pairs; `rewrite.settle` keeps them apart.
+`WRONG` are those that Vela 5.2.0 gets wrong, found by running all; the pass `separate_vela_pairs` keeps them apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tosaic.ir import ops
 from tosaic.ir.build import Builder
 from tosaic.ir.graph import Type, Value
 from tosaic.npu import Fault
-from tosaic.passes.separate_vela_pairs import settle
+from tosaic.passes.separate_vela_pairs import separate_vela_pairs
 from tosaic.tools import vela
 
 Make: TypeAlias = Callable[[Builder, Value], Value]
@@ -145,8 +145,8 @@ def make(first: str, second: str) -> Case:
     return Case(b.finish([SECOND[second](b, FIRST[first](b, b.input(Type(I8, SHAPE))))]))
 
 
-def settled(first: str, second: str) -> Case:
-    return Case(settle(make(first, second).graph))
+def separate(first: str, second: str) -> Case:
+    return Case(separate_vela_pairs(make(first, second).graph))
 
 
 def make_product_of_a_slice() -> Case:
@@ -209,14 +209,14 @@ def test_a_minimum_before_a_reshape_is_wrong(bench: Any, target: str) -> None:
 
 
 def check_wrong(bench: Any, plain: Case, target: str) -> None:
-    """Vela is wrong about the graph, and right about the settled one."""
+    """Vela is wrong about the graph, and right about the one with separated pairs."""
     inputs = plain.inputs()
     try:
         found = [array.tobytes() for array in bench.run(bench.compile(plain.tosa, target), inputs)]
     except Fault:
         found = []
-    assert found != [array.tobytes() for array in reference.run(plain.tosa, inputs)], "Vela is right: no need to settle"
-    bench.check(Case(settle(plain.graph)).tosa, inputs, target)
+    assert found != [array.tobytes() for array in reference.run(plain.tosa, inputs)], "Vela is right about this pair"
+    bench.check(Case(separate_vela_pairs(plain.graph)).tosa, inputs, target)
 
 
 @pytest.mark.slow
@@ -225,7 +225,7 @@ def check_wrong(bench: Any, plain: Case, target: str) -> None:
 def test_pairs(bench: Any, second: str, target: str) -> None:
     refused = 0
     for first in FIRST:
-        case = settled(first, second)
+        case = separate(first, second)
         try:
             bench.check(case.tosa, case.inputs(), target)
         except vela.Refused:
@@ -233,6 +233,6 @@ def test_pairs(bench: Any, second: str, target: str) -> None:
     assert refused in (0, len(FIRST))
 
 
-def test_a_settled_graph_stays_as_it_is() -> None:
-    once = settled("rows", "max_1").graph
-    assert [op.kind for op in settle(once).ops] == [op.kind for op in once.ops]
+def test_separated_pairs_stay_as_they_are() -> None:
+    once = separate("rows", "max_1").graph
+    assert [op.kind for op in separate_vela_pairs(once).ops] == [op.kind for op in once.ops]

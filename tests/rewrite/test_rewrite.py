@@ -1,12 +1,17 @@
-"""Rewrites, as text before and after."""
+"""The passes: what each of them does to a graph."""
 
 from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tosaic import passes
+from tosaic.core.errors import Invalid
 from tosaic.core.specification import Specification
-from tosaic.core.targets import find
+from tosaic.core.targets import Target, find
 from tosaic.engines import reference
 from tosaic.formats.tosa_writer import serialize
 from tosaic.ir import ops
@@ -14,11 +19,11 @@ from tosaic.ir.build import Builder
 from tosaic.ir.graph import DType, Graph, Type, Value
 from tosaic.ir.text import to_text
 from tosaic.ir.verifier import verify
-from tosaic.passes import PIPELINE, rewrite
-from tosaic.passes.cse import merge_equal
-from tosaic.passes.dce import drop_dead
-from tosaic.passes.fold_conv_scale import fold_channels
-from tosaic.passes.transpose_to_conv import TO_FIRST, TO_LAST, convolve_transposes
+from tosaic.passes import PASSES, run_passes
+from tosaic.passes.cse import merge_equal_ops
+from tosaic.passes.dce import remove_dead_ops
+from tosaic.passes.fold_conv_scale import fold_conv_scale
+from tosaic.passes.transpose_to_conv import TO_FIRST, TO_LAST, convert_transposes
 
 
 def twice() -> Graph:
@@ -33,34 +38,59 @@ def kinds(graph: Graph) -> list[str]:
     return [op.kind for op in graph.ops]
 
 
-def test_merge_equal() -> None:
+def test_merge_equal_ops() -> None:
     before = twice()
     text = to_text(before)
-    after = merge_equal(before)
+    after = merge_equal_ops(before)
     assert kinds(after) == ["EXP", "TANH", "ABS", "ADD"]
     add = after.ops[-1]
     assert add.inputs[0] is add.inputs[1]
     assert add.inputs[0].op is after.ops[2]
-    assert to_text(before) == text, "a rewrite changed its input"
+    assert to_text(before) == text, "a pass changed its input"
 
 
 def test_different_attributes_are_not_merged() -> None:
     b = Builder()
     x = b.input(Type(DType.F32, (2, 3)))
     graph = b.finish([ops.reduce_max(b, x, 0), ops.reduce_max(b, x, 1)])
-    assert kinds(merge_equal(graph)) == ["REDUCE_MAX", "REDUCE_MAX"]
+    assert kinds(merge_equal_ops(graph)) == ["REDUCE_MAX", "REDUCE_MAX"]
 
 
-def test_drop_dead() -> None:
-    assert kinds(drop_dead(twice())) == ["EXP", "EXP", "ABS", "ABS", "ADD"]
+def test_remove_dead_ops() -> None:
+    assert kinds(remove_dead_ops(twice())) == ["EXP", "EXP", "ABS", "ABS", "ADD"]
 
 
 def test_pipeline_has_reasons_and_keeps_meaning() -> None:
-    assert all(reason for _, reason in PIPELINE)
+    assert all(step.why for step in PASSES)
     data = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
-    before, after = twice(), rewrite(twice(), find("TOSA-1.0+FP"))
+    before, after = twice(), run_passes(twice(), find("TOSA-1.0+FP"))
     assert kinds(after) == ["EXP", "ABS", "ADD"]
     assert np.array_equal(reference.run(serialize(before), [data])[0], reference.run(serialize(after), [data])[0])
+
+
+def test_names_are_those_of_the_modules() -> None:
+    assert [step.name for step in PASSES] == list(dict.fromkeys(step.name for step in PASSES))
+    for step in PASSES:
+        assert importlib.util.find_spec(f"tosaic.passes.{step.name}") is not None
+
+
+def test_an_observer_sees_the_graph_after_each_pass() -> None:
+    seen: dict[str, list[str]] = {}
+    run_passes(twice(), find("TOSA-1.0+FP"), observe=lambda name, graph: seen.update({name: kinds(graph)}))
+    assert list(seen) == ["fold_conv_scale", "cse", "dce"], "the others are for NPUs"
+    assert seen["cse"] == ["EXP", "TANH", "ABS", "ADD"]
+    assert seen["dce"] == ["EXP", "ABS", "ADD"]
+
+
+def test_the_verifier_names_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drop_first(graph: Graph, _: Target) -> Graph:
+        return Graph(graph.inputs, graph.outputs, graph.ops[1:])
+
+    broken = tuple(replace(step, run=drop_first) if step.name == "cse" else step for step in PASSES)
+    monkeypatch.setattr(passes, "PASSES", broken)
+    with pytest.raises(Invalid, match="after pass `cse`: op 2 ABS: input 0"):
+        run_passes(twice(), find("TOSA-1.0+FP"), verify_between=True)
+    run_passes(twice(), find("TOSA-1.0+FP"))
 
 
 @pytest.mark.parametrize("family", ["u55", "u65", "u85", "tosa"])
@@ -69,7 +99,7 @@ def test_small_images_are_moved_by_convolutions(family: str, shape: tuple[int, .
     b = Builder()
     x = b.input(Type(DType.I8, shape))
     graph = b.finish([ops.transpose(b, x, perms)])
-    after = convolve_transposes(graph, family)
+    after = convert_transposes(graph, family)
     assert ("TRANSPOSE" in kinds(after)) == (family == "tosa")
     verify(after, Specification.parse("TOSA-1.0+INT"))
     data = np.random.default_rng(0).integers(-128, 128, shape).astype(np.int8)
@@ -80,7 +110,7 @@ def test_small_images_are_moved_by_convolutions(family: str, shape: tuple[int, .
 def test_other_transposes_stay(shape: tuple[int, ...]) -> None:
     b = Builder()
     graph = b.finish([ops.transpose(b, b.input(Type(DType.I8, shape)), TO_LAST)])
-    assert kinds(convolve_transposes(graph, "u55")) == ["TRANSPOSE"]
+    assert kinds(convert_transposes(graph, "u55")) == ["TRANSPOSE"]
 
 
 def convolution(b: Builder, kind: str) -> Value:
@@ -113,7 +143,7 @@ def test_factors_go_into_the_convolution(kind: str) -> None:
     value = convolution(b, kind)
     b.origin = ("norm",)
     graph = b.finish([normalize(b, value)])
-    after = drop_dead(fold_channels(graph))
+    after = remove_dead_ops(fold_conv_scale(graph))
     assert [k for k in kinds(after) if k != "CONST"] == [kind]
     assert after.ops[-1].origin == ("conv", "norm")
     data = np.random.default_rng(2).standard_normal(graph.inputs[0].shape).astype(np.float32)
@@ -126,7 +156,7 @@ def test_a_convolution_with_other_readers_stays() -> None:
         b = Builder()
         value = convolution(b, "CONV2D")
         graph = b.finish([normalize(b, value), ops.abs(b, value) if read_twice else value])
-        assert "MUL" in kinds(fold_channels(graph))
+        assert "MUL" in kinds(fold_conv_scale(graph))
 
 
 def test_only_constants_of_channels_are_folded() -> None:
@@ -134,4 +164,4 @@ def test_only_constants_of_channels_are_folded() -> None:
     value = convolution(b, "CONV2D")
     picture = np.ones((1, *value.shape[1:3], 1), np.float32)
     graph = b.finish([ops.mul(b, value, b.const(picture, DType.F32)), b.input(value.type)])
-    assert kinds(fold_channels(graph)) == kinds(graph)
+    assert kinds(fold_conv_scale(graph)) == kinds(graph)

@@ -1,4 +1,4 @@
-"""From a graph to finished delegates: partition, lower, rewrite, serialize, compile, and again if a tool refuses."""
+"""From a graph to finished delegates: partition, lower, run passes, serialize, compile, and again if a tool refuses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tosaic.backends.vgf import VgfCompileSpec
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid, ToolCrashed, ToolFailed, Unsupported
 from tosaic.core.heap import short_lived
-from tosaic.core.internal import InternalError, contained
+from tosaic.core.internal import InternalError, contained, is_strict
 from tosaic.core.output import write_files
 from tosaic.core.specification import Specification
 from tosaic.driver.interface import Unread, check_blob, check_graph
@@ -27,9 +27,10 @@ from tosaic.formats import blob
 from tosaic.formats.tosa_writer import names, serialize
 from tosaic.fx.source import QDQ, Source, find_module, overload, source_line
 from tosaic.ir.graph import Graph, Op
+from tosaic.ir.text import to_text
 from tosaic.ir.verifier import verify
 from tosaic.lower.walk import lower
-from tosaic.passes import rewrite
+from tosaic.passes import Observer, run_passes
 from tosaic.tools import vela
 
 #: how often a refused region is tried again without the node that was refused
@@ -57,6 +58,8 @@ class Delegate:
     blob: bytes
     compiled: vela.Compiled | None
     origins: tuple[Mapping[str, Any], ...]
+    #: the graph as text after lowering and after each pass, kept only where intermediate artifacts are dumped
+    stages: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +74,15 @@ class Built:
 Borders = frozenset[Node]
 
 
-def lower_region(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders) -> tuple[Graph, bytes]:
-    """The verified TOSA graph of a region and its .tosa bytes."""
-    graph = rewrite(lower(source, region.nodes, region.inputs, region.outputs, spec.target, nhwc), spec.target)
+def lower_region(
+    source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders, observe: Observer | None = None
+) -> tuple[Graph, bytes]:
+    """Lower a region and run the passes; return the verified TOSA graph and its .tosa bytes."""
+    graph = lower(source, region.nodes, region.inputs, region.outputs, spec.target, nhwc)
+    if observe is not None:
+        observe("lower", graph)
     try:
+        graph = run_passes(graph, spec.target, observe=observe, verify_between=spec.verify_passes or is_strict())
         verify(graph, Specification.parse(spec.target.tosa_spec))
     except Invalid as error:
         raise Unsupported(error.what, error.fix, where=error.where) from error
@@ -97,9 +105,15 @@ def assemble(tosa: bytes, spec: ArmCompileSpec) -> tuple[bytes, vela.Compiled | 
 
 def build_region(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Borders = frozenset()) -> Delegate:
     """Lower and compile one region; raises ToolFailed if the tool refuses it."""
+    stages: dict[str, str] = {}
+
+    def keep(name: str, graph: Graph) -> None:
+        stages[f"{len(stages)}_{name}"] = to_text(graph)
+
     # The graph with its constants is gone before the tool needs memory of its own.
     with short_lived():
-        graph, tosa = lower_region(source, region, spec, nhwc)
+        observe = keep if spec.get_intermediate_path() is not None else None
+        graph, tosa = lower_region(source, region, spec, nhwc, observe)
         check_graph(source, region, graph, nhwc)
         ops = _list_ops(graph)
         del graph
@@ -110,7 +124,7 @@ def build_region(source: Source, region: Region, spec: ArmCompileSpec, nhwc: Bor
     except ToolCrashed as error:
         raise Blamed(error, []) from error
     check_blob(source, region, data, compiled, isinstance(spec, VgfCompileSpec))
-    return Delegate(region, ops, tosa, data, compiled, describe_origins(ops, region))
+    return Delegate(region, ops, tosa, data, compiled, describe_origins(ops, region), stages)
 
 
 def _list_ops(graph: Graph) -> tuple[Made, ...]:
@@ -269,6 +283,7 @@ def dump(delegate: Delegate, spec: ArmCompileSpec) -> None:
         return
     stem = Path(folder) / f"delegate_{hashlib.sha256(delegate.tosa).hexdigest()[:12]}"
     parts: dict[str, bytes] = {".tosa": delegate.tosa}
+    parts.update((f".{name}.tosa.txt", text.encode()) for name, text in delegate.stages.items())
     if delegate.compiled is not None:
         parts[".vela.bin"] = delegate.blob
         parts[".summary.json"] = json.dumps(delegate.compiled.summary, indent=1, sort_keys=True).encode()

@@ -22,7 +22,7 @@ from tosaic.ir.verifier import verify
 from tosaic.lower.tensor import Tensor
 from tosaic.lower.walk import Walk, is_pending
 from tosaic.ops import registry
-from tosaic.passes import rewrite
+from tosaic.passes import run_passes
 from tosaic.quantization.prepare import mutates
 
 
@@ -78,7 +78,7 @@ def check_region(source: Source, region: Region, target: Target, seen: dict[Node
         return 0, []
     walk.results.update(computed)
     try:
-        graph = rewrite(walk.finish(list(computed)), target)
+        graph = run_passes(walk.finish(list(computed)), target)
     except Unsupported as error:
         return 0, [Wrong("finish", f"a region that was found to be supported cannot be cut: {error.what}")]
     verify(graph, Specification.parse(target.tosa_spec))
