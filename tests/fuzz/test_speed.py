@@ -8,9 +8,10 @@ import time
 
 import pytest
 import torch
-from fuzzer import campaign, speed
-from fuzzer.generate import Generator
 from torchao.quantization.pt2e.observer import HistogramObserver
+
+from support.fuzzer import campaign, speed
+from support.fuzzer.generate import Generator
 
 TORCHS_OWN_SEARCH = HistogramObserver._non_linear_param_search
 

@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from cases import I8, I16, I32, Case, const, make_rng, quantize
 
+from support.graphs.cases import I8, I16, I32, Case, const, make_rng, quantize
+from support.npu_bench import Bench
 from tosaic.engines import reference
 from tosaic.ir import ops
 from tosaic.ir.build import Builder
@@ -156,11 +157,11 @@ def make_product_of_a_slice() -> Case:
 
 
 @pytest.mark.parametrize(("target", "first", "second"), [(t, *pair) for t, pairs in WRONG.items() for pair in pairs])
-def test_what_vela_gets_wrong_is_kept_apart(bench: Any, target: str, first: str, second: str) -> None:
+def test_what_vela_gets_wrong_is_kept_apart(bench: Bench, target: str, first: str, second: str) -> None:
     check_wrong(bench, make(first, second), target)
 
 
-def test_products_of_a_slice_are_kept_apart(bench: Any) -> None:
+def test_products_of_a_slice_are_kept_apart(bench: Bench) -> None:
     check_wrong(bench, make_product_of_a_slice(), "ethos-u55-128")
 
 
@@ -194,12 +195,12 @@ def make_product_of_what_is_returned() -> Case:
         (make_choice_of_two_shapes, "ethos-u85-256"),
     ],
 )
-def test_two_shapes_of_one_tensor_are_kept_apart(bench: Any, make: Callable[[], Case], target: str) -> None:
+def test_two_shapes_of_one_tensor_are_kept_apart(bench: Bench, make: Callable[[], Case], target: str) -> None:
     check_wrong(bench, make(), target)
 
 
 @pytest.mark.parametrize("target", TARGETS[:2])
-def test_a_minimum_before_a_reshape_is_wrong(bench: Any, target: str) -> None:
+def test_a_minimum_before_a_reshape_is_wrong(bench: Bench, target: str) -> None:
     """The record of `amin` takes the maximum of mirrored codes instead; its samples are executed with all others."""
     b = Builder()
     plain = Case(b.finish([ops.reshape(b, ops.reduce_min(b, b.input(Type(I8, (2, 3, 4))), 2), (2, 3))]))
@@ -208,7 +209,7 @@ def test_a_minimum_before_a_reshape_is_wrong(bench: Any, target: str) -> None:
     assert found[0].tobytes() != wanted[0].tobytes(), "Vela is right: amin needs no mirror"
 
 
-def check_wrong(bench: Any, plain: Case, target: str) -> None:
+def check_wrong(bench: Bench, plain: Case, target: str) -> None:
     """Vela is wrong about the graph, and right about the one with separated pairs."""
     inputs = plain.inputs()
     try:
@@ -222,7 +223,7 @@ def check_wrong(bench: Any, plain: Case, target: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("second", SECOND)
-def test_pairs(bench: Any, second: str, target: str) -> None:
+def test_pairs(bench: Bench, second: str, target: str) -> None:
     refused = 0
     for first in FIRST:
         case = separate(first, second)

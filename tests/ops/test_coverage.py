@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import build as samples
 import pytest
 import torch
 
+from support import samples
 from tosaic.fx.source import bind, overload, torch_op
 from tosaic.lower.registry import Record
 from tosaic.ops import registry
@@ -74,11 +74,11 @@ def test_every_record_has_samples() -> None:
     forms = {
         "quantize": "any quantized sample",
         "dequantize": "any quantized sample",
-        "quantize_channel": "a weight left unfolded: tests/quantizer",
+        "quantize_channel": "a weight left unfolded: tests/quantization",
         "dequantize_channel": "any convolution",
-        "convolution": "conv2d through the ExecuTorch door",
+        "convolution": "conv2d through the ExecuTorch API",
         "max_pool2d_with_indices": "max_pool2d through to_edge",
-        "batch_norm_legit": "batch_norm through the ExecuTorch door",
+        "batch_norm_legit": "batch_norm through the ExecuTorch API",
         "native_layer_norm": "layer_norm through to_edge",
         "native_group_norm": "group_norm through to_edge",
         "assertion": "to",

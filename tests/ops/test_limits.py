@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from support.records import change_record
 from tosaic.api.build import export, quantize
 from tosaic.driver.delegate import build
 from tosaic.ethosu import EthosUCompileSpec
 from tosaic.fx.source import Source
-from tosaic.ops import registry
 from tosaic.ops.conv import LIMITS
 
 STRIDES, CHANNELS = LIMITS
@@ -46,18 +46,13 @@ def refusals(module: Any, spec: EthosUCompileSpec) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_limits_are_those_of_the_compiler(name: str) -> None:
+def test_limits_are_those_of_the_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, shape, family, limit = CASES[name]
     x = torch.randn(1, *([4] if len(shape) == 2 else []), *shape, generator=torch.Generator().manual_seed(3))
     module = quantize(export(model.eval(), (x,)), [(x,)])
     spec = EthosUCompileSpec({"u55": "ethos-u55-128", "u65": "ethos-u65-256", "u85": "ethos-u85-256"}[family])
     assert refusals(module, spec) == ([] if limit is None else [limit.sentence])
-    record = registry().records["conv2d" if len(shape) == 2 else "linear"]
-    limits = record.limits
-    try:
-        # Nothing but the compiler decides then.
-        object.__setattr__(record, "limits", ())
-        free = refusals(module, spec)
-    finally:
-        object.__setattr__(record, "limits", limits)
+    # Nothing but the compiler decides then.
+    change_record(monkeypatch, "conv2d" if len(shape) == 2 else "linear", limits=())
+    free = refusals(module, spec)
     assert [why.partition(":")[0] for why in free] == ([] if limit is None else ["Vela"])

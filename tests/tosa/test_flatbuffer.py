@@ -233,6 +233,7 @@ def test_version_is_1_0_0_and_not_a_draft() -> None:
     from tosa.TosaGraph import TosaGraph
 
     version = TosaGraph.GetRootAs(serialize(build_small()), 0).Version()
+    assert version is not None
     assert (version._Major(), version._Minor(), version._Patch(), version._Draft()) == (1, 0, 0, False)
 
 
@@ -309,7 +310,7 @@ def test_large_constants_are_written_fast() -> None:
         )  # fmt: skip
         x = ops.rescale(b, y, DType.I8, multiplier=[1 << 30], shift=[40])
     graph = b.finish([x])
-    times = list[float]()
+    data, times = b"", list[float]()
     for _ in range(3):
         start = time.process_time()
         data = serialize(graph)

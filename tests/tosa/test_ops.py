@@ -219,7 +219,8 @@ def test_reference_model_agrees(case: Case, reference: Run) -> None:
     assert [o.shape for o in outputs] == [v.shape for v in graph.outputs]
     assert [o.dtype for o in outputs] == [np.dtype(NUMPY[v.dtype]) for v in graph.outputs]
     if case.expect is not None:
-        np.testing.assert_allclose(outputs[0].astype(np.float64), case.expect(*case.inputs), rtol=2e-5, atol=1e-5)
+        expected = np.asarray(case.expect(*case.inputs), np.float64)
+        np.testing.assert_allclose(outputs[0].astype(np.float64), expected, rtol=2e-5, atol=1e-5)
 
 
 def test_integer_convolution_with_zero_points(reference: Run) -> None:

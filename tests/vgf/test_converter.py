@@ -83,7 +83,7 @@ def test_time_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
     place = importlib.metadata.PackagePath("binaries/bin/model-converter")
-    place.dist = SimpleNamespace(locate_file=lambda _: program)
+    monkeypatch.setattr(place, "dist", SimpleNamespace(locate_file=lambda _: program), raising=False)
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _: SimpleNamespace(files=[place]))
     with pytest.raises(ToolFailed, match=r"within the 0\.1 s"):
         converter.compile(serialize(make_add()), timeout=0.1)
