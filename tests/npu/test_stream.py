@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 import struct
+from typing import Any
 
 import pytest
 
@@ -50,8 +50,9 @@ def test_operations_keep_their_registers(bench: Bench) -> None:
     assert (conv.get("OFM_DEPTH_M1"), conv.get("IFM_DEPTH_M1"), conv.get("KERNEL_WIDTH_M1")) == (15, 7, 2)
     assert conv.name("ACTIVATION", "activation_function") == "TABLE_0"
     assert "OFM_DEPTH_M1" not in ops[0].registers
+    registers: Any = conv.registers
     with pytest.raises(TypeError):
-        operator.setitem(conv.registers, "OFM_DEPTH_M1", 3)
+        registers["OFM_DEPTH_M1"] = 3
 
 
 def test_accelerator_is_read_from_the_container(bench: Bench) -> None:

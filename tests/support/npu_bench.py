@@ -39,6 +39,7 @@ class Bench:
 
     @staticmethod
     def run(compiled: vela.Compiled, inputs: list[Array], **options: Any) -> list[Array]:
+        options.setdefault("fast_scratch_size", compiled.fast_scratch_size)
         return npu.run(
             compiled.cmd_data,
             compiled.weight_data,
@@ -46,7 +47,7 @@ class Bench:
             inputs,
             compiled.inputs,
             compiled.outputs,
-            **({"fast_scratch_size": compiled.fast_scratch_size} | options),
+            **options,
         )
 
     def check(self, tosa: bytes, inputs: list[Array], target: str, mode: str = "", flags: tuple[str, ...] = ()) -> None:
