@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
+from support.shortcuts import without_qat_patterns
 from tosaic.lower.samples import Input, Sample
 from tosaic.ops import registry
 from tosaic.quantization.quantizer import TosaQuantizer
@@ -69,7 +70,7 @@ def quantized(op: str, index: int) -> tuple[Any, tuple[torch.Tensor, ...]]:
     if not has_floats(program):
         return program.module(), inputs
     quantizer = TosaQuantizer().set_global(get_symmetric_quantization_config())
-    with torch.no_grad(), warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings(), without_qat_patterns():
         warnings.simplefilter("ignore")
         prepared = prepare_pt2e(program.module(), quantizer)
         prepared(*inputs)
