@@ -19,7 +19,7 @@ from tosaic.fx.source import DEQUANTIZE, bind, overload
 from tosaic.ops import registry
 
 #: one in so many samples runs in `make test`, the others behind the mark `slow`
-SHARE = 20
+SHARE = 40
 COMPOSITE = frozenset(n for n, r in registry().records.items() if r.expand is not None)
 
 
