@@ -129,7 +129,7 @@ def test_a_reason_under_no_grad_has_its_place() -> None:
     program = tosaic.compile(Hidden().eval(), (X,), "ethos-u55-128")
     (reason,) = (r for r in program.reasons if r.op == "aten.atan2.default")
     path, _, line = reason.where.rpartition(":")
-    assert path.endswith("test_spellings.py")
+    assert path.endswith("test_export_forms.py")
     assert int(line) == Hidden.forward.__code__.co_firstlineno + 2
 
 
