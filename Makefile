@@ -6,13 +6,14 @@ STAMP := $(VENV)/.tosaic-setup
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 WORKERS ?= 2
 
-.PHONY: help setup setup-vgf demo test test-all bench bench-quick accuracy mutate lint format clean
+.PHONY: help setup setup-vgf demo test test-all test-op golden bench bench-quick accuracy mutate lint format clean
 
 help:
 	@echo "make setup     build .venv with everything pinned in constraints.txt"
 	@echo "make setup-vgf add what the target vgf needs: model converter, emulation layer, a Vulkan driver"
 	@echo "make demo      compile MobileNetV2 for an Ethos-U55 into out/, and run it on the simulator"
-	@echo "make test      the quick tests;  make test-all  every test"
+	@echo "make test      the quick tests;  make test-all  every test;  make test-op OP=conv2d  those of one operator"
+	@echo "make golden    rewrite the golden files of tests/golden"
 	@echo "make lint      ruff, basedpyright, import rules;  make format  rewrite in house format"
 	@echo "make bench     the side-by-side figures;  make bench-quick  three small models"
 	@echo "make accuracy  int8 against float on real data, the peer beside it; fetches weights and data"
@@ -45,6 +46,13 @@ test: setup
 
 test-all: setup
 	$(BIN)/python -m pytest -q -n $(WORKERS)
+
+# In one process: the others would take longer to start than the tests take.
+test-op: setup
+	$(BIN)/python -m pytest -q tests/ops tests/test_golden.py -m 'not slow' -k '[$(OP)- or [$(OP)]'
+
+golden: setup
+	$(BIN)/python tests/rewrite_golden.py
 
 bench: setup
 	$(BIN)/python bench/run.py

@@ -21,7 +21,8 @@ from typing import Any
 
 FLOAT = "TOSA-1.0+FP"
 QUANTIZED = ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256", "vgf")
-SAMPLES = Path(__file__).resolve().parent.parent / "tests" / "ops"
+# The package `support` has the samples of the operator records.
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
 
 def digest(data: bytes) -> str:
@@ -55,12 +56,10 @@ def hash_model(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def hash_sample(op: str, index: int) -> Iterator[tuple[str, dict[str, Any]]]:
     import tosaic
+    from support import samples
 
-    sys.path.insert(0, str(SAMPLES))
-    import build
-
-    model, inputs, _ = build.exported(op, index)
-    module, _ = build.quantized(op, index)
+    model, inputs, _ = samples.exported(op, index)
+    module, _ = samples.quantized(op, index)
     for target in QUANTIZED:
         yield f"op {op}-{index} {target}", hash_program(lambda t=target: tosaic.compile(module, inputs, t))
     yield f"op {op}-{index} {FLOAT}", hash_program(lambda: tosaic.compile(model, inputs, FLOAT))

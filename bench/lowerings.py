@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import tosaic
-from tosaic import passes as rewrite
+from tosaic import passes
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import convolution, lowering
 
@@ -85,7 +85,7 @@ CASES = (
         "few channels move to the end by a convolution with a one-hot kernel",
         lambda: nn.Conv2d(3, 16, 3, padding=1),
         (1, 3, 224, 224),
-        lambda: mock.patch.object(rewrite, "PIPELINE", rewrite.PIPELINE[:-1]),
+        lambda: mock.patch.object(passes, "PASSES", passes.PASSES[:-1]),
     ),
     Case(
         "attention heads",

@@ -23,12 +23,10 @@ def bench() -> Any:
     class Modules:
         pass
 
-    sys.path.insert(0, str(BENCH))
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCH)
         for name in ("figures", "table", "plot", "run", "clock"):
             setattr(Modules, name, importlib.import_module(name))
-    finally:
-        sys.path.remove(str(BENCH))
     return Modules
 
 
@@ -80,7 +78,7 @@ def test_every_stage_counts_with_its_least_seconds(bench: Any) -> None:
     assert bench.figures.take_minima(repeats) == {"export": 1.0, "lower": 1.0}
 
 
-def test_sums_of_both_doors(bench: Any) -> None:
+def test_sums_of_both_apis(bench: Any) -> None:
     door, front, peer = (row["figures"] for row in _rows(bench))
     assert peer["quantized_to_pte"] == 11.0
     assert peer["module_to_pte"] == 15.0
@@ -101,7 +99,7 @@ def test_an_integer_model_has_no_quantize_stage(bench: Any) -> None:
     assert figures["module_to_pte"] == 12.0
 
 
-def test_the_front_door_counts_as_one_call_if_that_takes_longer(bench: Any) -> None:
+def test_the_high_level_api_counts_as_one_call_if_that_takes_longer(bench: Any) -> None:
     measured = _measured(1.0, front=True)
     for one_call, whole in ((7.0, 7.5), (8.0, 8.0)):
         measured["seconds"]["one_call"] = one_call

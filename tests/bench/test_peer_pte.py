@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,9 @@ BENCH = Path(__file__).parents[2] / "bench"
 @pytest.fixture(scope="module")
 def peer_pte() -> Any:
     pytest.importorskip("executorch.backends.arm")
-    sys.path.insert(0, str(BENCH))
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCH)
         return importlib.import_module("peer_pte")
-    finally:
-        sys.path.remove(str(BENCH))
 
 
 @pytest.mark.slow

@@ -1,16 +1,11 @@
 """The command in this process, and a few programs that it has compiled once."""
 
-import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from tosaic.cli import app
+from support.cli import Command, Outcome, run_command
 
 # Two inputs, two outputs, and one operator that stays on the CPU between two delegates.
 TINY = """
@@ -32,32 +27,9 @@ inputs = (torch.randn(1, 3, 8, 8), torch.randn(1, 8, 6, 6))
 CPU_LINE = 11
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a command ended."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.stdout)
-        return found
-
-
-Command = Callable[..., Outcome]
-
-
-def run(*arguments: object, env: dict[str, str] | None = None) -> Outcome:
-    """`tosaic` with these arguments; an exception that is no exit fails the test."""
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments], env=env, catch_exceptions=False)
-    return Outcome(done.exit_code, done.stdout, done.stderr)
-
-
 @pytest.fixture(scope="session")
 def tosaic() -> Command:
-    return run
+    return run_command
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +50,7 @@ def cpu_line() -> int:
 def floats(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
     """The tiny model for an Ethos-U55 with float borders, and what the command said."""
     folder = tmp_path_factory.mktemp("floats")
-    return folder / "tiny.pte", run("compile", tiny, "-t", "ethos-u55-128", "-o", f"{folder}{os.sep}")
+    return folder / "tiny.pte", run_command("compile", tiny, "-t", "ethos-u55-128", "-o", f"{folder}{os.sep}")
 
 
 @pytest.fixture(scope="session")
@@ -86,4 +58,4 @@ def codes(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, O
     """The same with int8 borders and channels last, a C header, intermediate files, and a report in JSON."""
     folder = tmp_path_factory.mktemp("codes")
     options = ["--io", "int8", "--layout", "nhwc", "--header", folder / "tiny.h", "--intermediates", folder / "all"]
-    return folder / "tiny.pte", run("compile", tiny, "-o", folder / "tiny.pte", *options, "--json")
+    return folder / "tiny.pte", run_command("compile", tiny, "-o", folder / "tiny.pte", *options, "--json")

@@ -2,11 +2,11 @@
 
 import importlib.metadata
 import shutil
-from typing import Any
 
 import pytest
 
 import tosaic as package
+from support.cli import Command
 from tosaic import doctor
 from tosaic.core.targets import ACCELERATORS
 from tosaic.ops import registry
@@ -15,7 +15,7 @@ from tosaic.report.terminal import Page
 from tosaic.tools import vela
 
 
-def test_version_and_help(tosaic: Any) -> None:
+def test_version_and_help(tosaic: Command) -> None:
     assert tosaic("--version").stdout == f"tosaic {package.__version__}\n"
     text = tosaic("--help").stdout
     assert all(name in text for name in ("compile", "inspect", "ops", "targets", "doctor", "2 bad input"))
@@ -41,7 +41,7 @@ def test_version_and_help(tosaic: Any) -> None:
         assert option in help_text, option
 
 
-def test_ops_lists_every_record(tosaic: Any) -> None:
+def test_ops_lists_every_record(tosaic: Command) -> None:
     done = tosaic("ops")
     assert done.code == 0
     assert all(name in done.stdout for name in registry().records)
@@ -53,7 +53,7 @@ def test_ops_lists_every_record(tosaic: Any) -> None:
     assert rows["avg_pool2d"]["quant"] == "depends" and "aten.add.Tensor" in rows["add"]["overloads"]
 
 
-def test_ops_shows_the_constraints_of_a_target(tosaic: Any) -> None:
+def test_ops_shows_the_constraints_of_a_target(tosaic: Command) -> None:
     found = tosaic("ops", "--json").json
     everywhere = found["ops"]
     assert [one["targets"] for one in found["constraints"]] == [["u55", "u65", "u85", "vgf", "tosa"], ["u55", "u65"]]
@@ -64,7 +64,7 @@ def test_ops_shows_the_constraints_of_a_target(tosaic: Any) -> None:
     assert tosaic("ops", "u77").code == 2
 
 
-def test_targets_lists_all(tosaic: Any) -> None:
+def test_targets_lists_all(tosaic: Command) -> None:
     done = tosaic("targets")
     assert done.code == 0
     assert all(name in done.stdout for name in ACCELERATORS)
@@ -79,7 +79,7 @@ def test_targets_lists_all(tosaic: Any) -> None:
 
 
 @pytest.mark.parametrize("command", [["targets"], ["ops"]], ids=lambda c: c[0])
-def test_no_column_is_cut(tosaic: Any, command: list[str]) -> None:
+def test_no_column_is_cut(tosaic: Command, command: list[str]) -> None:
     wide, narrow = (tosaic(*command, env={"COLUMNS": width}).stdout for width in ("300", "44"))
     assert max(map(len, narrow.splitlines())) <= 44
     joined = "".join(narrow.split())
@@ -98,7 +98,7 @@ def test_color_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatc
     assert capsys.readouterr().out == "words\n"
 
 
-def test_doctor_finds_this_machine_well(tosaic: Any) -> None:
+def test_doctor_finds_this_machine_well(tosaic: Command) -> None:
     found = tosaic("doctor", "--json")
     assert found.code == 0, found.stdout
     assert (found.json["schema"], found.json["ok"]) == ("tosaic-doctor/1", True)
@@ -108,7 +108,7 @@ def test_doctor_finds_this_machine_well(tosaic: Any) -> None:
     assert checks["TOSA reference model"]["found"] == "runs: 1 + 1 = 2"
 
 
-def test_doctor_says_what_is_missing(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_what_is_missing(tosaic: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         if name == "torchao":
             raise importlib.metadata.PackageNotFoundError(name)

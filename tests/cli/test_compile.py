@@ -5,18 +5,20 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from support.cli import Command, Outcome
 from tosaic.api import build as api
 from tosaic.api import model_file
 from tosaic.core.errors import Invalid
 from tosaic.core.output import write_files
 from tosaic.formats import pte, sidecar
 from tosaic.formats.tosa_reader import read as read_tosa
+from tosaic.ir.text import to_text
+from tosaic.passes import PASSES
 
 REPORT = {
     "schema",
@@ -36,7 +38,7 @@ REPORT = {
 }
 
 
-def test_summary_tells_all(floats: tuple[Path, Any], cpu_line: int, tiny: Path) -> None:
+def test_summary_tells_all(floats: tuple[Path, Outcome], cpu_line: int, tiny: Path) -> None:
     path, done = floats
     assert done.code == 0, done.stderr
     text = " ".join(done.stdout.split())
@@ -70,7 +72,7 @@ def test_summary_tells_all(floats: tuple[Path, Any], cpu_line: int, tiny: Path) 
     sidecar.read(path.with_suffix(".tosaic").read_bytes()).check(path.read_bytes())
 
 
-def test_json_has_the_versioned_schema(codes: tuple[Path, Any], cpu_line: int) -> None:
+def test_json_has_the_versioned_schema(codes: tuple[Path, Outcome], cpu_line: int) -> None:
     path, done = codes
     assert done.code == 0, done.stderr
     report = done.json
@@ -85,12 +87,20 @@ def test_json_has_the_versioned_schema(codes: tuple[Path, Any], cpu_line: int) -
     assert sum(delegate["vela"]["nn_macs"] for delegate in report["delegates"]) == 7776
 
 
-def test_intermediates_are_kept(codes: tuple[Path, Any]) -> None:
+def test_intermediates_are_kept(codes: tuple[Path, Outcome]) -> None:
     folder = codes[0].parent / "all"
     assert len(list(folder.glob("*.tosa"))) == len(list(folder.glob("*.vela.bin"))) == 2
 
 
-def test_header_compiles_and_quantizes_as_torch(codes: tuple[Path, Any], tmp_path: Path) -> None:
+def test_intermediates_show_the_graph_after_each_pass(codes: tuple[Path, Outcome]) -> None:
+    folder = codes[0].parent / "all"
+    stages = ["lower", *(step.name for step in PASSES)]
+    for path in folder.glob("*.tosa"):
+        texts = [path.with_name(f"{path.stem}.{i}_{name}.tosa.txt").read_text() for i, name in enumerate(stages)]
+        assert texts[-1] == to_text(read_tosa(path.read_bytes()))
+
+
+def test_header_compiles_and_quantizes_as_torch(codes: tuple[Path, Outcome], tmp_path: Path) -> None:
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")
@@ -127,7 +137,7 @@ def test_header_compiles_and_quantizes_as_torch(codes: tuple[Path, Any], tmp_pat
 
 @pytest.mark.parametrize("target", ["TOSA-1.0+INT", "TOSA-1.0+FP"])
 def test_tosa_targets_give_tosa_files(
-    tosaic: Any, tiny: Path, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+    tosaic: Command, tiny: Path, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = tosaic("compile", tiny, "-t", target)
@@ -138,7 +148,7 @@ def test_tosa_targets_give_tosa_files(
     assert ("RESCALE" in kinds) == ("INT" in target)
 
 
-def test_a_tosa_target_gives_a_pte_on_request(tosaic: Any, tmp_path: Path) -> None:
+def test_a_tosa_target_gives_a_pte_on_request(tosaic: Command, tmp_path: Path) -> None:
     done = tosaic("compile", "add", "-t", "TOSA-1.0+INT", "-o", tmp_path / "add.pte", "--no-sidecar")
     assert done.code == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["add.pte"]
@@ -147,14 +157,14 @@ def test_a_tosa_target_gives_a_pte_on_request(tosaic: Any, tmp_path: Path) -> No
     assert [op.kind for op in read_tosa(delegate.blob).ops] == ["ADD"]
 
 
-def test_nothing_is_delegated_on_request(tosaic: Any, tmp_path: Path) -> None:
+def test_nothing_is_delegated_on_request(tosaic: Command, tmp_path: Path) -> None:
     done = tosaic("compile", "add", "--no-delegate", "-o", tmp_path / "add.pte", "--json")
     assert done.code == 0, done.stderr
     assert done.json["cpu_ops"] == {"aten::add.out": 1} and done.json["delegates"] == []
     assert done.json["reasons"][0]["why"] == "delegation is switched off"
 
 
-def test_memory_mode_is_used(tosaic: Any, tmp_path: Path) -> None:
+def test_memory_mode_is_used(tosaic: Command, tmp_path: Path) -> None:
     options = ["--memory-mode", "Sram_Only", "--system-config", "Ethos_U55_Deep_Embedded"]
     done = tosaic("compile", "add", *options, "-o", tmp_path / "add.pte", "--json")
     assert done.json["options"]["memory_mode"] == "Sram_Only"
@@ -162,7 +172,7 @@ def test_memory_mode_is_used(tosaic: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["npz", "npy", "pt", "folder"])
-def test_calibration_from_files(tosaic: Any, tmp_path: Path, kind: str) -> None:
+def test_calibration_from_files(tosaic: Command, tmp_path: Path, kind: str) -> None:
     model = tmp_path / "relu.py"
     model.write_text("import torch\nmodel = torch.nn.ReLU().eval()\ninputs = torch.linspace(0, 1, 4).reshape(2, 2)\n")
     samples = torch.linspace(-4.0, 12.0, 12).reshape(3, 2, 2)
@@ -186,13 +196,13 @@ def test_calibration_from_files(tosaic: Any, tmp_path: Path, kind: str) -> None:
     assert border["scale"] == pytest.approx(16.0 / 255.0, rel=1e-3)
 
 
-def test_unused_calibration_is_told(tosaic: Any, tmp_path: Path) -> None:
+def test_unused_calibration_is_told(tosaic: Command, tmp_path: Path) -> None:
     torch.save([torch.ones(5, dtype=torch.int32)], tmp_path / "data.pt")
     done = tosaic("compile", "add", "--calibration", tmp_path / "data.pt", "-o", tmp_path / "add.pte", "--json")
     assert done.json["warnings"] == ["the calibration data were not used: nothing is quantized here"]
 
 
-def test_one_tensor_given_twice_is_two_inputs(tosaic: Any, tmp_path: Path) -> None:
+def test_one_tensor_given_twice_is_two_inputs(tosaic: Command, tmp_path: Path) -> None:
     source = tmp_path / "twice.py"
     source.write_text(
         "import torch\n"
@@ -231,7 +241,7 @@ def test_codes_that_a_cpu_operator_reads_are_dequantized_for_it(tiny: Path) -> N
     assert "aten::cumsum.out" in codes.cpu_ops
 
 
-def test_narrow_terminals_get_every_word(tosaic: Any, tmp_path: Path) -> None:
+def test_narrow_terminals_get_every_word(tosaic: Command, tmp_path: Path) -> None:
     path = tmp_path / "add.pte"
     wide = tosaic("compile", "add", "--no-delegate", "-o", path, env={"COLUMNS": "200"})
     narrow = tosaic("compile", "add", "--no-delegate", "-o", path, env={"COLUMNS": "36"})

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.cli import Command
 from tosaic import doctor
 from tosaic.core.errors import ToolFailed
 from tosaic.engines import vulkan, vulkan_env, vulkan_setup
@@ -59,7 +60,7 @@ class Machine:
         return ""
 
 
-def test_every_target_has_its_checks(tosaic: Any) -> None:
+def test_every_target_has_its_checks(tosaic: Command) -> None:
     found = tosaic("doctor", "--json").json
     assert set(found["targets"]) == {"ethos-u", "vgf", "tosa"}
     of_vgf = {check["name"]: check for check in found["checks"] if check["target"] == "vgf"}
@@ -68,7 +69,7 @@ def test_every_target_has_its_checks(tosaic: Any) -> None:
     assert of_vgf["Vulkan"]["ok"] == found["targets"]["vgf"] == vulkan.probe().ok
 
 
-def test_hidden_vulkan_costs_vgf_only(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hidden_vulkan_costs_vgf_only(tosaic: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vulkan, "probe", lambda: MISSING)
     done = tosaic("doctor")
     assert done.code == 0, done.stdout
@@ -78,7 +79,7 @@ def test_hidden_vulkan_costs_vgf_only(tosaic: Any, monkeypatch: pytest.MonkeyPat
     assert lines.index("for VGF") < place < lines.index("for TOSA")
 
 
-def test_fix_installs_with_root(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fix_installs_with_root(tosaic: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, root=True)
     # The package lists of a fresh machine are empty.
     machine.failures = ["apt-get install"]
@@ -89,7 +90,7 @@ def test_fix_installs_with_root(tosaic: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert "ok Vulkan runs: one operator, emulated" in " ".join(done.stdout.split())
 
 
-def test_fix_unpacks_without_root(tosaic: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_fix_unpacks_without_root(tosaic: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOSAIC_CACHE", str(tmp_path))
     machine = Machine(monkeypatch, root=False)
     done = tosaic("doctor", "--fix", "vgf", "--yes", "--json")
@@ -101,7 +102,7 @@ def test_fix_unpacks_without_root(tosaic: Any, monkeypatch: pytest.MonkeyPatch, 
     assert machine.commands[-1][-1] == str(tmp_path / "vulkan")
 
 
-def test_fix_where_nothing_helps(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fix_where_nothing_helps(tosaic: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     Machine(monkeypatch, root=True, apt=False)
     done = tosaic("doctor", "--fix", "vgf", "--yes")
     assert done.code == 3
@@ -121,7 +122,7 @@ def test_fix_takes_missing_packages_from_pip(monkeypatch: pytest.MonkeyPatch) ->
     assert machine.commands == [[sys.executable, "-m", "pip", "install", "ai-ml-sdk-model-converter==0.9.0"]]
 
 
-def test_fix_shows_the_commands_and_asks(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fix_shows_the_commands_and_asks(tosaic: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, root=True)
     machine.versions["ai-ml-sdk-model-converter"] = "0.11.0"
     monkeypatch.setattr("tosaic.cli.doctor.has_terminal", lambda: True)
@@ -145,7 +146,7 @@ def test_fix_shows_the_commands_and_asks(tosaic: Any, monkeypatch: pytest.Monkey
     ]
 
 
-def test_fix_without_a_terminal_needs_yes(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fix_without_a_terminal_needs_yes(tosaic: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, root=False)
     done = tosaic("doctor", "--fix", "vgf")
     assert done.code == 2
@@ -153,7 +154,7 @@ def test_fix_without_a_terminal_needs_yes(tosaic: Any, monkeypatch: pytest.Monke
     assert machine.commands == []
 
 
-def test_fix_has_nothing_to_ask_where_nothing_is_missing(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fix_has_nothing_to_ask_where_nothing_is_missing(tosaic: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, root=True)
     machine.installed = True
     done = tosaic("doctor", "--fix", "vgf")
@@ -161,5 +162,5 @@ def test_fix_has_nothing_to_ask_where_nothing_is_missing(tosaic: Any, monkeypatc
     assert "Vulkan is usable already" in done.stderr
 
 
-def test_only_vgf_can_be_fixed(tosaic: Any) -> None:
+def test_only_vgf_can_be_fixed(tosaic: Command) -> None:
     assert tosaic("doctor", "--fix", "ethos-u").code == 2

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from support.cli import Command
 from tosaic.api import build as api
 from tosaic.api import model_file
 from tosaic.cli.guard import explain
@@ -39,13 +40,13 @@ def _refuse(done: Any, *words: str, code: int = 2) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_train_mode(tosaic: Any, tmp_path: Path) -> None:
+def test_train_mode(tosaic: Command, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(MODEL.format(mode=""))
     _refuse(tosaic("compile", path), "train mode", "fix: call model.eval()")
 
 
-def test_errors_in_forward_name_the_line(tosaic: Any, tmp_path: Path) -> None:
+def test_errors_in_forward_name_the_line(tosaic: Command, tmp_path: Path) -> None:
     path = tmp_path / "net.py"
     path.write_text(MODEL.format(mode=".eval()").replace("torch.relu(x)", "x @ x"))
     _refuse(tosaic("compile", path), "cannot export the model", f"where: {path}:6", "why: RuntimeError")
@@ -57,7 +58,7 @@ def test_errors_in_forward_name_the_line(tosaic: Any, tmp_path: Path) -> None:
     _refuse(tosaic("compile", path), "dynamic shapes", f"where: {path}:6", "`index` (aten.index.Tensor)")
 
 
-def test_dynamic_shapes(tosaic: Any, tmp_path: Path, relu: Path) -> None:
+def test_dynamic_shapes(tosaic: Command, tmp_path: Path, relu: Path) -> None:
     module, inputs = model_file.load(str(relu))
     assert inputs is not None
     shapes = {"x": {0: torch.export.Dim("batch", min=2, max=8)}}
@@ -83,12 +84,12 @@ def test_dynamic_shapes(tosaic: Any, tmp_path: Path, relu: Path) -> None:
     ],
     ids=["nan", "infinity", "constant", "shape", "dtype", "count", "text", "none"],
 )
-def test_calibration(tosaic: Any, tmp_path: Path, relu: Path, sample: Any, words: tuple[str, ...]) -> None:
+def test_calibration(tosaic: Command, tmp_path: Path, relu: Path, sample: Any, words: tuple[str, ...]) -> None:
     torch.save(sample, tmp_path / "data.pt")
     _refuse(tosaic("compile", relu, "--calibration", tmp_path / "data.pt"), *words)
 
 
-def test_calibration_files(tosaic: Any, tmp_path: Path, relu: Path) -> None:
+def test_calibration_files(tosaic: Command, tmp_path: Path, relu: Path) -> None:
     np.save(tmp_path / "objects.npy", np.array([{}, None], dtype=object), allow_pickle=True)
     _refuse(tosaic("compile", relu, "--calibration", tmp_path / "objects.npy"), "cannot be read as calibration data")
     _refuse(tosaic("compile", relu, "--calibration", tmp_path / "nothing.npz"), "there is no calibration data at")
@@ -103,7 +104,7 @@ def test_calibration_files(tosaic: Any, tmp_path: Path, relu: Path) -> None:
     ],
     ids=["count", "number", "kind"],
 )
-def test_inputs_of_a_model_file(tosaic: Any, tmp_path: Path, inputs: str, words: tuple[str, ...]) -> None:
+def test_inputs_of_a_model_file(tosaic: Command, tmp_path: Path, inputs: str, words: tuple[str, ...]) -> None:
     path = tmp_path / "net.py"
     path.write_text(MODEL.format(mode=".eval()") + f"\ninputs = {inputs}\n")
     _refuse(tosaic("compile", path), *words)
@@ -141,16 +142,16 @@ def test_inputs_of_an_exported_program(relu: Path, given: tuple[torch.Tensor, ..
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) and value[0].startswith("-") else "",
 )
-def test_options(tosaic: Any, arguments: list[str], words: list[str]) -> None:
+def test_options(tosaic: Command, arguments: list[str], words: list[str]) -> None:
     _refuse(tosaic("compile", "add", *arguments), *words)
 
 
-def test_usage_errors(tosaic: Any) -> None:
+def test_usage_errors(tosaic: Command) -> None:
     for arguments in (["compile"], ["compile", "add", "--io", "int4"], ["cook"], ["compile", "add", "--color"]):
         assert tosaic(*arguments).code == 2
 
 
-def test_float_graph_for_an_npu(tosaic: Any, tmp_path: Path, relu: Path) -> None:
+def test_float_graph_for_an_npu(tosaic: Command, tmp_path: Path, relu: Path) -> None:
     done = tosaic("compile", relu, "--no-quantize", "-o", tmp_path / "x.pte")
     _refuse(
         done,
@@ -161,12 +162,12 @@ def test_float_graph_for_an_npu(tosaic: Any, tmp_path: Path, relu: Path) -> None
     assert not (tmp_path / "x.pte").exists()
 
 
-def test_nothing_to_write_for_an_integer_tosa_target(tosaic: Any, tmp_path: Path, relu: Path) -> None:
+def test_nothing_to_write_for_an_integer_tosa_target(tosaic: Command, tmp_path: Path, relu: Path) -> None:
     done = tosaic("compile", relu, "--no-quantize", "-t", "TOSA-1.0+INT", "-o", tmp_path / "x.tosa")
     _refuse(done, "there is nothing to write", "integer", "fix: `-o NAME.pte`")
 
 
-def test_tool_timeout_and_the_old_file_stays(tosaic: Any, tmp_path: Path, relu: Path) -> None:
+def test_tool_timeout_and_the_old_file_stays(tosaic: Command, tmp_path: Path, relu: Path) -> None:
     output = tmp_path / "relu.pte"
     output.write_bytes(b"the last good one")
     # No other test has compiled this shape, so the answer is not in the cache.
@@ -177,14 +178,14 @@ def test_tool_timeout_and_the_old_file_stays(tosaic: Any, tmp_path: Path, relu: 
     assert not list(tmp_path.glob(".*")) and not (tmp_path / "relu.tosaic").exists()
 
 
-def test_unwritable_output(tosaic: Any, tmp_path: Path) -> None:
+def test_unwritable_output(tosaic: Command, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     done = tosaic("compile", "add", "-o", tmp_path / "good.pte", "--header", tmp_path / "file" / "x.h")
     _refuse(done, f"cannot write `{tmp_path}/file/x.h`", "is not a folder")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_unknown_exceptions_ask_for_debug(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_exceptions_ask_for_debug(tosaic: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(name: str, _: int | None) -> None:
         raise ValueError(f"no {name}\nsecond line")
 
@@ -196,12 +197,12 @@ def test_unknown_exceptions_ask_for_debug(tosaic: Any, monkeypatch: pytest.Monke
     assert done.code == 3 and "Traceback (most recent call last)" in done.stderr
 
 
-def test_debug_shows_where_a_refusal_comes_from(tosaic: Any) -> None:
+def test_debug_shows_where_a_refusal_comes_from(tosaic: Command) -> None:
     done = tosaic("compile", "nothing_like_it", "--debug")
     assert done.code == 2 and "Traceback" in done.stderr and "there is no model named" in done.stderr
 
 
-def test_interrupt(tosaic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt(tosaic: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(name: str, _: int | None) -> None:
         raise KeyboardInterrupt
 

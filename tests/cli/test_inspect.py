@@ -6,10 +6,10 @@ import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from support.cli import Command, Outcome
 from tosaic import engines
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
@@ -21,7 +21,7 @@ from tosaic.report.cycles import estimate_delegate
 
 
 @pytest.fixture
-def lone(codes: tuple[Path, Any], tmp_path: Path) -> Path:
+def lone(codes: tuple[Path, Outcome], tmp_path: Path) -> Path:
     """A .pte with int8 borders, without its sidecar and under a name that says nothing."""
     path = tmp_path / "firmware.bin"
     shutil.copy(codes[0], path)
@@ -29,13 +29,13 @@ def lone(codes: tuple[Path, Any], tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def blob(codes: tuple[Path, Any], tmp_path: Path) -> Path:
+def blob(codes: tuple[Path, Outcome], tmp_path: Path) -> Path:
     path = tmp_path / "first.dat"
     path.write_bytes(pte.read(codes[0].read_bytes()).find().delegates[0].blob)
     return path
 
 
-def test_pte(tosaic: Any, codes: tuple[Path, Any]) -> None:
+def test_pte(tosaic: Command, codes: tuple[Path, Outcome]) -> None:
     done = tosaic("inspect", codes[0])
     assert done.code == 0, done.stderr
     text = " ".join(done.stdout.split())
@@ -60,7 +60,7 @@ def test_pte(tosaic: Any, codes: tuple[Path, Any]) -> None:
         assert words in text, words
 
 
-def test_pte_as_json(tosaic: Any, codes: tuple[Path, Any]) -> None:
+def test_pte_as_json(tosaic: Command, codes: tuple[Path, Outcome]) -> None:
     found = tosaic("inspect", codes[0], "--json").json
     assert (found["schema"], found["kind"], found["bytes"]) == ("tosaic-inspect/2", "pte", codes[0].stat().st_size)
     (method,) = found["pte"]["methods"]
@@ -78,7 +78,7 @@ def test_pte_as_json(tosaic: Any, codes: tuple[Path, Any]) -> None:
     assert [d["tosa"]["ops"] for d in method["delegates"]] == [d["tosa_ops"] for d in report["delegates"]]
 
 
-def test_pte_alone_still_tells_its_borders(tosaic: Any, lone: Path, codes: tuple[Path, Any]) -> None:
+def test_pte_alone_still_tells_its_borders(tosaic: Command, lone: Path, codes: tuple[Path, Outcome]) -> None:
     found = tosaic("inspect", lone, "--json").json["pte"]
     assert found["sidecar"] == "none"
     wanted = [(border["name"], border["scale"]) for border in codes[1].json["inputs"]]
@@ -86,7 +86,7 @@ def test_pte_alone_still_tells_its_borders(tosaic: Any, lone: Path, codes: tuple
     assert found["methods"][0]["delegates"][0]["tosa"] is None
 
 
-def test_a_foreign_sidecar_is_not_used(tosaic: Any, lone: Path, floats: tuple[Path, Any]) -> None:
+def test_a_foreign_sidecar_is_not_used(tosaic: Command, lone: Path, floats: tuple[Path, Outcome]) -> None:
     shutil.copy(floats[0].with_suffix(".tosaic"), lone.with_suffix(".tosaic"))
     found = tosaic("inspect", lone, "--json").json["pte"]
     assert found["sidecar"] == "not used: the .tosaic file does not belong to this .pte"
@@ -94,7 +94,7 @@ def test_a_foreign_sidecar_is_not_used(tosaic: Any, lone: Path, floats: tuple[Pa
     assert tosaic("inspect", lone, "--json").json["pte"]["sidecar"].startswith("not used")
 
 
-def test_blob(tosaic: Any, blob: Path) -> None:
+def test_blob(tosaic: Command, blob: Path) -> None:
     done = tosaic("inspect", blob)
     assert done.code == 0, done.stderr
     assert "Ethos-U delegate" in done.stdout and "cmd_data" in done.stdout and "[1, 1, 1, 8, 8, 3]" in done.stdout
@@ -102,7 +102,7 @@ def test_blob(tosaic: Any, blob: Path) -> None:
     assert found["scratch"] > 0 and found["commands"] == "COP1" and len(found["inputs"]) == 1
 
 
-def test_tosa(tosaic: Any, codes: tuple[Path, Any]) -> None:
+def test_tosa(tosaic: Command, codes: tuple[Path, Outcome]) -> None:
     for path in (codes[0].parent / "all").glob("*.tosa"):
         found = tosaic("inspect", path, "--json").json
         assert found["kind"] == "tosa" and found["tosa"]["bytes"] == path.stat().st_size
@@ -112,7 +112,7 @@ def test_tosa(tosaic: Any, codes: tuple[Path, Any]) -> None:
         assert text.startswith("graph(%x0: i8[") and all(f"{kind}(" in text for kind in found["tosa"]["ops"])
 
 
-def test_sidecar(tosaic: Any, codes: tuple[Path, Any]) -> None:
+def test_sidecar(tosaic: Command, codes: tuple[Path, Outcome]) -> None:
     path = codes[0].with_suffix(".tosaic")
     done = tosaic("inspect", path)
     assert done.code == 0, done.stderr
@@ -123,7 +123,7 @@ def test_sidecar(tosaic: Any, codes: tuple[Path, Any]) -> None:
     assert found["sidecar"]["pte_sha256"] == tosaic("inspect", codes[0], "--json").json["sha256"]
 
 
-def test_text_needs_a_graph(tosaic: Any, lone: Path, codes: tuple[Path, Any]) -> None:
+def test_text_needs_a_graph(tosaic: Command, lone: Path, codes: tuple[Path, Outcome]) -> None:
     assert tosaic("inspect", codes[0], "--text").stdout.count("graph(") == 2
     done = tosaic("inspect", lone, "--text")
     assert done.code == 2 and "there is no TOSA graph in this file" in done.stderr
@@ -141,7 +141,7 @@ def test_text_needs_a_graph(tosaic: Any, lone: Path, codes: tuple[Path, Any]) ->
     ],
     ids=["empty", "text", "zip", "pte", "tosa", "blob"],
 )
-def test_garbage(tosaic: Any, tmp_path: Path, content: bytes) -> None:
+def test_garbage(tosaic: Command, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "thing"
     path.write_bytes(content)
     done = tosaic("inspect", path)
@@ -149,7 +149,7 @@ def test_garbage(tosaic: Any, tmp_path: Path, content: bytes) -> None:
     assert done.stderr.startswith("error: ") and str(path) in done.stderr and "Traceback" not in done.stderr
 
 
-def test_truncated_files(tosaic: Any, tmp_path: Path, codes: tuple[Path, Any], blob: Path) -> None:
+def test_truncated_files(tosaic: Command, tmp_path: Path, codes: tuple[Path, Outcome], blob: Path) -> None:
     tosa = next((codes[0].parent / "all").glob("*.tosa"))
     for source in (codes[0], codes[0].with_suffix(".tosaic"), blob, tosa):
         data = source.read_bytes()
@@ -159,12 +159,12 @@ def test_truncated_files(tosaic: Any, tmp_path: Path, codes: tuple[Path, Any], b
         assert done.code == 2, source
 
 
-def test_missing_file(tosaic: Any, tmp_path: Path) -> None:
+def test_missing_file(tosaic: Command, tmp_path: Path) -> None:
     done = tosaic("inspect", tmp_path / "nothing.pte")
     assert done.code == 2 and "No such file" in done.stderr
 
 
-def test_no_torch_is_needed(codes: tuple[Path, Any]) -> None:
+def test_no_torch_is_needed(codes: tuple[Path, Outcome]) -> None:
     code = (
         "import sys\nfrom tosaic.cli import app\n"
         "try:\n    app()\nexcept SystemExit as stop:\n    assert not stop.code\n"
@@ -175,7 +175,7 @@ def test_no_torch_is_needed(codes: tuple[Path, Any]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_commands_of_every_delegate(tosaic: Any, codes: tuple[Path, Any], blob: Path) -> None:
+def test_commands_of_every_delegate(tosaic: Command, codes: tuple[Path, Outcome], blob: Path) -> None:
     done = tosaic("inspect", codes[0], "--commands")
     assert done.code == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -188,14 +188,16 @@ def test_commands_of_every_delegate(tosaic: Any, codes: tuple[Path, Any], blob: 
     assert first[1:] == lines[1 : lines.index(titles[1])]
 
 
-def test_commands_where_there_are_none(tosaic: Any, codes: tuple[Path, Any]) -> None:
+def test_commands_where_there_are_none(tosaic: Command, codes: tuple[Path, Outcome]) -> None:
     done = tosaic("inspect", codes[0].with_suffix(".tosaic"), "--commands")
     assert (done.code, done.stdout) == (2, "")
     assert "no Ethos-U command stream" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["tosa", "vgf", "blob", "commands"])
-def test_the_limit_holds_for_every_reader(tosaic: Any, codes: tuple[Path, Any], tmp_path: Path, kind: str) -> None:
+def test_the_limit_holds_for_every_reader(
+    tosaic: Command, codes: tuple[Path, Outcome], tmp_path: Path, kind: str
+) -> None:
     """A limit that the bytes of a file keep, but not what is made of them."""
     probe = Path(engines.__file__).with_name("probe.pte").read_bytes()
     data = {
@@ -212,7 +214,7 @@ def test_the_limit_holds_for_every_reader(tosaic: Any, codes: tuple[Path, Any], 
     assert "bytes of memory" in done.stderr and "`--max-memory`" in done.stderr
 
 
-def test_an_estimate_keeps_no_registers_and_counts_its_rows(codes: tuple[Path, Any]) -> None:
+def test_an_estimate_keeps_no_registers_and_counts_its_rows(codes: tuple[Path, Outcome]) -> None:
     """A command of four bytes starts an operation, which holds a copy of all registers while it is looked at."""
     stream = blobs.unpack(pte.read(codes[0].read_bytes()).find().delegates[0].blob).cmd_data
     words = list(parse(stream).words)

@@ -1,12 +1,13 @@
 """`tosaic run`: outputs in a file, and what is refused before anything runs."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from support.cli import Command, Outcome
 
-def test_outputs_are_saved(tosaic: Any, floats: tuple[Path, Any], tmp_path: Path) -> None:
+
+def test_outputs_are_saved(tosaic: Command, floats: tuple[Path, Outcome], tmp_path: Path) -> None:
     output = tmp_path / "out.npz"
     output.write_bytes(b"an older one")
     assert tosaic("run", floats[0], "-o", output).code == 0
@@ -18,14 +19,14 @@ def test_outputs_are_saved(tosaic: Any, floats: tuple[Path, Any], tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["out.npz"]
 
 
-def test_what_cannot_be_saved_is_not_run(tosaic: Any, floats: tuple[Path, Any], tmp_path: Path) -> None:
+def test_what_cannot_be_saved_is_not_run(tosaic: Command, floats: tuple[Path, Outcome], tmp_path: Path) -> None:
     done = tosaic("run", floats[0], "-o", tmp_path / "out.txt")
     assert done.code == 2 and done.stdout == ""
     assert "outputs are saved as .npz, not as `out.txt`" in done.stderr
 
 
-def test_one_of_several_methods(tosaic: Any, tmp_path: Path) -> None:
-    """Through the ExecuTorch door a file may have several, and none that is called `forward`."""
+def test_one_of_several_methods(tosaic: Command, tmp_path: Path) -> None:
+    """Through the ExecuTorch API a file may have several, and none that is called `forward`."""
     import torch
     from executorch.exir import to_edge
 

@@ -4,12 +4,12 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import typer
 
+from support.cli import Command
 from tosaic.cli.guard import exit_code, explain
 from tosaic.cli.size import parse_size
 
@@ -37,13 +37,13 @@ def test_sizes_that_are_none(text: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["compile", "run", "verify", "inspect"])
-def test_every_command_that_reads_files_takes_a_limit(tosaic: Any, command: str) -> None:
+def test_every_command_that_reads_files_takes_a_limit(tosaic: Command, command: str) -> None:
     assert "--max-memory SIZE" in tosaic(command, "--help").stdout
     assert tosaic(command, "x.pte", "--max-memory", "lots").code == 2
 
 
 @pytest.mark.parametrize("command", ["run", "verify", "inspect"])
-def test_the_limit_holds_for_the_file_itself(tosaic: Any, tmp_path: Path, command: str) -> None:
+def test_the_limit_holds_for_the_file_itself(tosaic: Command, tmp_path: Path, command: str) -> None:
     (tmp_path / "x.pte").write_bytes(bytes(5000))
     done = tosaic(command, tmp_path / "x.pte", "--max-memory", "4K")
     assert done.code == 2
@@ -51,12 +51,12 @@ def test_the_limit_holds_for_the_file_itself(tosaic: Any, tmp_path: Path, comman
 
 
 @pytest.mark.parametrize("command", ["run", "verify", "inspect"])
-def test_devices_are_not_read(tosaic: Any, command: str) -> None:
+def test_devices_are_not_read(tosaic: Command, command: str) -> None:
     done = tosaic(command, "/dev/zero")
     assert done.code == 2 and "neither a file nor a pipe" in done.stderr
 
 
-def test_a_device_is_not_replaced(tosaic: Any, tmp_path: Path) -> None:
+def test_a_device_is_not_replaced(tosaic: Command, tmp_path: Path) -> None:
     pipe = tmp_path / "x.pte"
     os.mkfifo(pipe)
     for arguments in (["-o", pipe], ["--header", pipe, "-o", tmp_path / "y.pte"]):
@@ -74,7 +74,7 @@ def test_a_full_disk_is_no_bug(number: int) -> None:
     assert exit_code(error) == 2
 
 
-def test_an_operator_has_to_be_allowed(tosaic: Any, tmp_path: Path) -> None:
+def test_an_operator_has_to_be_allowed(tosaic: Command, tmp_path: Path) -> None:
     class Net(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.ops.aten._adaptive_avg_pool3d(x, [1, 1, 1])

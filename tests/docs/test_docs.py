@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import pages
 import pytest
 import torch
+
+from support import pages
 
 PAGES = {page.relative_to(pages.ROOT).as_posix(): page for page in pages.list_pages()}
 #: further pages for readers, with nothing to run
@@ -44,7 +45,7 @@ def test_code_runs_and_prints_what_the_page_shows(page: Path, slow: bool, tmp_pa
                 problems += [f"{page.name}:{result.shown.start + 1}: {problem}"] if problem else []
             elif result.output:
                 problems.append(f"{page.name}:{result.block.start + 1}: prints what the page does not show")
-    assert problems == [], f"`python tests/docs/pages.py {page}` writes the real output into the page"
+    assert problems == [], f"`python tests/support/pages.py {page}` writes the real output into the page"
 
 
 @pytest.mark.parametrize("name", PAGES)

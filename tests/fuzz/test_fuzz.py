@@ -11,18 +11,22 @@ from typing import Any
 
 import pytest
 import torch
-from fuzzer import check as checks
-from fuzzer.campaign import KNOWN, examine, shrink_failure
-from fuzzer.check import check
-from fuzzer.generate import generate
-from fuzzer.graph import Graph, Leaf, Model, Ref, Step, example, prune, write
 
+from support import TESTS
+from support.fuzzer import check as checks
+from support.fuzzer.campaign import KNOWN, examine, shrink_failure
+from support.fuzzer.check import check
+from support.fuzzer.generate import generate
+from support.fuzzer.graph import Graph, Leaf, Model, Ref, Step, example, prune, write
+from support.records import change_record
 from tosaic.lower import arithmetic as arith
 from tosaic.ops import registry
 
 QUICK = [("int8", seed) for seed in range(12)] + [("fp", seed) for seed in range(8)]
-SLOW = [(profile, seed) for profile in ("int8", "fp") for seed in range(100, 160)]
-SLOW += [("vgf", seed) for seed in range(20)]
+SLOW = [
+    *((profile, seed) for profile in ("int8", "fp") for seed in range(100, 160)),
+    *(("vgf", seed) for seed in range(20)),
+]
 U85 = "ethos-u85-256"
 FP = "TOSA-1.0+FP"
 
@@ -77,21 +81,6 @@ def test_pruned_graph_keeps_what_outputs_need() -> None:
     assert [s.op for s in prune(graph).steps] == ["aten.abs.default", "aten.exp.default"]
 
 
-@pytest.fixture
-def faulty() -> Any:
-    """Replaces lowerings of records, which are frozen, and puts them back."""
-    kept: list[tuple[Any, Any]] = []
-
-    def plant(name: str, lower: Any) -> None:
-        record = registry().records[name]
-        kept.append((record, record.lower))
-        object.__setattr__(record, "lower", lower)
-
-    yield plant
-    for record, lower in kept:
-        object.__setattr__(record, "lower", lower)
-
-
 def binary(op: str) -> Graph:
     """A graph of twelve steps; the operator of interest is in the middle."""
     leaf = Leaf("input", (2, 5), torch.float32, 0.5, 2.0, 1)
@@ -103,11 +92,11 @@ def binary(op: str) -> Graph:
 
 
 @pytest.mark.parametrize(("target", "quantized"), [(U85, True), (FP, False)], ids=["int8", "fp"])
-def test_swapped_operands_are_found_and_shrunk(target: str, quantized: bool, faulty: Any) -> None:
+def test_swapped_operands_are_found_and_shrunk(target: str, quantized: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     original = registry().records["sub"].lower
     assert original is not None
     assert check(binary("aten.sub.Tensor"), target, quantized, frozenset({"nodes"})).failures == []
-    faulty("sub", lambda lo, self, other, alpha=1: original(lo, other, self, alpha))
+    change_record(monkeypatch, "sub", lower=lambda lo, self, other, alpha=1: original(lo, other, self, alpha))
     (failure, *_) = check(binary("aten.sub.Tensor"), target, quantized, frozenset({"nodes"})).failures
     assert failure.kind == "node: aten.sub.Tensor"
     small = shrink_failure(binary("aten.sub.Tensor"), failure.kind, target, quantized, 30.0)
@@ -137,10 +126,10 @@ def test_program_of_one_rounding_is_judged_by_steps(monkeypatch: pytest.MonkeyPa
     assert failure.kind == "run: not what torch's graph gives"
 
 
-def test_float_program_is_compared_with_torch(faulty: Any) -> None:
+def test_float_program_is_compared_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     original = registry().records["sub"].lower
     assert original is not None
-    faulty("sub", lambda lo, self, other, alpha=1: original(lo, other, self, alpha))
+    change_record(monkeypatch, "sub", lower=lambda lo, self, other, alpha=1: original(lo, other, self, alpha))
     (failure,) = check(binary("aten.sub.Tensor"), FP, False, frozenset({"compile", "verify"})).failures
     assert failure.kind == "verify: the program differs from torch's graph"
 
@@ -158,11 +147,11 @@ def test_other_delegates_of_the_executorch_api_are_judged_by_steps(monkeypatch: 
     assert failure.kind == "ExecuTorch API: not what torch's graph gives"
 
 
-def test_exception_in_a_lowering_is_found_and_shrunk(faulty: Any) -> None:
+def test_exception_in_a_lowering_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(lo: Any, **_: Any) -> Any:
         raise KeyError("planted")
 
-    faulty("sub", broken)
+    change_record(monkeypatch, "sub", lower=broken)
     (failure,) = check(binary("aten.sub.Tensor"), U85, True).failures
     assert "planted" in failure.kind
     small = shrink_failure(binary("aten.sub.Tensor"), failure.kind, U85, True, 30.0)
@@ -175,7 +164,7 @@ def test_known_defects_say_why() -> None:
 
 @pytest.mark.slow
 def test_campaign_writes_a_summary(tmp_path: Path) -> None:
-    script = Path(__file__).parent / "run.py"
+    script = TESTS / "run_fuzzer.py"
     arguments = ["--profile", "fp", "--count", "2", "--jobs", "2", "--shrink", "0", "--out", str(tmp_path / "out.json")]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(script), *arguments],

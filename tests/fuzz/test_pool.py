@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
-import misbehave
 import pytest
-from fuzzer.pool import Lost, run_all
-from fuzzer.summary import describe_lost, summarize
+
+from support import misbehave
+from support.fuzzer.pool import Lost, run_all
+from support.fuzzer.summary import describe_lost, summarize
 
 
 def test_crash_and_hang_cost_one_task_each() -> None:
@@ -40,11 +42,11 @@ def test_lost_graph_is_a_failure_that_names_the_seed() -> None:
     text, data = summarize([describe_lost("int8", 41, "hang: no result after 60 s")], 1.0)
     assert data["failures"] == 1
     assert "seeds [41]" in text
-    assert "run.py --profile int8 --seed 41 --count 1" in text
+    assert "run_fuzzer.py --profile int8 --seed 41 --count 1" in text
 
 
 def test_refusals_are_listed_by_reason_with_count_and_seeds() -> None:
-    def refused(seed: int, why: str) -> dict[str, object]:
+    def refused(seed: int, why: str) -> dict[str, Any]:
         return describe_lost("int8", seed, "x") | {"failures": [], "refused": [why]}
 
     results = [refused(i, f"compile: `node_{i}` has {i} dynamic dims") for i in (3, 14)]

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import tosaic
+from support.apis import Call, compile_both, list_left
 
 RANDOM = torch.Generator().manual_seed(5)
 
@@ -32,14 +33,16 @@ LAYERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_float_layers_take_a_computed_bias(layer: str, both: Any) -> None:
-    program, used = both.compile(*LAYERS[layer], "TOSA-1.0+FP")
-    assert both.left(program, used) == ([], [])
+def test_float_layers_take_a_computed_bias(layer: str) -> None:
+    function, inputs = LAYERS[layer]
+    program, used = compile_both(function, inputs, "TOSA-1.0+FP")
+    assert list_left(program, used) == ([], [])
 
 
 @pytest.mark.parametrize("layer", ["grouped"])
-def test_vgf_takes_a_computed_bias(layer: str, both: Any) -> None:
-    both.compile(*LAYERS[layer], "vgf")
+def test_vgf_takes_a_computed_bias(layer: str) -> None:
+    function, inputs = LAYERS[layer]
+    compile_both(function, inputs, "vgf")
 
 
 @pytest.mark.parametrize(
@@ -54,12 +57,12 @@ def test_vgf_takes_a_computed_bias(layer: str, both: Any) -> None:
         pytest.param(lambda _, x, w: F.prelu(x, w), (draw(1, 4, 3, 3), draw(4)), id="slopes"),
     ],
 )
-def test_integer_layers_with_computed_parameters_stay_on_the_cpu(function: Any, inputs: Any, both: Any) -> None:
-    program = tosaic.compile(both.call(function).eval(), inputs, "ethos-u55-128")
+def test_integer_layers_with_computed_parameters_stay_on_the_cpu(function: Any, inputs: Any) -> None:
+    program = tosaic.compile(Call(function).eval(), inputs, "ethos-u55-128")
     left = [r for r in program.reasons if r.op.startswith("aten.")]
     assert left and all(r.why and r.fix for r in left)
 
 
-def test_a_linear_bias_with_a_row_for_each_input(both: Any) -> None:
+def test_a_linear_bias_with_a_row_for_each_input() -> None:
     rows = draw(4, 8)
-    both.compile(lambda _, x: F.linear(x, MATRIX, rows), (draw(4, 8),), "TOSA-1.0+FP")
+    compile_both(lambda _, x: F.linear(x, MATRIX, rows), (draw(4, 8),), "TOSA-1.0+FP")

@@ -10,7 +10,7 @@ import pytest
 
 from tosaic.core import targets
 from tosaic.core.specification import Specification
-from tosaic.ir.graph import DType, Type
+from tosaic.ir.graph import Array, DType, Type
 from tosaic.lower.layout import join, simplify
 from tosaic.lower.lowering import NHWC, Lowering
 from tosaic.lower.tensor import Const, Stored, inverse
@@ -18,7 +18,7 @@ from tosaic.lower.tensor import Const, Stored, inverse
 Shape = tuple[int, ...]
 
 
-def count(shape: Shape) -> np.ndarray:
+def count(shape: Shape) -> Array:
     return np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape)
 
 
@@ -105,3 +105,18 @@ def test_views_of_a_constant_are_numpys() -> None:
 def test_inverse(perm: Shape) -> None:
     value = count((2, 3, 4))
     assert np.array_equal(value.transpose(perm).transpose(inverse(perm)), value)
+
+
+@pytest.mark.parametrize(
+    ("viewed", "perm", "shape", "axes"),
+    [
+        ((2, 3, 4), (0, 1, 2), (6, 4), (0, 1)),
+        ((2, 4, 3), (0, 2, 1), (2, 2, 2, 3), (0, 3, 1, 2)),
+        ((2, 4, 3), (0, 2, 1), (2, 12), None),
+        ((4, 3), (1, 0), (6, 2), None),
+        ((2, 4, 3), (0, 2, 1), (1, 2, 4, 3), (0, 1, 3, 2)),
+    ],
+    ids=["plain", "split", "joined", "across", "ones"],
+)
+def test_join_by_example(viewed: Shape, perm: Shape, shape: Shape, axes: Shape | None) -> None:
+    assert join(viewed, perm, shape) == axes

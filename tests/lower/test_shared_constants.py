@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from support.apis import Call, compile_both
+
 RANDOM = torch.Generator().manual_seed(6)
 X = torch.randn(1, 3, 6, 6, generator=RANDOM)
 W = torch.randn(4, 3, 2, 2, generator=RANDOM)
@@ -29,13 +31,13 @@ FUNCTIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_constant_with_readers_outside_its_delegate(name: str, both: Any) -> None:
+def test_a_constant_with_readers_outside_its_delegate(name: str) -> None:
     weight = nn.Parameter(W.clone(), requires_grad=False)
 
     def function(layer: Any, x: torch.Tensor) -> Any:
         return FUNCTIONS[name](layer.shared, x)
 
-    model = both.call(function)
+    model = Call(function)
     model.layer.shared = weight
-    program, _ = both.compile(function, (X,), "TOSA-1.0+FP", model.eval())
+    program, _ = compile_both(function, (X,), "TOSA-1.0+FP", model.eval())
     assert program.delegates

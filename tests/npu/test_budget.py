@@ -5,13 +5,13 @@ from __future__ import annotations
 import resource
 import struct
 from collections.abc import Callable
-from typing import Any
 
-import graphs
 import numpy as np
 import pytest
-
 from ethosu import mlw_codec
+
+from support import graphs
+from support.npu_bench import Bench, patch_stream
 from tosaic import npu
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
@@ -20,11 +20,10 @@ from tosaic.tools import vela
 
 U55 = "ethos-u55-128"
 MIB = 1 << 20
-Patch = Callable[..., bytes]
 
 
 @pytest.fixture
-def compiled(bench: Any) -> vela.Compiled:
+def compiled(bench: Bench) -> vela.Compiled:
     return bench.compile(graphs.make("conv_1x1").tosa, U55)
 
 
@@ -69,12 +68,12 @@ def test_the_budget_is_whole_again_after_a_run(compiled: vela.Compiled) -> None:
     assert budget.left == budget.limit
 
 
-def test_weights_whose_geometry_is_beyond_the_budget(compiled: vela.Compiled, patched: Patch) -> None:
+def test_weights_whose_geometry_is_beyond_the_budget(compiled: vela.Compiled) -> None:
     """The registers say how many weights a stream of a few hundred bytes holds."""
-    cmd_data = patched(compiled.cmd_data, "SET_IFM_DEPTH_M1", param=0xFFFF)
+    cmd_data = patch_stream(compiled.cmd_data, "SET_IFM_DEPTH_M1", param=0xFFFF)
     sizes = {"SET_OFM_DEPTH_M1": 0xFF, "SET_OFM_HEIGHT0_M1": 0, "SET_OFM_HEIGHT_M1": 0, "SET_OFM_WIDTH_M1": 0}
     for command, value in sizes.items():
-        cmd_data = patched(cmd_data, command, param=value)
+        cmd_data = patch_stream(cmd_data, command, param=value)
     budget = Budget(0, 64 * MIB)
 
     def run() -> None:
@@ -93,7 +92,7 @@ def test_weights_whose_geometry_is_beyond_the_budget(compiled: vela.Compiled, pa
     assert budget.left == budget.limit
 
 
-def test_a_damaged_stream_takes_nothing_from_the_budget(bench: Any, compiled: vela.Compiled) -> None:
+def test_a_damaged_stream_takes_nothing_from_the_budget(bench: Bench, compiled: vela.Compiled) -> None:
     budget = Budget(0, 64 * MIB)
     cache = npu.WeightCache(budget=budget)
     with pytest.raises(npu.Malformed):
@@ -111,7 +110,7 @@ def test_a_damaged_stream_takes_nothing_from_the_budget(bench: Any, compiled: ve
     assert budget.left == budget.limit
 
 
-def test_a_stream_of_more_weights_than_any_geometry(bench: Any) -> None:
+def test_a_stream_of_more_weights_than_any_geometry(bench: Bench) -> None:
     """A few kilobytes of zeros decode to any number of weights; the decoder keeps them to itself."""
     from tosaic.npu import weights
 

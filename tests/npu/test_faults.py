@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import struct
 import time
-from collections.abc import Callable
 from typing import Any
 
-import graphs
 import numpy as np
 import pytest
 
+from support import graphs
+from support.npu_bench import Bench, patch_stream
 from tosaic import npu
 from tosaic.core.errors import TosaicError
 from tosaic.ir import ops
@@ -21,10 +21,9 @@ from tosaic.npu.operation import Kind
 from tosaic.npu.stream import parse
 
 U55, U65, U85 = "ethos-u55-128", "ethos-u65-512", "ethos-u85-256"
-Patch = Callable[..., bytes]
 
 
-def _run(bench: Any, name: str, target: str, cmd_data: bytes | None = None, **options: Any) -> Any:
+def _run(bench: Bench, name: str, target: str, cmd_data: bytes | None = None, **options: Any) -> Any:
     case = graphs.make(name)
     compiled = bench.compile(case.tosa, target)
     return npu.run(
@@ -39,12 +38,12 @@ def _run(bench: Any, name: str, target: str, cmd_data: bytes | None = None, **op
     )
 
 
-def _stream(bench: Any, name: str, target: str) -> bytes:
+def _stream(bench: Bench, name: str, target: str) -> bytes:
     return bench.compile(graphs.make(name).tosa, target).cmd_data
 
 
-def test_addresses_outside_a_region(bench: Any, patched: Patch) -> None:
-    cmd_data = patched(_stream(bench, "conv_1x1", U55), "SET_OFM_BASE0", payload=1 << 20)
+def test_addresses_outside_a_region(bench: Bench) -> None:
+    cmd_data = patch_stream(_stream(bench, "conv_1x1", U55), "SET_OFM_BASE0", payload=1 << 20)
     with pytest.raises(npu.OutOfRange, match="do not lie in region 1") as caught:
         _run(bench, "conv_1x1", U55, cmd_data)
     fault = caught.value
@@ -53,21 +52,21 @@ def test_addresses_outside_a_region(bench: Any, patched: Patch) -> None:
     assert fault.offset is not None and f"0x{fault.offset:06x}" in str(fault)
 
 
-def test_strides_that_lead_outside(bench: Any, patched: Patch) -> None:
-    cmd_data = patched(_stream(bench, "conv_1x1", U55), "SET_IFM_STRIDE_Y", param=0xFF, payload=0xFFFF0000)
+def test_strides_that_lead_outside(bench: Bench) -> None:
+    cmd_data = patch_stream(_stream(bench, "conv_1x1", U55), "SET_IFM_STRIDE_Y", param=0xFF, payload=0xFFFF0000)
     with pytest.raises(npu.OutOfRange):
         _run(bench, "conv_1x1", U55, cmd_data)
 
 
-def test_weights_are_read_only(bench: Any, patched: Patch) -> None:
-    cmd_data = patched(_stream(bench, "conv_1x1", U55), "SET_OFM_REGION", param=0)
-    cmd_data = patched(cmd_data, "SET_OFM_BASE0", payload=0)
+def test_weights_are_read_only(bench: Bench) -> None:
+    cmd_data = patch_stream(_stream(bench, "conv_1x1", U55), "SET_OFM_REGION", param=0)
+    cmd_data = patch_stream(cmd_data, "SET_OFM_BASE0", payload=0)
     with pytest.raises(npu.Fault, match="can only be read"):
         _run(bench, "conv_1x1", U55, cmd_data)
 
 
-def test_regions_that_do_not_exist(bench: Any, patched: Patch) -> None:
-    cmd_data = patched(_stream(bench, "conv_1x1", U55), "SET_IFM_REGION", param=6)
+def test_regions_that_do_not_exist(bench: Bench) -> None:
+    cmd_data = patch_stream(_stream(bench, "conv_1x1", U55), "SET_IFM_REGION", param=6)
     with pytest.raises(npu.Fault, match="no region 6"):
         _run(bench, "conv_1x1", U55, cmd_data)
 
@@ -102,24 +101,24 @@ def test_regions_that_do_not_exist(bench: Any, patched: Patch) -> None:
     ],
 )
 def test_unknown_fields(
-    bench: Any, patched: Patch, name: str, target: str, command: str, param: int, field: str, value: int | str
+    bench: Bench, name: str, target: str, command: str, param: int, field: str, value: int | str
 ) -> None:
-    cmd_data = patched(_stream(bench, name, target), command, param=param)
+    cmd_data = patch_stream(_stream(bench, name, target), command, param=param)
     with pytest.raises(npu.UnknownField) as caught:
         _run(bench, name, target, cmd_data)
     assert (field in caught.value.field, caught.value.value) == (True, value)
     assert "is not known" in str(caught.value)
 
 
-def test_registers_that_nothing_set(bench: Any) -> None:
+def test_registers_that_nothing_set(bench: Bench) -> None:
     cmd_data = bytearray(_stream(bench, "conv_1x1", U55))
     struct.pack_into("<I", cmd_data, 32, 0x00000002)
     with pytest.raises(npu.UnknownField, match="unset"):
         _run(bench, "conv_1x1", U55, bytes(cmd_data))
 
 
-def test_reads_of_what_nothing_wrote(bench: Any, patched: Patch) -> None:
-    cmd_data = patched(_stream(bench, "conv_1x1", U55), "SET_IFM_BASE0", payload=0)
+def test_reads_of_what_nothing_wrote(bench: Bench) -> None:
+    cmd_data = patch_stream(_stream(bench, "conv_1x1", U55), "SET_IFM_BASE0", payload=0)
     larger = bench.compile(graphs.make("conv_1x1").tosa, U55).scratch_size + 4096
     _run(bench, "conv_1x1", U55, cmd_data, scratch_size=larger)
     with pytest.raises(npu.Uninitialized, match="never written") as caught:
@@ -141,7 +140,7 @@ def _sum_to(bias: int, zero: int, dtype: DType) -> graphs.Case:
 
 @pytest.mark.parametrize(("target", "bits"), [(U55, 32), (U85, 32), (U55, 40), (U85, 48)])
 @pytest.mark.parametrize(("before", "given", "zero"), [(1, 1, 0), (1, -2, 0), (100, 100, 0), (128, 127, -1)])
-def test_sums_that_overflow(bench: Any, target: str, bits: int, before: int, given: int, zero: int) -> None:
+def test_sums_that_overflow(bench: Bench, target: str, bits: int, before: int, given: int, zero: int) -> None:
     """The bias is so far from what the accumulator just holds; one less than the given number is not too much."""
     if bits > 32 and zero:
         return
@@ -150,13 +149,13 @@ def test_sums_that_overflow(bench: Any, target: str, bits: int, before: int, giv
     dtype, numbers = (DType.I8, np.int8) if bits == 32 else (DType.I16, np.int16)
     compiled = bench.compile(_sum_to(bias, zero, dtype).tosa, target)
     (largest,) = bench.run(compiled, [np.full((1, 1, 1, 1), just, numbers)])
-    held = np.iinfo(largest.dtype)
+    held = np.iinfo(largest.dtype.name)
     assert largest.reshape(-1).tolist() == [max(held.min, min(held.max, bias + just - zero))]
     with pytest.raises(npu.Fault, match="an accumulator overflows"):
         bench.run(compiled, [np.full((1, 1, 1, 1), given, numbers)])
 
 
-def test_memory_that_nobody_has(bench: Any) -> None:
+def test_memory_that_nobody_has(bench: Bench) -> None:
     for size in (1 << 31, -1):
         with pytest.raises(npu.TooMuch, match="too much memory"):
             _run(bench, "conv_1x1", U55, scratch_size=size)
@@ -172,7 +171,7 @@ def test_memory_that_nobody_has(bench: Any) -> None:
         ("divide", U85, 1, 0, "divided by zero"),
     ],
 )
-def test_numbers_without_a_meaning(bench: Any, name: str, target: str, index: int, wrong: int, message: str) -> None:
+def test_numbers_without_a_meaning(bench: Bench, name: str, target: str, index: int, wrong: int, message: str) -> None:
     case = graphs.make(name)
     inputs = case.inputs()
     inputs[index].reshape(-1)[-1] = wrong
@@ -191,7 +190,7 @@ def _drop(cmd_data: bytes, opcode: int) -> bytes:
     return bytes(data)
 
 
-def test_missing_dma_wait(bench: Any) -> None:
+def test_missing_dma_wait(bench: Bench) -> None:
     cmd_data = _drop(_stream(bench, "conv_with_table", U55), 0x11)
     _run(bench, "conv_with_table", U55, cmd_data)
     with pytest.raises(npu.Hazard, match="DMA_WAIT is missing") as caught:
@@ -199,13 +198,13 @@ def test_missing_dma_wait(bench: Any) -> None:
     assert caught.value.earlier < (caught.value.offset or 0)
 
 
-def test_missing_kernel_wait(bench: Any) -> None:
+def test_missing_kernel_wait(bench: Bench) -> None:
     cmd_data = _drop(_stream(bench, "loop", U85), 0x12)
     with pytest.raises(npu.Hazard, match="KERNEL_WAIT is missing"):
         _run(bench, "loop", U85, cmd_data, check_waits=True)
 
 
-def _find_record(bench: Any, target: str) -> int:
+def _find_record(bench: Bench, target: str) -> int:
     (op,) = (op for op in npu.decode(_stream(bench, "conv_1x1", target)) if op.kind is Kind.CONV)
     return op.get("SCALE_BASE")
 
@@ -213,7 +212,7 @@ def _find_record(bench: Any, target: str) -> int:
 @pytest.mark.parametrize(
     ("target", "place", "right", "wrong"), [(U55, 9, 63, 64), (U85, 8, 63, 64), (U85, 9, 0, 1), (U85, 7, 127, 128)]
 )
-def test_bits_of_scale_records(bench: Any, target: str, place: int, right: int, wrong: int) -> None:
+def test_bits_of_scale_records(bench: Bench, target: str, place: int, right: int, wrong: int) -> None:
     weights = bytearray(bench.compile(graphs.make("conv_1x1").tosa, target).weight_data)
     at = _find_record(bench, target) + place
     weights[at] = right
@@ -223,14 +222,14 @@ def test_bits_of_scale_records(bench: Any, target: str, place: int, right: int, 
         _run(bench, "conv_1x1", target, weight_data=bytes(weights))
 
 
-def test_scale_records_that_are_not_all_there(bench: Any, patched: Patch) -> None:
-    cmd_data = patched(_stream(bench, "conv_1x1", U55), "SET_SCALE_LENGTH", payload=240)
+def test_scale_records_that_are_not_all_there(bench: Bench) -> None:
+    cmd_data = patch_stream(_stream(bench, "conv_1x1", U55), "SET_SCALE_LENGTH", payload=240)
     _run(bench, "conv_1x1", U55, cmd_data)
     with pytest.raises(npu.Malformed, match="SCALE_LENGTH is too small for 24 channels"):
-        _run(bench, "conv_1x1", U55, patched(cmd_data, "SET_SCALE_LENGTH", payload=239))
+        _run(bench, "conv_1x1", U55, patch_stream(cmd_data, "SET_SCALE_LENGTH", payload=239))
 
 
-def test_damaged_weights(bench: Any) -> None:
+def test_damaged_weights(bench: Bench) -> None:
     weights = bench.compile(graphs.make("conv_1x1").tosa, U55).weight_data
     # Zeros are a stream that never ends: the native decoder ends its process there.
     for damaged in (bytes(len(weights)), weights[:300] + bytes(len(weights) - 300)):
@@ -239,20 +238,20 @@ def test_damaged_weights(bench: Any) -> None:
     assert len(_run(bench, "conv_1x1", U55)) == 1
 
 
-def test_streams_that_do_not_end(bench: Any, patched: Patch) -> None:
+def test_streams_that_do_not_end(bench: Bench) -> None:
     stream = _stream(bench, "loop", U85)
-    cmd_data = patched(stream, "OP_BRANCH", param=0, payload=0)
+    cmd_data = patch_stream(stream, "OP_BRANCH", param=0, payload=0)
     with pytest.raises(npu.TooMuch):
         _run(bench, "loop", U85, cmd_data, limits=npu.Limits(commands=20_000))
 
 
 @pytest.mark.parametrize("target", [U55, U85])
-def test_sizes_are_checked_before_memory_is_taken(bench: Any, patched: Patch, target: str) -> None:
+def test_sizes_are_checked_before_memory_is_taken(bench: Bench, target: str) -> None:
     cmd_data = _stream(bench, "max_pool", target)
     for command in ("SET_OFM_HEIGHT_M1", "SET_OFM_WIDTH_M1", "SET_OFM_DEPTH_M1", "SET_KERNEL_HEIGHT_M1"):
-        cmd_data = patched(cmd_data, command, param=0xFFFF)
+        cmd_data = patch_stream(cmd_data, command, param=0xFFFF)
     for command in ("SET_IFM_STRIDE_X", "SET_IFM_STRIDE_Y", "SET_OFM_STRIDE_X", "SET_OFM_STRIDE_Y"):
-        cmd_data = patched(cmd_data, command, payload=0)
+        cmd_data = patch_stream(cmd_data, command, payload=0)
     start = time.process_time()
     with pytest.raises(npu.Fault):
         _run(bench, "max_pool", target, cmd_data)
@@ -260,7 +259,7 @@ def test_sizes_are_checked_before_memory_is_taken(bench: Any, patched: Patch, ta
 
 
 @pytest.mark.parametrize("target", [U55, U65, U85])
-def test_mutated_streams_end_in_an_error_or_a_result(bench: Any, target: str) -> None:
+def test_mutated_streams_end_in_an_error_or_a_result(bench: Bench, target: str) -> None:
     rng = random.Random(target)
     for name in ("conv_3x3_padded", "depthwise_strided", "add_quantized", "table_int16"):
         original = _stream(bench, name, target)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-import graphs
 import numpy as np
 import pytest
 
+from support import graphs
 from tosaic import npu
 from tosaic.api.locate import locate
 from tosaic.backends.ethosu import EthosUCompileSpec

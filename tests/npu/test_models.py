@@ -6,10 +6,12 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import build as samples
 import numpy as np
 import pytest
 
+from support import samples
+from support.models import quantize_model
+from support.npu_bench import Bench
 from tosaic import npu, zoo
 from tosaic.core.targets import ACCELERATORS, find
 from tosaic.driver.partition import partition
@@ -18,7 +20,7 @@ from tosaic.formats.tosa_writer import serialize
 from tosaic.fx.source import Source
 from tosaic.lower.walk import lower
 from tosaic.ops import registry
-from tosaic.passes import rewrite
+from tosaic.passes import run_passes
 
 TARGETS = ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256")
 OTHERS = [name for name in ACCELERATORS if name not in TARGETS]
@@ -33,12 +35,12 @@ def _regions(module: Any, target: str) -> list[tuple[bytes, Any]]:
     source, chosen = Source.of_module(module), find(target)
     found: list[tuple[bytes, Any]] = []
     for region in partition(source, chosen).partitions:
-        graph = rewrite(lower(source, region.nodes, region.inputs, region.outputs, chosen), chosen)
+        graph = run_passes(lower(source, region.nodes, region.inputs, region.outputs, chosen), chosen)
         found.append((serialize(graph), region))
     return found
 
 
-def _check(bench: Any, module: Any, draw: Any, places: Sequence[tuple[str, str]]) -> None:
+def _check(bench: Bench, module: Any, draw: Any, places: Sequence[tuple[str, str]]) -> None:
     """Every delegate, on two inputs, in every place, with Vela's listing of its commands beside ours."""
     for target in dict.fromkeys(target for target, _ in places):
         for tosa, region in _regions(module, target):
@@ -59,20 +61,20 @@ def _samples() -> list[tuple[str, int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("op", "index"), _samples())
-def test_every_sample_in_every_mode(bench: Any, op: str, index: int) -> None:
+def test_every_sample_in_every_mode(bench: Bench, op: str, index: int) -> None:
     module, _ = samples.quantized(op, index)
     _check(bench, module, lambda region, seed: samples.full_range(op, index, region.inputs, seed), PLACES)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("op", "index"), _samples()[:: len(_samples()) // 30])
-def test_other_accelerators(bench: Any, op: str, index: int) -> None:
+def test_other_accelerators(bench: Bench, op: str, index: int) -> None:
     module, _ = samples.quantized(op, index)
     places = [(target, "") for target in OTHERS]
     _check(bench, module, lambda region, seed: samples.full_range(op, index, region.inputs, seed), places)
 
 
-def _check_model(bench: Any, made: Any, places: Sequence[tuple[str, str]]) -> None:
+def _check_model(bench: Bench, made: Any, places: Sequence[tuple[str, str]]) -> None:
     module, inputs, _ = made
     seen = samples.values_of(module, inputs)
 
@@ -85,13 +87,13 @@ def _check_model(bench: Any, made: Any, places: Sequence[tuple[str, str]]) -> No
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_resnet8(bench: Any, quantized_zoo: Any, target: str) -> None:
-    _check_model(bench, quantized_zoo("resnet8"), [(target, "")])
+def test_resnet8(bench: Bench, target: str) -> None:
+    _check_model(bench, quantize_model("resnet8"), [(target, "")])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
-def test_every_model_in_every_mode(bench: Any, quantized_zoo: Any, model: str) -> None:
+def test_every_model_in_every_mode(bench: Bench, model: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _check_model(bench, quantized_zoo(model), PLACES)
+        _check_model(bench, quantize_model(model), PLACES)

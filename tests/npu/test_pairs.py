@@ -1,6 +1,6 @@
 """Pairs of operations, executed: what Vela makes of two is not always what it makes of one and the other.
 
-`WRONG` are those that Vela 5.2.0 gets wrong, found by running all pairs; `rewrite.settle` keeps them apart.
+`WRONG` are those that Vela 5.2.0 gets wrong, found by running all; the pass `separate_vela_pairs` keeps them apart.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from cases import I8, I16, I32, Case, const, make_rng, quantize
 
+from support.graphs.cases import I8, I16, I32, Case, const, make_rng, quantize
+from support.npu_bench import Bench
 from tosaic.engines import reference
 from tosaic.ir import ops
 from tosaic.ir.build import Builder
 from tosaic.ir.graph import Type, Value
 from tosaic.npu import Fault
-from tosaic.passes.separate_vela_pairs import settle
+from tosaic.passes.separate_vela_pairs import separate_vela_pairs
 from tosaic.tools import vela
 
 Make: TypeAlias = Callable[[Builder, Value], Value]
@@ -145,8 +146,8 @@ def make(first: str, second: str) -> Case:
     return Case(b.finish([SECOND[second](b, FIRST[first](b, b.input(Type(I8, SHAPE))))]))
 
 
-def settled(first: str, second: str) -> Case:
-    return Case(settle(make(first, second).graph))
+def separate(first: str, second: str) -> Case:
+    return Case(separate_vela_pairs(make(first, second).graph))
 
 
 def make_product_of_a_slice() -> Case:
@@ -156,11 +157,11 @@ def make_product_of_a_slice() -> Case:
 
 
 @pytest.mark.parametrize(("target", "first", "second"), [(t, *pair) for t, pairs in WRONG.items() for pair in pairs])
-def test_what_vela_gets_wrong_is_kept_apart(bench: Any, target: str, first: str, second: str) -> None:
+def test_what_vela_gets_wrong_is_kept_apart(bench: Bench, target: str, first: str, second: str) -> None:
     check_wrong(bench, make(first, second), target)
 
 
-def test_products_of_a_slice_are_kept_apart(bench: Any) -> None:
+def test_products_of_a_slice_are_kept_apart(bench: Bench) -> None:
     check_wrong(bench, make_product_of_a_slice(), "ethos-u55-128")
 
 
@@ -194,12 +195,12 @@ def make_product_of_what_is_returned() -> Case:
         (make_choice_of_two_shapes, "ethos-u85-256"),
     ],
 )
-def test_two_shapes_of_one_tensor_are_kept_apart(bench: Any, make: Callable[[], Case], target: str) -> None:
+def test_two_shapes_of_one_tensor_are_kept_apart(bench: Bench, make: Callable[[], Case], target: str) -> None:
     check_wrong(bench, make(), target)
 
 
 @pytest.mark.parametrize("target", TARGETS[:2])
-def test_a_minimum_before_a_reshape_is_wrong(bench: Any, target: str) -> None:
+def test_a_minimum_before_a_reshape_is_wrong(bench: Bench, target: str) -> None:
     """The record of `amin` takes the maximum of mirrored codes instead; its samples are executed with all others."""
     b = Builder()
     plain = Case(b.finish([ops.reshape(b, ops.reduce_min(b, b.input(Type(I8, (2, 3, 4))), 2), (2, 3))]))
@@ -208,24 +209,24 @@ def test_a_minimum_before_a_reshape_is_wrong(bench: Any, target: str) -> None:
     assert found[0].tobytes() != wanted[0].tobytes(), "Vela is right: amin needs no mirror"
 
 
-def check_wrong(bench: Any, plain: Case, target: str) -> None:
-    """Vela is wrong about the graph, and right about the settled one."""
+def check_wrong(bench: Bench, plain: Case, target: str) -> None:
+    """Vela is wrong about the graph, and right about the one with separated pairs."""
     inputs = plain.inputs()
     try:
         found = [array.tobytes() for array in bench.run(bench.compile(plain.tosa, target), inputs)]
     except Fault:
         found = []
-    assert found != [array.tobytes() for array in reference.run(plain.tosa, inputs)], "Vela is right: no need to settle"
-    bench.check(Case(settle(plain.graph)).tosa, inputs, target)
+    assert found != [array.tobytes() for array in reference.run(plain.tosa, inputs)], "Vela is right about this pair"
+    bench.check(Case(separate_vela_pairs(plain.graph)).tosa, inputs, target)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("second", SECOND)
-def test_pairs(bench: Any, second: str, target: str) -> None:
+def test_pairs(bench: Bench, second: str, target: str) -> None:
     refused = 0
     for first in FIRST:
-        case = settled(first, second)
+        case = separate(first, second)
         try:
             bench.check(case.tosa, case.inputs(), target)
         except vela.Refused:
@@ -233,6 +234,6 @@ def test_pairs(bench: Any, second: str, target: str) -> None:
     assert refused in (0, len(FIRST))
 
 
-def test_a_settled_graph_stays_as_it_is() -> None:
-    once = settled("rows", "max_1").graph
-    assert [op.kind for op in settle(once).ops] == [op.kind for op in once.ops]
+def test_separated_pairs_stay_as_they_are() -> None:
+    once = separate("rows", "max_1").graph
+    assert [op.kind for op in separate_vela_pairs(once).ops] == [op.kind for op in once.ops]

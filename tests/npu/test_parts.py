@@ -7,10 +7,11 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-import graphs
 import numpy as np
 import pytest
 
+from support import graphs
+from support.npu_bench import Bench
 from tosaic import npu
 from tosaic.npu.accelerator import ACCELERATORS, make_name
 from tosaic.npu.hazard import Hazards
@@ -27,7 +28,7 @@ U55, U85 = "ethos-u55-128", "ethos-u85-256"
 
 
 @pytest.fixture(scope="module")
-def conv(bench: Any) -> Op:
+def conv(bench: Bench) -> Op:
     """Any operation."""
     return npu.decode(bench.compile(graphs.make("conv_1x1").tosa, U55).cmd_data)[-2]
 
@@ -47,7 +48,7 @@ def test_scales_are_exact(conv: Op, rounding: str) -> None:
         values = np.concatenate([rng.integers(-(1 << 20), 1 << 20, 200), np.arange(-9, 9)])
         factor, bias = int(rng.integers(1, 1 << 31)), int(rng.integers(-(1 << 20), 1 << 20))
         for each in ((factor, bias), (1 << 30, 0), (3, -1)):
-            scale = Scale(*(np.array(number) for number in (each[0], shift, each[1])), rounding)
+            scale = Scale(np.array(each[0]), np.array(shift), np.array(each[1]), rounding)
             wanted = [_round((value + each[1]) * each[0], shift, rounding) - 7 for value in values.tolist()]
             assert apply_scale(values, scale, -7, conv).tolist() == wanted
 
@@ -80,7 +81,7 @@ def test_padding_of_weights_is_zero_in_every_block() -> None:
 
 
 @pytest.mark.parametrize("adjust", [0, 3, -3, 127, -128])
-def test_plain_fast_weights_are_relative_to_their_header(bench: Any, adjust: int) -> None:
+def test_plain_fast_weights_are_relative_to_their_header(bench: Bench, adjust: int) -> None:
     (conv,) = (
         op for op in npu.decode(bench.compile(graphs.make("conv_1x1").tosa, U85).cmd_data) if op.kind is Kind.CONV
     )
@@ -193,7 +194,7 @@ def test_bricks_of_channels() -> None:
         assert np.array_equal(memory.load(source, Shape(2, 2, depth)), values[..., :depth])
 
 
-def test_tables_are_forgotten_where_their_ram_is_shared(bench: Any) -> None:
+def test_tables_are_forgotten_where_their_ram_is_shared(bench: Bench) -> None:
     plain, looked_up = (
         npu.decode(bench.compile(graphs.make(name).tosa, U55).cmd_data)[-2] for name in ("conv_1x1", "conv_with_table")
     )
@@ -271,7 +272,7 @@ def test_strided_accesses_that_miss_each_other() -> None:
         hazards.take(dma, [Access(1, 1, (3, 1), (3, 1), True)])
 
 
-def test_the_cache_of_weights_drops_the_oldest(bench: Any) -> None:
+def test_the_cache_of_weights_drops_the_oldest(bench: Bench) -> None:
     compiled = bench.compile(graphs.make("conv_one_row").tosa, U55)
     order, streams = _find_order(bench, compiled)
     size = 24 * 40 * 4
@@ -288,7 +289,7 @@ def test_the_cache_of_weights_drops_the_oldest(bench: Any) -> None:
             assert cache.get(streams, dataclasses.replace(order, block=order.block + 8), 0) is not other
 
 
-def _find_order(bench: Any, compiled: Any) -> tuple[Any, tuple[bytes, ...]]:
+def _find_order(bench: Bench, compiled: Any) -> tuple[Any, tuple[bytes, ...]]:
     """What a run asks the cache for."""
     asked: list[Any] = []
 
@@ -312,7 +313,7 @@ def insert(cmd_data: bytes, before: str, words: Sequence[int]) -> bytes:
     return bytes(data)
 
 
-def test_transfers_in_rows_and_planes(bench: Any) -> None:
+def test_transfers_in_rows_and_planes(bench: Bench) -> None:
     """A table that is loaded in pieces is the same table."""
     case = graphs.make("table_int8")
     compiled = bench.compile(case.tosa, U85)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import graphs
 import numpy as np
 import pytest
 
+from support import graphs
+from support.npu_bench import Bench
 from tosaic import npu
 from tosaic.core.errors import Invalid
 from tosaic.core.targets import ACCELERATORS
@@ -26,21 +25,21 @@ def _cases(targets: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("target", "name"), _cases(MAIN))
-def test_graph(bench: Any, target: str, name: str) -> None:
+def test_graph(bench: Bench, target: str, name: str) -> None:
     case = graphs.make(name)
     bench.check(case.tosa, case.inputs(), target)
 
 
 @pytest.mark.parametrize("name", SENSITIVE)
 @pytest.mark.parametrize("target", OTHERS)
-def test_other_accelerators(bench: Any, target: str, name: str) -> None:
+def test_other_accelerators(bench: Bench, target: str, name: str) -> None:
     case = graphs.make(name)
     bench.check(case.tosa, case.inputs(), target)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "name"), _cases(OTHERS))
-def test_every_graph_on_other_accelerators(bench: Any, target: str, name: str) -> None:
+def test_every_graph_on_other_accelerators(bench: Bench, target: str, name: str) -> None:
     case = graphs.make(name)
     for seed in range(3):
         bench.check(case.tosa, case.inputs(seed), target)
@@ -61,25 +60,25 @@ def test_every_graph_on_other_accelerators(bench: Any, target: str, name: str) -
         ("ethos-u85-1024", "Sram_Only", ("--disable-fwd", "--disable-chaining")),
     ],
 )
-def test_memory_modes(bench: Any, name: str, target: str, mode: str, flags: tuple[str, ...]) -> None:
+def test_memory_modes(bench: Bench, name: str, target: str, mode: str, flags: tuple[str, ...]) -> None:
     case = graphs.make(name)
     bench.check(case.tosa, case.inputs(), target, mode, flags)
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_both_ways_of_a_branch(bench: Any, taken: bool) -> None:
+def test_both_ways_of_a_branch(bench: Bench, taken: bool) -> None:
     case = graphs.make("branch")
     inputs = [np.array([taken]), case.inputs()[1]]
     bench.check(case.tosa, inputs, "ethos-u85-256")
 
 
 @pytest.mark.parametrize("count", [0, 5, 9])
-def test_loops_end_when_they_should(bench: Any, count: int) -> None:
+def test_loops_end_when_they_should(bench: Bench, count: int) -> None:
     case = graphs.make("loop")
     bench.check(case.tosa, [np.array([count], np.int32), case.inputs()[1]], "ethos-u85-256")
 
 
-def test_the_graphs_reach_the_rare_features(bench: Any) -> None:
+def test_the_graphs_reach_the_rare_features(bench: Bench) -> None:
     """Otherwise a change of Vela's mind would leave code here untested."""
 
     def ops(name: str, target: str) -> list[npu.Op]:
@@ -103,7 +102,7 @@ def test_the_graphs_reach_the_rare_features(bench: Any) -> None:
     assert any(layout.bricks for op in ops("two_convs", u55) if (layout := read_map(op, "OFM").layout))
 
 
-def test_blob(bench: Any) -> None:
+def test_blob(bench: Bench) -> None:
     case = graphs.make("conv_with_table")
     compiled = bench.compile(case.tosa, "ethos-u55-128")
     (got,) = npu.run_blob(blob.pack(compiled), case.inputs(), ["int8"])
@@ -111,7 +110,7 @@ def test_blob(bench: Any) -> None:
     assert np.array_equal(got.reshape(wanted.shape), wanted)
 
 
-def test_trace_sees_every_operation(bench: Any) -> None:
+def test_trace_sees_every_operation(bench: Bench) -> None:
     case = graphs.make("two_convs")
     compiled = bench.compile(case.tosa, "ethos-u55-128")
     seen: list[tuple[int, Kind]] = []
@@ -120,7 +119,7 @@ def test_trace_sees_every_operation(bench: Any) -> None:
     assert seen == [(op.offset, op.kind) for op in wanted]
 
 
-def test_cached_weights_give_the_same(bench: Any) -> None:
+def test_cached_weights_give_the_same(bench: Bench) -> None:
     case = graphs.make("two_convs")
     compiled = bench.compile(case.tosa, "ethos-u85-256")
     cache = npu.WeightCache(limit=1)
@@ -128,7 +127,7 @@ def test_cached_weights_give_the_same(bench: Any) -> None:
     assert np.array_equal(*results)
 
 
-def test_wrong_inputs_are_refused(bench: Any) -> None:
+def test_wrong_inputs_are_refused(bench: Bench) -> None:
     case = graphs.make("conv_1x1")
     compiled = bench.compile(case.tosa, "ethos-u55-128")
     with pytest.raises(Invalid, match="1 inputs, but 0"):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import graphs
 import pytest
 
+from support import graphs
+from support.npu_bench import Bench
 from tosaic import npu
 from tosaic.npu.operation import Kind
 from tosaic.npu.registers import COMMANDS, Family
@@ -29,36 +30,37 @@ CASES = [(target, name) for target, names in SPREAD.items() for name in names]
 
 
 @pytest.mark.parametrize(("target", "name"), CASES)
-def test_listing_equals_velas(bench: Any, target: str, name: str) -> None:
+def test_listing_equals_velas(bench: Bench, target: str, name: str) -> None:
     compiled = bench.compile(graphs.make(name).tosa, target, "", LISTING)
     assert npu.disassemble(compiled.cmd_data).splitlines() == bench.read_listing(compiled.log)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["ethos-u55-256", "ethos-u65-256", "ethos-u85-512"])
-def test_listing_equals_velas_everywhere(bench: Any, target: str) -> None:
+def test_listing_equals_velas_everywhere(bench: Bench, target: str) -> None:
     for name in graphs.names(bench.family(target)):
         compiled = bench.compile(graphs.make(name).tosa, target, "", LISTING)
         assert npu.disassemble(compiled.cmd_data).splitlines() == bench.read_listing(compiled.log), name
 
 
-def test_operations_keep_their_registers(bench: Any) -> None:
+def test_operations_keep_their_registers(bench: Bench) -> None:
     ops = npu.decode(bench.compile(graphs.make("conv_with_table").tosa, "ethos-u55-128").cmd_data)
     assert [op.kind for op in ops] == [Kind.DMA, Kind.DMA_WAIT, Kind.CONV, Kind.STOP]
     conv = ops[2]
     assert (conv.get("OFM_DEPTH_M1"), conv.get("IFM_DEPTH_M1"), conv.get("KERNEL_WIDTH_M1")) == (15, 7, 2)
     assert conv.name("ACTIVATION", "activation_function") == "TABLE_0"
     assert "OFM_DEPTH_M1" not in ops[0].registers
+    registers: Any = conv.registers
     with pytest.raises(TypeError):
-        conv.registers["OFM_DEPTH_M1"] = 3
+        registers["OFM_DEPTH_M1"] = 3
 
 
-def test_accelerator_is_read_from_the_container(bench: Any) -> None:
+def test_accelerator_is_read_from_the_container(bench: Bench) -> None:
     for target in ("ethos-u55-32", "ethos-u65-512", "ethos-u85-2048"):
         assert parse(bench.compile(graphs.make("conv_1x1").tosa, target).cmd_data).accelerator.name == target
 
 
-def test_both_containers_hold_the_same_stream(bench: Any) -> None:
+def test_both_containers_hold_the_same_stream(bench: Bench) -> None:
     tosa = graphs.make("conv_1x1").tosa
     first, second = (
         parse(bench.compile(tosa, "ethos-u85-256", "", flags).cmd_data) for flags in ((), ("--cop-format=COP2",))
@@ -106,7 +108,7 @@ def test_damaged_containers(words: list[int], message: str) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 6, 7, 8])
-def test_damaged_second_container(bench: Any, at: int) -> None:
+def test_damaged_second_container(bench: Bench, at: int) -> None:
     """Version, sizes, kind and mark: one more than it should be."""
     cmd_data = bench.compile(graphs.make("conv_1x1").tosa, "ethos-u85-256", "", ("--cop-format=COP2",)).cmd_data
     words = list(struct.unpack(f"<{len(cmd_data) // 4}I", cmd_data))

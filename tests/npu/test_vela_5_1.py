@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,13 +127,13 @@ def stand_rows(graph: Graph) -> Graph:
 
 @pytest.fixture
 def with_standing_rows() -> Iterator[None]:
-    plain = delegate.rewrite
+    plain = delegate.run_passes
 
-    def rewrite(graph: Graph, target: Target) -> Graph:
-        return stand_rows(plain(graph, target))
+    def run_passes(graph: Graph, target: Target, **options: Any) -> Graph:
+        return stand_rows(plain(graph, target, **options))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delegate, "rewrite", rewrite)
+        patch.setattr(delegate, "run_passes", run_passes)
         yield
 
 

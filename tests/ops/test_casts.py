@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import build as samples
 import numpy as np
 import pytest
 import torch
 
 import tosaic
+from support import samples
+from tosaic.ir.graph import Array
 
 #: all within int8, with ties, negative fractions and both zeros
 NUMBERS = [-127.9, -2.7, -2.5, -1.5, -0.5, -0.2, -0.0, 0.0, 0.5, 1.5, 2.5, 2.9, 126.6]
@@ -18,7 +19,7 @@ SPECS = {
 }
 
 
-def run(function: object, x: torch.Tensor, spec: str) -> np.ndarray:
+def run(function: object, x: torch.Tensor, spec: str) -> Array:
     program = tosaic.compile(samples.Call(function).eval(), (x,), spec, quantized=False)
     assert len(program.delegates) == 1
     assert not program.cpu_ops

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import build as samples
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 import tosaic
-from tosaic.lower.registry import registry
+from support import samples
+from tosaic.ops import registry
 
 FP, U85 = "TOSA-1.0+FP", "ethos-u85-256"
 CASES = [(op, i) for op, record in registry().records.items() for i in range(len(record.samples()))]
@@ -37,7 +38,7 @@ def check(op: str, index: int, target: str) -> None:
     program = tosaic.compile(whole, (x,), target, calibration=[(x,)])
     if target == FP:
         with torch.no_grad():
-            want = torch.utils._pytree.tree_leaves(whole(x))
+            want = tree_leaves(whole(x))
         for got, expected in zip(program.run(x), want, strict=True):
             scale = max(1.0, float(expected.double().abs().max())) if expected.numel() else 1.0
             np.testing.assert_allclose(got, expected.detach().numpy(), rtol=0, atol=1e-5 * scale)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import build as samples
 import pytest
 import torch
 
-from tosaic.fx.source import bind, overload, torch_op
+from support import samples
+from tosaic.fx.source import bind, overload, schema, torch_op
 from tosaic.lower.registry import Record
 from tosaic.ops import registry
 
@@ -43,7 +43,7 @@ def uses(record: Record) -> dict[str, set[str]]:
         for node in program.graph.nodes:
             if node.op != "call_function" or overload(node) not in record.overloads:
                 continue
-            defaults = {a.name: a.default_value for a in torch_op(node)._schema.arguments if a.has_default_value()}
+            defaults = {a.name: a.default for a in schema(torch_op(node)) if a.has_default}
             for name, value in bind(node).items():
                 if name not in defaults or value != defaults[name]:
                     seen.setdefault(name, set()).add(overload(node))
@@ -74,11 +74,11 @@ def test_every_record_has_samples() -> None:
     forms = {
         "quantize": "any quantized sample",
         "dequantize": "any quantized sample",
-        "quantize_channel": "a weight left unfolded: tests/quantizer",
+        "quantize_channel": "a weight left unfolded: tests/quantization",
         "dequantize_channel": "any convolution",
-        "convolution": "conv2d through the ExecuTorch door",
+        "convolution": "conv2d through the ExecuTorch API",
         "max_pool2d_with_indices": "max_pool2d through to_edge",
-        "batch_norm_legit": "batch_norm through the ExecuTorch door",
+        "batch_norm_legit": "batch_norm through the ExecuTorch API",
         "native_layer_norm": "layer_norm through to_edge",
         "native_group_norm": "group_norm through to_edge",
         "assert_metadata": "to",

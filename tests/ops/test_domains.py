@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import build as samples
 import numpy as np
 import pytest
 import torch
 
 import tosaic
+from support import samples
 
 DOMAINS: dict[str, tuple[Callable[[Any], Any], float, float]] = {
     "acos": (torch.acos, -1.0, 1.0),

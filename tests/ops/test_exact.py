@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import build as samples
 import pytest
 import torch
 from torch import nn
 
+from support import samples
 from tosaic.api.build import export, quantize
 from tosaic.backends.ethosu import EthosUCompileSpec
 from tosaic.driver.delegate import build

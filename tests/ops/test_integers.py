@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import build as samples
 import pytest
 import torch
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
+from support import samples
 from tosaic.backends.ethosu import EthosUCompileSpec
 from tosaic.driver.delegate import CompiledGraph, build
 from tosaic.engines import reference

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import build as samples
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention as attention
 
 import tosaic
+from support import samples
 
 KEPT = torch.ones(4, 4, dtype=torch.bool)
 KEPT[1], KEPT[2, 1:] = False, False

@@ -1,23 +1,28 @@
-"""Every sample of every operator record, in every flavour: `pytest -k add-tosa_INT-3` selects one."""
+"""Every sample of every operator record, in every flavour: `pytest -k add-tosa_INT-3` selects one.
+
+`make test` runs a sample with TOSA and on one NPU, `make test-all` on all of them.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import build as samples
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
+from support import samples
 from tosaic.backends.ethosu import EthosUArtifact, EthosUCompileSpec
 from tosaic.backends.tosa import TosaCompileSpec
-from tosaic.core.targets import Target
+from tosaic.core.targets import Target, find
 from tosaic.driver.delegate import build, lower_partition
 from tosaic.driver.partition import Partition, Plan, partition
 from tosaic.engines import reference
 from tosaic.fx.source import Source
+from tosaic.lower.samples import Sample
 from tosaic.npu import run_blob
 from tosaic.ops import registry
 
@@ -31,13 +36,27 @@ STRICT: Any = {"check_uninitialized": True, "check_waits": True}
 EXACT = ("shuffle", "pad", "index")
 
 
+def choose_quick(samples: Sequence[Sample]) -> set[tuple[str, int]]:
+    """Choose one NPU for every sample in turn, and for every NPU at least one sample that it takes."""
+    found = [(index, sample) for index, sample in enumerate(samples) if "INT" in sample.flavours]
+    quick = {(list(NPUS)[turn % len(NPUS)], index) for turn, (index, _) in enumerate(found)}
+    for flavour, target in NPUS.items():
+        taken = [(flavour, index) for index, sample in found if sample.targets(find(target))]
+        if not quick.intersection(taken):
+            quick.update(taken[:1])
+    return quick
+
+
 def cases() -> Iterator[Any]:
     for name, record in registry().records.items():
+        quick = choose_quick(record.samples())
         for index, sample in enumerate(record.samples()):
             for kind in sample.flavours:
                 for flavour in [f"tosa_{kind}", *(NPUS if kind == "INT" else ())]:
-                    group = pytest.mark.xdist_group(f"{name}-{index}")
-                    yield pytest.param(name, flavour, index, id=f"{name}-{flavour}-{index}", marks=group)
+                    marks = [pytest.mark.xdist_group(f"{name}-{index}")]
+                    if flavour in NPUS and (flavour, index) not in quick:
+                        marks.append(pytest.mark.slow)
+                    yield pytest.param(name, flavour, index, id=f"{name}-{flavour}-{index}", marks=marks)
 
 
 def all_on_target(plan: Plan) -> None:
@@ -67,7 +86,7 @@ def check_float(op: str, index: int) -> None:
     given = [inputs[source.inputs.index(n)].numpy() for n in region.inputs]
     outputs = reference.run(tosa, given)
     with torch.no_grad():
-        expected = torch.utils._pytree.tree_leaves(model(*[x.clone() for x in inputs]))
+        expected = tree_leaves(model(*[x.clone() for x in inputs]))
     assert len(outputs) == len(expected)
     for got, tensor in zip(outputs, expected, strict=True):
         want = tensor.numpy()

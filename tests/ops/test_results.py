@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import build as samples
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from executorch.exir import to_edge_transform_and_lower
+from torch.utils._pytree import tree_leaves
 
 import tosaic
+from support import samples
 from tosaic.tosa import TosaCompileSpec, TOSAPartitioner
 
 SPECS = ("TOSA-1.0+FP", "TOSA-1.0+INT")
@@ -57,7 +58,7 @@ def test_every_result_is_that_of_torch(name: str, spec: str) -> None:
     program = tosaic.compile(samples.Call(function).eval(), (IMAGE,), spec, calibration=[IMAGE])
     assert [r.op for r in program.reasons if not r.border] == ([] if left is None else [left])
     assert program.delegates
-    got, want = program.run(IMAGE, engine="tosa"), torch.utils._pytree.tree_leaves(function(IMAGE))
+    got, want = program.run(IMAGE, engine="tosa"), tree_leaves(function(IMAGE))
     assert len(got) == len(want)
     for a, b in zip(got, want, strict=True):
         assert (a.shape, a.dtype) == (tuple(b.shape), b.numpy().dtype)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import build as samples
 import numpy as np
 import pytest
 import torch
@@ -13,6 +12,7 @@ from torchao.quantization.pt2e import HistogramObserver, PerChannelMinMaxObserve
 from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 import tosaic
+from support import samples
 from tosaic.core.errors import Unsupported
 from tosaic.core.specification import Specification
 from tosaic.core.targets import find

@@ -125,7 +125,5 @@ def test_anything_that_matters_compiles_again(conv: bytes, compiles: list[VelaOp
 
 def test_default_cache_is_used(conv: bytes) -> None:
     first = vela.compile_cached(conv, U55)
-    before = vela.CACHE.hits
     assert vela.compile_cached(conv, U55) is first
-    assert vela.CACHE.hits == before + 1
     assert vela.CACHE.bytes_used > len(first.cmd_data) + len(first.weight_data)

@@ -1,4 +1,4 @@
-"""Compiling for VGF: specs, the two doors, borders inside the delegate, mixed graphs, deterministic bytes."""
+"""Compiling for VGF: specs, the two APIs, I/O inside the delegate, mixed graphs, deterministic bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tosaic.backends import converter
 from tosaic.core.errors import Invalid
 from tosaic.core.specification import Specification
 from tosaic.core.targets import VGF, find
-from tosaic.engines import reference
+from tosaic.engines import reference, vulkan
 from tosaic.formats import pte as pte_file
 from tosaic.formats import vgf as reader
 from tosaic.formats.tosa_writer import serialize
@@ -93,7 +93,7 @@ def test_the_same_bytes_again() -> None:
     converter.CACHE.clear()
     assert compile_small().pte == first.pte
     probe = tosaic.compile(Twice().eval(), (torch.zeros(1, 16),), "vgf", quantized=False)
-    assert probe.pte == Path(reader.__file__).with_name("probe.pte").read_bytes()
+    assert probe.pte == Path(vulkan.__file__).with_name("probe.pte").read_bytes()
 
 
 def test_integer_borders() -> None:
@@ -129,7 +129,7 @@ def test_float_and_quantized_parts_share_a_delegate(left_out: str) -> None:
         assert float(np.abs(got - want.numpy()).max()) <= float(want.abs().max()) / 100
 
 
-def test_the_executorch_door() -> None:
+def test_the_executorch_api() -> None:
     spec = VgfCompileSpec()
     partitioner = VgfPartitioner(spec)
     edge = to_edge_transform_and_lower(export(Small().eval(), X), partitioner=[partitioner])

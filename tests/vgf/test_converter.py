@@ -41,8 +41,8 @@ def test_gives_the_same_bytes_again() -> None:
 def test_the_cache_answers_the_second_time() -> None:
     cache = converter.CompileCache[bytes](len)
     tosa = serialize(make_add())
-    assert converter.compile_cached(tosa, cache=cache) == converter.compile_cached(tosa, cache=cache)
-    assert (cache.hits, cache.misses) == (1, 1)
+    assert converter.compile_cached(tosa, cache=cache) is converter.compile_cached(tosa, cache=cache)
+    assert len(cache) == 1
 
 
 def test_hiding_the_writer_changes_no_graph() -> None:
@@ -83,7 +83,7 @@ def test_time_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
     place = importlib.metadata.PackagePath("binaries/bin/model-converter")
-    place.dist = SimpleNamespace(locate_file=lambda _: program)
+    monkeypatch.setattr(place, "dist", SimpleNamespace(locate_file=lambda _: program), raising=False)
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _: SimpleNamespace(files=[place]))
     with pytest.raises(ToolFailed, match=r"within the 0\.1 s"):
         converter.compile(serialize(make_add()), timeout=0.1)

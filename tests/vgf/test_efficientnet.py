@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,16 +22,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("device")]
 @pytest.fixture(scope="module")
 def studies() -> Iterator[Any]:
     """bench/studies.py: the model, the 20 photographs and crops of others to calibrate with."""
-    sys.path.insert(0, str(BENCH))
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCH)
         found, data = importlib.import_module("studies"), importlib.import_module("data")
         try:
-            found.labeled_inputs(), found.efficientnet_calibration(), found.models.load_efficientnet()
+            found.labeled_inputs()
+            found.efficientnet_calibration()
+            found.models.load_efficientnet()
         except data.Missing as error:
             pytest.skip(str(error))
         yield found
-    finally:
-        sys.path.remove(str(BENCH))
 
 
 @pytest.mark.parametrize(("quantized", "least"), [(False, 20), (True, 19)], ids=["float", "int8"])

@@ -10,8 +10,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 import tosaic
+from support import samples
 from tosaic.backends.vgf import VgfCompileSpec
 from tosaic.driver.delegate import lower_partition
 from tosaic.driver.partition import partition
@@ -40,13 +42,13 @@ def cases() -> Iterator[Any]:
             yield place, name, index, dtype
 
 
-def make(samples: Any, op: str, index: int, dtype: str) -> tuple[Any, tuple[torch.Tensor, ...], list[Any]]:
+def make(op: str, index: int, dtype: str) -> tuple[Any, tuple[torch.Tensor, ...], list[Any]]:
     """The sample's module and inputs in 16 bits, and what torch computes."""
     kind = getattr(torch, dtype)
     model, inputs = samples.make(samples.sample_of(op, index), f"{op}-{index}")
     model, small = model.to(kind), tuple(x.to(kind) for x in inputs)
     with torch.no_grad():
-        return model, small, torch.utils._pytree.tree_leaves(model(*[x.clone() for x in small]))
+        return model, small, tree_leaves(model(*[x.clone() for x in small]))
 
 
 def to_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -66,8 +68,8 @@ def compare(op: str, dtype: str, got: np.ndarray[Any, Any], want: torch.Tensor) 
 
 
 @pytest.mark.parametrize(("op", "index", "dtype"), [pytest.param(*c, id="-".join(map(str, c))) for _, *c in cases()])
-def test_in_the_reference_model(samples: Any, op: str, index: int, dtype: str) -> None:
-    model, inputs, expected = make(samples, op, index, dtype)
+def test_in_the_reference_model(op: str, index: int, dtype: str) -> None:
+    model, inputs, expected = make(op, index, dtype)
     source, spec = Source.of_program(torch.export.export(model, inputs)), VgfCompileSpec(SPECS[dtype])
     plan = partition(source, spec.target)
     assert {r.node: r.why for r in plan.reasons.values()} == {}
@@ -87,8 +89,8 @@ def on_device() -> Iterator[Any]:
 
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize(("op", "index", "dtype"), list(on_device()))
-def test_on_vulkan(samples: Any, op: str, index: int, dtype: str) -> None:
-    model, inputs, expected = make(samples, op, index, dtype)
+def test_on_vulkan(op: str, index: int, dtype: str) -> None:
+    model, inputs, expected = make(op, index, dtype)
     program = tosaic.compile(model, inputs, VgfCompileSpec(SPECS[dtype]), quantized=False)
     assert len(program.delegates) == 1
     outputs = vulkan.run(program.pte, [to_numpy(x) for x in inputs])

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 import tosaic
+from support import samples
 from tosaic.api.program import Program
 from tosaic.core.targets import VGF
 from tosaic.engines import vulkan
@@ -18,7 +20,7 @@ from tosaic.fx.source import DEQUANTIZE, bind, overload
 from tosaic.ops import registry
 
 #: one in so many samples runs in `make test`, the others behind the mark `slow`
-SHARE = 20
+SHARE = 40
 COMPOSITE = frozenset(n for n, r in registry().records.items() if r.decompose is not None)
 
 
@@ -31,7 +33,7 @@ def cases() -> Iterator[Any]:
                 yield pytest.param(name, kind, index, id=case, marks=() if quick else pytest.mark.slow)
 
 
-def is_whole(samples: Any, op: str, index: int, program: Program) -> bool:
+def is_whole(op: str, index: int, program: Program) -> bool:
     """Whether all of a sample runs on the device; if not, a constraint of the record must be the reason."""
     left = {r.node: r.why for r in program.reasons if not r.border}
     if not samples.sample_of(op, index).targets(VGF):
@@ -44,13 +46,13 @@ def is_whole(samples: Any, op: str, index: int, program: Program) -> bool:
 
 
 def leaves(value: Any) -> list[np.ndarray[Any, Any]]:
-    return [t.detach().numpy() for t in torch.utils._pytree.tree_leaves(value)]
+    return [t.detach().numpy() for t in tree_leaves(value)]
 
 
-def check_float(samples: Any, op: str, index: int) -> None:
+def check_float(op: str, index: int) -> None:
     model, inputs, program = samples.exported(op, index)
     compiled = tosaic.compile(program, inputs, "vgf", quantized=False)
-    if not is_whole(samples, op, index, compiled):
+    if not is_whole(op, index, compiled):
         return
     outputs = vulkan.run(compiled.pte, [x.numpy() for x in inputs])
     with torch.no_grad():
@@ -66,17 +68,17 @@ def check_float(samples: Any, op: str, index: int) -> None:
 def steps_of(module: Any) -> list[float | None]:
     """The quantization step of each output, None where it is no dequantized tensor."""
     output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
-    nodes = [n for n in torch.utils._pytree.tree_leaves(output.args[0]) if isinstance(n, torch.fx.Node)]
+    nodes = [n for n in tree_leaves(output.args[0]) if isinstance(n, torch.fx.Node)]
     quantized = [n.op == "call_function" and overload(n) == DEQUANTIZE for n in nodes]
     return [bind(n)["scale"] if q else None for n, q in zip(nodes, quantized, strict=True)]
 
 
-def check_integer(samples: Any, op: str, index: int) -> None:
+def check_integer(op: str, index: int) -> None:
     module, inputs = samples.quantized(op, index)
     program = samples.exported(op, index)[2]
     # Plain integers are not quantized: then it is the program itself.
     compiled = tosaic.compile(module if samples.has_floats(program) else program, inputs, "vgf")
-    if not is_whole(samples, op, index, compiled):
+    if not is_whole(op, index, compiled):
         return
     outputs = vulkan.run(compiled.pte, [x.numpy() for x in inputs])
     for got, want in zip(outputs, compiled.run(*inputs, engine="tosa"), strict=True):
@@ -92,5 +94,5 @@ def check_integer(samples: Any, op: str, index: int) -> None:
 
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize(("op", "kind", "index"), list(cases()))
-def test_op(samples: Any, op: str, kind: str, index: int) -> None:
-    (check_float if kind == "FP" else check_integer)(samples, op, index)
+def test_op(op: str, kind: str, index: int) -> None:
+    (check_float if kind == "FP" else check_integer)(op, index)

@@ -65,4 +65,4 @@ def test_an_input_with_channels_last(function: Callable[..., Any]) -> None:
     model = Call(function).eval()
     edge = to_edge_transform_and_lower(torch.export.export(model, (x,)), partitioner=[VgfPartitioner(VgfCompileSpec())])
     (got,) = engine.run(bytes(edge.to_executorch().buffer), [x.numpy()]).outputs
-    np.testing.assert_allclose(got, model(x).numpy(), atol=1e-5)
+    torch.testing.assert_close(torch.from_numpy(got), model(x), rtol=0, atol=1e-5)

@@ -22,7 +22,7 @@ from tosaic.engines import vulkan, vulkan_env
 from tosaic.formats import pte as pte_file
 from tosaic.formats import vgf as reader
 
-PROBE = Path(vulkan.__file__).parents[1] / "vgf" / "probe.pte"
+PROBE = Path(vulkan.__file__).with_name("probe.pte")
 X = np.arange(16, dtype=np.float32).reshape(1, 16)
 
 

@@ -63,7 +63,10 @@ MemoryMode = Annotated[str | None, typer.Option(help="A memory mode of Vela's co
 SystemConfig = Annotated[str | None, typer.Option(help="A system configuration of Vela's configuration file.")]
 NoDelegate = Annotated[bool, typer.Option("--no-delegate", help="Leave everything on the CPU.")]
 NoQuantize = Annotated[bool, typer.Option("--no-quantize", help="Leave a float model in float.")]
-Intermediates = Annotated[Path | None, typer.Option(help="A folder for the .tosa files and the compiler's reports.")]
+Intermediates = Annotated[
+    Path | None,
+    typer.Option(help="A folder for the .tosa files, their graphs after each pass, and the compiler's reports."),
+]
 NoSidecar = Annotated[bool, typer.Option("--no-sidecar", help="Write no .tosaic file beside the .pte.")]
 Header = Annotated[
     Path | None, typer.Option(help="Write a C header with type, shape, scale and zero point of every input and output.")
@@ -99,6 +102,7 @@ def compile_model(
     A .py file is code, and it is run: compile only files that you trust. A .pt2 file only describes a model.
     With --verify the exit code is 1 if the result does not compute what TOSA says, or not what torch computes with the
     same graph; `tosaic verify --help` has the rules.
+    With --debug the TOSA graph is verified after every pass.
     """
     wanted = find(target)
     path = _choose_path(model, wanted, output)
@@ -115,6 +119,7 @@ def compile_model(
         module, inputs = model_file.load(model, checked=checked, allow_ops=allow_op or ())
         spec = api.make_spec(wanted.name, system_config, memory_mode)
         spec.dump_intermediate_artifacts_to(None if intermediates is None else str(intermediates))
+        spec.verify_passes = debug
         program = api.compile(
             module,
             inputs,

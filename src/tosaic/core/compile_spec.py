@@ -30,6 +30,8 @@ class ArmCompileSpec:
         TOSA = 2
 
     target: Target
+    #: verify the graph after every pass, for finding the pass that made it invalid
+    verify_passes = False
     _output_format = "tosa"
 
     def __init__(self) -> None:

@@ -26,6 +26,11 @@ class InternalError(Unsupported):
         )
 
 
+def is_strict() -> bool:
+    """Tell whether a mistake of Tosaic ends the compile."""
+    return os.environ.get(STRICT, "") == "1"
+
+
 @contextmanager
 def contained(doing: str, *, planned: tuple[type[TosaicError], ...] = (TosaicError,)) -> Generator[None]:
     """Turn every exception but the planned ones into an InternalError; with TOSAIC_STRICT=1 it is raised as it is."""
@@ -34,7 +39,7 @@ def contained(doing: str, *, planned: tuple[type[TosaicError], ...] = (TosaicErr
     except (MemoryError, InternalError):
         raise
     except Exception as error:
-        if isinstance(error, planned) or os.environ.get(STRICT, "") == "1":
+        if isinstance(error, planned) or is_strict():
             raise
         _log.exception("internal error while %s; it is left on the CPU", doing)
         raise InternalError(doing, error) from error

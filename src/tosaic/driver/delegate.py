@@ -1,4 +1,4 @@
-"""From a graph to finished delegates: partition, lower, rewrite, serialize, compile, and again if a tool refuses."""
+"""From a graph to finished delegates: partition, lower, run passes, serialize, compile, and again if a tool refuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tosaic.backends.registry import find_backend
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid, Refused, ToolCrashed, ToolFailed, Unsupported
 from tosaic.core.heap import short_lived
-from tosaic.core.internal import InternalError, contained
+from tosaic.core.internal import InternalError, contained, is_strict
 from tosaic.core.output import write_files
 from tosaic.core.specification import Specification
 from tosaic.driver.interface import Unread, check_artifact, check_graph
@@ -25,9 +25,10 @@ from tosaic.driver.reason import explain
 from tosaic.formats.tosa_writer import names, serialize
 from tosaic.fx.source import QDQ, Source, find_module, overload, source_line
 from tosaic.ir.graph import Graph, Op
+from tosaic.ir.text import to_text
 from tosaic.ir.verifier import verify
 from tosaic.lower.walk import lower
-from tosaic.passes import rewrite
+from tosaic.passes import Observer, run_passes
 
 #: how often a refused partition is tried again without the node that was refused
 MAX_REFUSALS = 32
@@ -53,6 +54,7 @@ class Delegate:
     tosa: bytes
     artifact: Artifact
     origins: tuple[Mapping[str, Any], ...]
+    stages: Mapping[str, str]
 
     @property
     def blob(self) -> bytes:
@@ -73,19 +75,26 @@ IoNodes = frozenset[Node]
 
 
 def lower_partition(
-    source: Source, partition: Partition, spec: ArmCompileSpec, nhwc: IoNodes, trial: Trial | None = None
+    source: Source,
+    partition: Partition,
+    spec: ArmCompileSpec,
+    nhwc: IoNodes,
+    trial: Trial | None = None,
+    observe: Observer | None = None,
 ) -> tuple[Graph, bytes]:
-    """Return the verified TOSA graph of a partition and its .tosa bytes.
+    """Lower a partition and run the passes; return the verified TOSA graph and its .tosa bytes.
 
     `trial` is the lowering that the partitioner tried, of which the partition is a part; it knows nothing of `nhwc`.
     """
-    lowered = None
+    graph = None
     if trial is not None and nhwc.isdisjoint((*partition.inputs, *partition.outputs)):
-        lowered = trial.cut(partition)
-    if lowered is None:
-        lowered = lower(source, partition.nodes, partition.inputs, partition.outputs, spec.target, nhwc)
-    graph = rewrite(lowered, spec.target)
+        graph = trial.cut(partition)
+    if graph is None:
+        graph = lower(source, partition.nodes, partition.inputs, partition.outputs, spec.target, nhwc)
+    if observe is not None:
+        observe("lower", graph)
     try:
+        graph = run_passes(graph, spec.target, observe=observe, verify_between=spec.verify_passes or is_strict())
         verify(graph, Specification.parse(spec.target.tosa_spec))
     except Invalid as error:
         raise Unsupported(error.what, error.fix, where=error.where) from error
@@ -98,27 +107,37 @@ def lower_partition(
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A partition as a .tosa file. `ops` say what is in it, by the names of the partition's nodes."""
+    """A partition as a .tosa file. `ops` say what is in it, by the names of the partition's nodes.
+
+    stages  the graph as text after lowering and after each pass, kept only where intermediate artifacts are dumped
+    """
 
     nodes: tuple[str, ...]
     ops: tuple[TosaOpInfo, ...]
     tosa: bytes
+    stages: Mapping[str, str]
 
     def rename(self, partition: Partition) -> Lowered:
         """Return the same for a partition that is equal but for the names of its nodes."""
         names = tuple(n.name for n in partition.nodes)
         new = dict(zip(self.nodes, names, strict=True))
         ops = tuple(replace(op, origin=tuple(new[name] for name in op.origin if name in new)) for op in self.ops)
-        return Lowered(names, ops, self.tosa)
+        return Lowered(names, ops, self.tosa, self.stages)
 
 
 def lower_checked(
     source: Source, partition: Partition, spec: ArmCompileSpec, nhwc: IoNodes = frozenset(), trial: Trial | None = None
 ) -> Lowered:
     """Lower a partition to a .tosa file, and check that it has the inputs and outputs of the call."""
-    graph, tosa = lower_partition(source, partition, spec, nhwc, trial)
+    stages: dict[str, str] = {}
+
+    def keep(name: str, graph: Graph) -> None:
+        stages[f"{len(stages)}_{name}"] = to_text(graph)
+
+    observe = keep if spec.get_intermediate_path() is not None else None
+    graph, tosa = lower_partition(source, partition, spec, nhwc, trial, observe)
     check_graph(source, partition, graph, nhwc)
-    return Lowered(tuple(n.name for n in partition.nodes), _list_ops(graph), tosa)
+    return Lowered(tuple(n.name for n in partition.nodes), _list_ops(graph), tosa, stages)
 
 
 def compile_partition(source: Source, partition: Partition, lowered: Lowered, spec: ArmCompileSpec) -> Delegate:
@@ -131,7 +150,8 @@ def compile_partition(source: Source, partition: Partition, lowered: Lowered, sp
     except ToolCrashed as error:
         raise RefusedPartition(error, backend.tool, []) from error
     check_artifact(source, partition, artifact)
-    return Delegate(partition, lowered.ops, lowered.tosa, artifact, describe_origins(lowered.ops, partition))
+    origins = describe_origins(lowered.ops, partition)
+    return Delegate(partition, lowered.ops, lowered.tosa, artifact, origins, lowered.stages)
 
 
 def _list_ops(graph: Graph) -> tuple[TosaOpInfo, ...]:
@@ -309,7 +329,8 @@ def dump(delegate: Delegate, spec: ArmCompileSpec) -> None:
     if folder is None:
         return
     stem = Path(folder) / f"delegate_{hashlib.sha256(delegate.tosa).hexdigest()[:12]}"
-    parts = {".tosa": delegate.tosa, **delegate.artifact.files}
+    stages = {f".{name}.tosa.txt": text.encode() for name, text in delegate.stages.items()}
+    parts = {".tosa": delegate.tosa, **stages, **delegate.artifact.files}
     if spec.debug_mode is ArmCompileSpec.DebugMode.JSON:
         parts[".debug.json"] = json.dumps(list(delegate.origins), indent=1).encode()
     write_files({stem.with_name(stem.name + suffix): data for suffix, data in parts.items()})

@@ -154,7 +154,7 @@ def _hand_over(source: Source, delegate: Delegate, spec: ArmCompileSpec) -> None
     key = _find_key(source, delegate.partition, spec)
     if key is not None:
         nodes = tuple(n.name for n in delegate.partition.nodes)
-        LOWERED.put(key, Lowered(nodes, delegate.ops, delegate.tosa))
+        LOWERED.put(key, Lowered(nodes, delegate.ops, delegate.tosa, delegate.stages))
 
 
 def _find_key(source: Source, partition: Partition, spec: ArmCompileSpec) -> str | None:

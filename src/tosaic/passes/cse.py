@@ -14,7 +14,7 @@ _UNIQUE = frozenset(
 )
 
 
-def merge_equal(graph: Graph) -> Graph:
+def merge_equal_ops(graph: Graph) -> Graph:
     """Let later users read the first of several equal ops.
 
     before: %1 = TABLE(%0); %2 = TABLE(%0); %3 = ADD(%1, %2)
@@ -37,7 +37,7 @@ def merge_equal(graph: Graph) -> Graph:
 
 
 def _key(op: Op, inputs: tuple[Value, ...]) -> Hashable:
-    """What makes two ops equal; None for an op that must stay the only one of its kind."""
+    """Return what two equal ops have in common, None for an op that is never merged."""
     if op.kind in _UNIQUE or any(isinstance(a, np.ndarray | Graph) for a in op.attrs.values()):
         return None
     # Vela makes an operand's rescale to 32 bits part of the operation that it is for, if it has no other user.

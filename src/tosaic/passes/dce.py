@@ -8,8 +8,8 @@ from tosaic.ir.graph import Graph, Op
 _EFFECTS = frozenset({"VARIABLE", "VARIABLE_WRITE"})
 
 
-def drop_dead(graph: Graph) -> Graph:
-    """Keep what the outputs depend on.
+def remove_dead_ops(graph: Graph) -> Graph:
+    """Keep only the ops that the outputs depend on.
 
     before: %1 = EXP(%0); %2 = TANH(%0); return %2
     after:  %2 = TANH(%0); return %2

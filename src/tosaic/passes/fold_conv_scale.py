@@ -1,4 +1,4 @@
-"""A factor or addend per channel after a float convolution goes into its weights and bias: BatchNorm above all."""
+"""Fold a factor or addend per channel into the weights and bias of the float convolution before it, as of BatchNorm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tosaic.ir.build import Builder
 from tosaic.ir.graph import DType, Graph, Op, Value
-from tosaic.passes.replace import with_inputs
+from tosaic.passes.replace import count_uses, replace_ops
 
 #: Convolutions, with the axes of the weights that make the output's channels.
 _CHANNELS: Mapping[str, tuple[int, ...]] = {
@@ -20,30 +20,18 @@ _CHANNELS: Mapping[str, tuple[int, ...]] = {
 }
 
 
-def fold_channels(graph: Graph) -> Graph:
-    """Let a float32 convolution do what comes after it with one constant per channel.
+def fold_conv_scale(graph: Graph) -> Graph:
+    """Let a float32 convolution do what the MUL or ADD after it does with one constant per channel.
 
     before: %1 = CONV2D(%0, w, b); %2 = MUL(%1, s); %3 = ADD(%2, t)
     after:  %3 = CONV2D(%0, w * s, b * s + t)
     """
-    same: dict[Value, Value] = {}
-    uses, builder = graph.uses(), Builder()
-    for op in graph.ops:
-        moved = with_inputs(op, tuple(same.get(v, v) for v in op.inputs))
-        builder.origin = op.origin
-        image = op.inputs[0] if op.inputs else None
-        alone = image is not None and len(uses[image]) == 1 and image not in graph.outputs
-        value = _fold(builder, moved) if alone else None
-        if value is None:
-            builder.ops.append(moved)
-            same.update(zip(op.outputs, moved.outputs, strict=True))
-        else:
-            same[op.outputs[0]] = value
-    return Graph(graph.inputs, [same.get(v, v) for v in graph.outputs], builder.ops)
+    uses = count_uses(graph)
+    return replace_ops(graph, _fold, where=lambda op: bool(op.inputs) and uses[op.inputs[0]] == 1)
 
 
 def _fold(b: Builder, op: Op) -> Value | None:
-    """The convolution before a MUL or ADD that does its work as well, None if there is none."""
+    """Emit the convolution before a MUL or ADD so that it does the work of both; None if there is none."""
     conv = op.inputs[0].op
     if op.kind not in ("MUL", "ADD") or conv is None or conv.kind not in _CHANNELS or op.outputs[0].dtype != DType.F32:
         return None

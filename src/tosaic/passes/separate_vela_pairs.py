@@ -1,10 +1,9 @@
 """Pairs of operations that Vela 5.2 gets wrong.
 
-Vela reads a slice where it is used, and makes one command of what it can. Where it makes several commands of the reader
-of a slice, they take more of the tensor than was cut, and write more than there is room for. The same happens to a
-rescale after a tensor that was put together of parts, to more bits or into another such tensor. After a maximum it
-keeps the limits of 8 bits.
-Two operands that are one tensor in two shapes, both repeated, are read in one shape.
+Vela fuses a slice into its reader. Where it makes several commands of that reader, they read more of the tensor than
+the slice has, and write more than there is room for. The same happens to a rescale of a joined tensor to more bits, or
+into another joined tensor. After a maximum it keeps the limits of 8 bits.
+Two broadcast operands that are one tensor in two shapes are both read in one of the shapes.
 A maximum along the last dimension reads it as one before the last; where that is the shape in which its input was
 written, Vela takes the format of 16 channels for it and room for a single one.
 `tests/npu/test_pairs.py` has the smallest graph for each pair.
@@ -13,7 +12,6 @@ written, Vela takes the format of 16 channels for it and room for a single one.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -21,8 +19,8 @@ import numpy as np
 from tosaic.ir import ops as tosa
 from tosaic.ir.build import Builder
 from tosaic.ir.graph import DType, Graph, Op, Value
-from tosaic.passes.dce import drop_dead
-from tosaic.passes.replace import replace_ops, with_inputs
+from tosaic.passes.dce import remove_dead_ops
+from tosaic.passes.replace import count_uses, replace_ops, with_inputs
 
 #: What must not be read by a rescale to more bits, unless that is part of a sum or product.
 _BEFORE_WIDENING = frozenset({"SLICE", "CONCAT", "PAD", "TILE", "MAX_POOL2D"})
@@ -30,7 +28,7 @@ _BEFORE_WIDENING = frozenset({"SLICE", "CONCAT", "PAD", "TILE", "MAX_POOL2D"})
 _BEFORE: Mapping[str, frozenset[str]] = {
     kind: frozenset({"SLICE"}) for kind in ("MATMUL", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_SUM", "TRANSPOSE_CONV2D")
 }
-#: What must not be read by a rescale to 8 bits whose result is put together with others.
+#: What must not be read by a rescale to 8 bits whose result is joined with others.
 _BEFORE_JOINING = _BEFORE_WIDENING - {"SLICE", "MAX_POOL2D"}
 _JOINS = ("CONCAT", "PAD")
 _FUSES = ("ADD", "SUB", "MUL")
@@ -43,8 +41,8 @@ _BROADCASTS = frozenset(
 )
 
 
-def settle(graph: Graph) -> Graph:
-    """Put a table that changes nothing between two operations that Vela would get wrong.
+def separate_vela_pairs(graph: Graph) -> Graph:
+    """Put an identity table between two operations that Vela compiles wrongly together.
 
     before: %1 = SLICE(%0); %2 = REDUCE_MAX(%1)
     after:  %1 = SLICE(%0); %a = TABLE(%1); %2 = REDUCE_MAX(%a)
@@ -64,14 +62,14 @@ def settle(graph: Graph) -> Graph:
             wrong = _BEFORE_JOINING
         if wrong is None or op.inputs[0].dtype is not DType.I8 or _find_source(op.inputs[0]) not in wrong:
             return None
-        settled = with_inputs(op, (tosa.table(b, op.inputs[0], _SAME), *op.inputs[1:]))
-        b.ops.append(settled)
-        return settled.outputs[0]
+        separated = with_inputs(op, (tosa.table(b, op.inputs[0], _IDENTITY), *op.inputs[1:]))
+        b.ops.append(separated)
+        return separated.outputs[0]
 
     return replace_ops(graph, rule)
 
 
-_SAME = np.arange(-128, 128, dtype=np.int8)
+_IDENTITY = np.arange(-128, 128, dtype=np.int8)
 
 
 def _reduces_column(op: Op) -> bool:
@@ -90,9 +88,8 @@ def _reduce_before_last(b: Builder, op: Op) -> Value:
 
 
 def _find_fused(graph: Graph) -> set[Value]:
-    """Rescales that Vela makes part of the sum or product that they are for: all operands are, and for nothing else."""
-    uses = Counter(value for op in graph.ops for value in op.inputs)
-    uses.update(graph.outputs)
+    """Find rescales that Vela fuses into a sum or product: all its operands are rescales with no other reader."""
+    uses = count_uses(graph)
 
     def is_single(value: Value) -> bool:
         return value.op is not None and value.op.kind == "RESCALE" and uses[value] == 1
@@ -102,7 +99,7 @@ def _find_fused(graph: Graph) -> set[Value]:
 
 
 def _find_joined(graph: Graph) -> set[Value]:
-    """Values of 8 bits that are put together with others, whatever shape they are given before."""
+    """Find 8-bit values that are joined with others, also after a change of shape."""
     found: set[Value] = set()
     for op in reversed(graph.ops):
         if op.kind in _JOINS or (op.kind == "RESHAPE" and op.outputs[0] in found):
@@ -111,7 +108,7 @@ def _find_joined(graph: Graph) -> set[Value]:
 
 
 def _separate_shapes(graph: Graph) -> Graph:
-    """Put a table before an operand that is broadcast while its tensor is read in another shape too."""
+    """Put a table before a broadcast operand whose tensor is also read in another shape."""
     reshaped = {_find_root(op.inputs[0]) for op in graph.ops if op.kind == "RESHAPE"}
     changed = False
 
@@ -121,17 +118,17 @@ def _separate_shapes(graph: Graph) -> Graph:
         if twice is None:
             return None
         changed = True
-        operands = (*op.inputs[:twice], _settle_operand(b, op.inputs[twice]), *op.inputs[twice + 1 :])
+        operands = (*op.inputs[:twice], _copy_operand(b, op.inputs[twice]), *op.inputs[twice + 1 :])
         b.ops.append(with_inputs(op, operands))
         return b.ops[-1].outputs[0]
 
-    settled = replace_ops(graph, rule)
+    separated = replace_ops(graph, rule)
     # The rescale of an operand is made anew.
-    return _separate_shapes(drop_dead(settled)) if changed else graph
+    return _separate_shapes(remove_dead_ops(separated)) if changed else graph
 
 
 def _find_twice(op: Op, reshaped: Collection[Value]) -> int | None:
-    """An operand before the last whose tensor is read in another shape too, where all operands are broadcast."""
+    """Find an operand before the last whose tensor is also read in another shape, where all operands are broadcast."""
     if any(v.shape == op.outputs[0].shape for v in op.inputs if v.dtype is not DType.BOOL):
         return None
     roots = [_find_root(v) for v in op.inputs[:-1]]
@@ -139,24 +136,24 @@ def _find_twice(op: Op, reshaped: Collection[Value]) -> int | None:
 
 
 def _find_root(value: Value) -> Value:
-    """The tensor whose numbers an operand has, whatever their shape and scale."""
+    """Find the tensor that an operand is a reshaped or rescaled form of."""
     while value.op is not None and value.op.kind in ("RESHAPE", "RESCALE"):
         value = value.op.inputs[0]
     return value
 
 
-def _settle_operand(b: Builder, value: Value) -> Value:
-    """The operand with a table that changes nothing before it is rescaled."""
+def _copy_operand(b: Builder, value: Value) -> Value:
+    """Put an identity table before the operand's rescale."""
     if value.dtype is DType.I8 or value.op is None or value.op.kind not in ("RESHAPE", "RESCALE"):
-        return tosa.table(b, value, _SAME) if value.dtype is DType.I8 else value
-    new = with_inputs(value.op, (_settle_operand(b, value.op.inputs[0]), *value.op.inputs[1:]))
+        return tosa.table(b, value, _IDENTITY) if value.dtype is DType.I8 else value
+    new = with_inputs(value.op, (_copy_operand(b, value.op.inputs[0]), *value.op.inputs[1:]))
     if new is not value.op:
         b.ops.append(new)
     return new.outputs[0]
 
 
 def _find_source(value: Value) -> str:
-    """The kind of the operation that made a tensor, whatever shape it was given since."""
+    """Find the kind of the op that made a tensor, looking through reshapes."""
     while value.op is not None and value.op.kind == "RESHAPE":
         value = value.op.inputs[0]
     return "" if value.op is None else value.op.kind

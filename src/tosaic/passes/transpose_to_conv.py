@@ -1,4 +1,4 @@
-"""Transposes of images with few channels, which the NPU writes in tiny pieces, as convolutions with one-hot weights."""
+"""Convolutions with one-hot weights for transposes of images with few channels, which the NPU writes in tiny pieces."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _GAINS: Mapping[tuple[str, tuple[int, ...]], Gain] = {
 }
 
 
-def convolve_transposes(graph: Graph, family: str) -> Graph:
+def convert_transposes(graph: Graph, family: str) -> Graph:
     """Turn NCHW <-> NHWC of an int8 image with few channels into a convolution that only copies.
 
     before: %1: i8[1,H,W,C] = TRANSPOSE(%0: i8[1,C,H,W])
@@ -60,7 +60,7 @@ def convolve_transposes(graph: Graph, family: str) -> Graph:
 
 
 def _to_last(b: Builder, image: Value, channels: int, pixels: int, lanes: int) -> Value:
-    """One row per channel becomes `lanes` pixels side by side, channels innermost."""
+    """Turn one row per channel into `lanes` pixels side by side, channels innermost."""
     rows = tosa.reshape(b, image, (1, channels, pixels // lanes, lanes))
     weight = np.zeros((lanes, channels, channels, 1, lanes), np.int8)
     for lane in range(lanes):
@@ -81,7 +81,7 @@ def _to_first(b: Builder, image: Value, channels: int, pixels: int, lanes: int) 
 
 
 def _copy(b: Builder, x: Value, weight: np.ndarray[tuple[int, ...], np.dtype[np.int8]]) -> Value:
-    """A convolution whose sums have one term each: its codes are its input's codes."""
+    """Convolve with sums of one term each: the result has the quantized values of the input."""
     bias = b.const(np.zeros(weight.shape[0], np.int32), DType.I32)
     total = tosa.conv2d(
         b,

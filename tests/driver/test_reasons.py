@@ -1,0 +1,119 @@
+"""The words and places of reasons, through both Python APIs."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any
+
+import pytest
+import torch
+from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+from torch import nn
+
+import tosaic
+from tosaic.api.build import export, quantize
+from tosaic.core.location import describe_place
+from tosaic.driver.reason import Reason
+from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
+
+
+class Cut(nn.Module):
+    """Two layers around an operator that no NPU has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
+        self.last = nn.Conv2d(4, 2, 1)
+
+    def forward(self, t: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.cumsum(self.body(t), 1))
+
+
+X = torch.randn(1, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+LINE = f"{__file__}:{inspect.getsourcelines(Cut.forward)[1] + 1}"
+
+
+def compile_front(model: nn.Module) -> tuple[Reason, ...]:
+    return tosaic.compile(model.eval(), (X,), "ethos-u55-128").reasons
+
+
+def compile_edge(model: nn.Module) -> tuple[Reason, ...]:
+    module = quantize(export(model.eval(), (X,)), [(X,)])
+    partitioner = EthosUPartitioner(EthosUCompileSpec("ethos-u55-128"))
+    config = EdgeCompileConfig(_check_ir_validity=False)
+    to_edge_transform_and_lower(torch.export.export(module, (X,)), partitioner=[partitioner], compile_config=config)
+    return partitioner.reasons
+
+
+BOTH_APIS = pytest.mark.parametrize("compile_model", [compile_front, compile_edge])
+
+
+@BOTH_APIS
+def test_every_reason_has_the_users_line_and_the_module(compile_model: Any) -> None:
+    reasons = compile_model(Cut())
+    assert {r.where for r in reasons} == {LINE}
+    assert next((r.op, r.module, r.layer) for r in reasons if not r.border) == ("aten.cumsum.default", "", "Cut")
+    assert {(r.module, r.layer) for r in reasons if r.border} >= {("body.0", "Conv2d"), ("last", "Conv2d")}
+
+
+@BOTH_APIS
+def test_a_sequential_alone_names_its_layer(compile_model: Any) -> None:
+    reasons = compile_model(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Sequential(nn.ReLU(), nn.Sigmoid())))
+    places = [describe_place(reason.where, reason.module, reason.layer) for reason in reasons]
+    assert [place.partition(":")[0] for place in places] == [
+        "model.0 (Conv2d) at torch/nn/modules/conv.py",
+        "model.1.1 (Sigmoid) at torch/nn/modules/activation.py",
+    ]
+
+
+def test_a_quantize_in_the_middle_names_the_operator_before_it() -> None:
+    reasons = compile_front(Cut())
+    first, last = [r for r in reasons if ".quantize_per_tensor" in r.op]
+    assert first.fix == 'compile with `io="int8"` to feed the NPU directly'
+    assert last.why.startswith("it takes the float result of `cumsum` (aten.cumsum.default)")
+    assert last.fix == "for `cumsum`: replace the operator, or leave it on the CPU"
+    (out,) = [r for r in reasons if ".dequantize" in r.op and "cumsum" in r.why]
+    assert out.fix == "for `cumsum`: replace the operator, or leave it on the CPU"
+
+
+def test_quantize_and_dequantize_around_a_refused_operator_point_to_it() -> None:
+    model = nn.Conv2d(3, 3, 3, stride=4, padding=2, groups=3)
+    left = {r.op.split(".")[1]: r for r in compile_front(model) if not r.border}
+    why = left.pop("conv2d").why
+    assert why
+    assert {r.why for r in left.values()} == {"it belongs to `conv2d` (aten.conv2d.default), which is on the CPU"}
+
+
+@BOTH_APIS
+def test_one_result_of_several_goes_with_its_operator(compile_model: Any) -> None:
+    class Sort(nn.Module):
+        def forward(self, t: torch.Tensor) -> Any:
+            numbers, order = torch.sort(t * 2.0, -1)
+            return numbers * 3.0, order
+
+    ops = [r.op for r in compile_model(Sort()) if not r.border]
+    assert "getitem" not in ops
+    assert "aten.sort.default" in ops
+
+
+def test_the_high_level_api_logs_its_reasons() -> None:
+    said: list[logging.LogRecord] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record)
+
+    handler, logger = Keep(), logging.getLogger("tosaic")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        reasons = compile_front(Cut())
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+    assert len(said) == len(reasons)
+    assert {record.levelno for record in said} == {logging.DEBUG, logging.INFO}
+    place = describe_place(LINE, "", "Cut")
+    assert any(f"cumsum (aten.cumsum.default) at {place} stays on the CPU" in record.getMessage() for record in said)

@@ -1,0 +1,267 @@
+"""Draws a random graph: templates of the registry on whatever tensors torch lets them take."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+
+from support.fuzzer.graph import Graph, Leaf, Ref, Step, call, draw, find_op
+from support.fuzzer.templates import DTYPES, MOST_ELEMENTS, Slot, Template, count, names, templates
+from tosaic.ops import registry
+
+#: numbers beyond these are of no interest: the ranges of quantization would be nothing but them
+MOST_FLOAT, MOST_INTEGER = 300.0, 1 << 15
+MOST_INPUTS = 6
+#: torch.export takes minutes for the 200 parts of a tensor
+MOST_OUTPUTS = 16
+#: steps of a graph: about 8 in the mean, where most of a check's time is spent once per graph, not per step
+SMALLEST, LARGEST = 3, 30
+#: what gives other numbers at every call, or a tensor whose shape depends on numbers
+_REFUSED = torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape
+
+
+_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+
+
+def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
+def _is_noise(step: Step, result: torch.Tensor) -> bool:
+    """Whether equal numbers were normalized: nothing is left of them but torch's rounding, 300 times as large."""
+    return "_norm" in step.op and result.is_floating_point() and float(result.abs().max()) < 1e-3
+
+
+class Generator:
+    """The graph so far, with the tensors that torch computes for it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.leaves: list[Leaf] = []
+        self.steps: list[Step] = []
+        self.values: dict[Ref, torch.Tensor] = {}
+        self.constants: set[int] = set()
+        self.wanted = min(LARGEST, SMALLEST + int(self.random.expovariate(1 / 5.5)))
+
+    def generate(self) -> Graph:
+        tries = 0
+        for _ in range(self.random.randint(1, 3)):
+            self._add_leaf("input", self._any_shape(), self._any_dtype())
+        while len(self.steps) < self.wanted and tries < 40 * self.wanted:
+            tries += 1
+            self._extend()
+        if self.random.random() < 0.1:
+            self._add_leaf("input", self._any_shape(), torch.float32)
+        return Graph(tuple(self.leaves), tuple(self.steps), self._choose_outputs())
+
+    def _any_dtype(self) -> torch.dtype:
+        others = (torch.int32, torch.int64, torch.bool, torch.int8)
+        return torch.float32 if self.random.random() < 0.85 else self.random.choice(others)
+
+    def _any_shape(self) -> tuple[int, ...]:
+        rank = self.random.choice((0, 1, 2, 2, 3, 3, 4, 4, 4, 4, 5, 6))
+        largest = (0, 33, 17, 9, 8, 4, 3)[rank]
+        return tuple(self.random.choice((1, 2, 3, self.random.randint(1, largest))) for _ in range(rank))
+
+    def _add_leaf(
+        self,
+        kind: str,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        low: float = -2.0,
+        high: float = 2.0,
+        mask: bool = False,
+    ) -> Ref:
+        if dtype is torch.int8 and (low, high) == (-2.0, 2.0):
+            low, high = -100.0, 100.0
+        if kind == "piece" and not shape:
+            kind = "parameter"
+        last = len(shape) == 4 and kind != "piece" and self.random.random() < 0.15
+        leaf = Leaf(kind, shape, dtype, low, high, self.random.randrange(1 << 16), last, mask)
+        self.leaves.append(leaf)
+        ref = Ref("x", len(self.leaves) - 1)
+        self.values[ref] = draw(leaf)[1:] if kind == "piece" else draw(leaf)
+        if kind != "input":
+            self.constants.add(self.values[ref].untyped_storage().data_ptr())
+        return ref
+
+    def _extend(self) -> None:
+        """Try to add one call; without effect if torch or the generator's own rules refuse it."""
+        name = self.random.choice(names())
+        found = templates(name, self.random.randrange(count(name)), self.random.random() < 0.15)
+        own = [t for t in found if t.record == name]
+        if not found:
+            return
+        template = self.random.choice(own if own and self.random.random() < 0.8 else found)
+        if any(tag in find_op(template.op).tags for tag in _REFUSED):
+            return
+        mark = len(self.leaves), len(self.steps)
+        step = self._fill(template)
+        if step is None or not self._try(step):
+            self._return_to(*mark)
+
+    def _return_to(self, leaves: int, steps: int) -> None:
+        del self.leaves[leaves:], self.steps[steps:]
+        self.values = {r: v for r, v in self.values.items() if r.number < (leaves if r.kind == "x" else steps)}
+
+    def _fill(self, template: Template) -> Step | None:
+        loose = self.random.random() < 0.75
+        mutate = self.random.random() < 0.15
+
+        def put(value: Any) -> Any:
+            if isinstance(value, Slot):
+                return self._tensor(value, loose)
+            if isinstance(value, list):
+                return [put(v) for v in value]
+            return self._mutate(value) if mutate else value
+
+        op = self._variant(template)
+        args, kwargs = tuple(put(a) for a in template.args), tuple((k, put(v)) for k, v in template.kwargs)
+        return Step(op, args, kwargs)
+
+    def _variant(self, template: Template) -> str:
+        """The in-place form now and then, where the record has one."""
+        packet, name, variant = template.op.split(".")
+        twin = f"{packet}.{name}_.{variant}"
+        if self.random.random() < 0.12 and registry().find(twin) is not None:
+            return twin
+        return template.op
+
+    def _mutate(self, value: Any) -> Any:
+        if self.random.random() < 0.5:
+            return value
+        if isinstance(value, bool):
+            return not value
+        if isinstance(value, int):
+            return self.random.choice((value + 1, value - 1, -1, -2, 0, 1, 2, 3))
+        if isinstance(value, float):
+            return self.random.choice((value, -value, value * 0.5, 0.0, 1.0))
+        return value
+
+    def _tensor(self, slot: Slot, loose: bool) -> Ref:
+        """A tensor for a slot: one that is there, one that is there in another shape, or a new leaf."""
+        same = [r for r, v in self.values.items() if v.dtype is slot.dtype and not self._is_constant(r)]
+        fits = [r for r in same if tuple(self.values[r].shape) == slot.shape]
+        dice = self.random.random()
+        if slot.constant and dice < 0.85:
+            return self._constant(slot)
+        if loose and same and dice < 0.8:
+            return self._recent(same)
+        if fits and dice < 0.9:
+            return self._recent(fits)
+        if same and slot.dtype is torch.float32 and self.random.random() < 0.4:
+            return self._reshape(self._recent(same), slot.shape)
+        if len([x for x in self.leaves if x.kind == "input"]) < MOST_INPUTS:
+            return self._add_leaf("input", slot.shape, slot.dtype, slot.low, slot.high, slot.mask)
+        return self._constant(slot)
+
+    def _constant(self, slot: Slot) -> Ref:
+        kinds = ("parameter", "buffer", "piece") if slot.dtype is torch.float32 and not slot.mask else ("buffer",)
+        kept = [
+            r
+            for r, v in self.values.items()
+            if r.kind == "x" and self._is_constant(r) and (tuple(v.shape), v.dtype) == (slot.shape, slot.dtype)
+        ]
+        if kept and slot.dtype is torch.float32 and self.random.random() < 0.2:
+            return self.random.choice(kept)
+        return self._add_leaf(self.random.choice(kinds), slot.shape, slot.dtype, slot.low, slot.high, slot.mask)
+
+    def _is_constant(self, ref: Ref) -> bool:
+        return self.values[ref].untyped_storage().data_ptr() in self.constants
+
+    def _recent(self, refs: list[Ref]) -> Ref:
+        """Later results more often than early ones: chains, and still diamonds and reuse."""
+        return refs[-1 - min(int(self.random.expovariate(0.4)), len(refs) - 1)]
+
+    def _reshape(self, ref: Ref, shape: tuple[int, ...]) -> Ref:
+        """A tensor cut or repeated to the shape that a template wants."""
+        size, have = 1, self.values[ref].numel()
+        for d in shape:
+            size *= d
+        steps: list[tuple[str, tuple[Any, ...]]] = []
+        if have != size:
+            steps.append(("aten.reshape.default", ([-1],)))
+            if have < size:
+                steps.append(("aten.repeat.default", ([-(-size // max(have, 1))],)))
+            steps.append(("aten.slice.Tensor", (0, 0, size)))
+        steps.append(("aten.reshape.default", (list(shape),)))
+        for op, rest in steps:
+            step = Step(op, (ref, *rest))
+            if not self._try(step):
+                return ref
+            ref = Ref("v", len(self.steps) - 1)
+        return ref
+
+    def _try(self, step: Step) -> bool:
+        """Add a call if torch takes it and its numbers are of use."""
+        schema = find_op(step.op)._schema
+        before = {r: v.clone() for r, v in self.values.items()}
+        if schema.is_mutable:
+            changed = step.args[0]
+            if not isinstance(changed, Ref) or self._is_constant(changed):
+                return False
+        try:
+            with torch.no_grad():
+                result = call(step, lambda r: self.values[r])
+        except (RuntimeError, TypeError, IndexError, ValueError, NotImplementedError):
+            self._restore(before)
+            return False
+        tensors = list(result) if isinstance(result, (tuple, list)) else [result]
+        useful = all(isinstance(t, torch.Tensor) and self._is_useful(t) for t in tensors)
+        # A norm in training changes its statistics, of which its schema says nothing.
+        hidden = not schema.is_mutable and any(not _is_same(v, before[r]) for r, v in self.values.items())
+        if not tensors or not useful or hidden or _is_noise(step, tensors[0]) or self._is_close(step):
+            self._restore(before)
+            return False
+        self.steps.append(step)
+        many = isinstance(result, (tuple, list))
+        for i, tensor in enumerate(tensors):
+            self.values[Ref("v", len(self.steps) - 1, i if many else None)] = tensor
+        return True
+
+    def _restore(self, before: dict[Ref, torch.Tensor]) -> None:
+        """Undo what a refused call has changed, in place: constants are known by their memory."""
+        for ref, value in self.values.items():
+            if not _is_same(value, before[ref]):
+                value.copy_(before[ref])
+
+    def _is_close(self, step: Step) -> bool:
+        """Whether two floats are compared that are equal but for rounding: which is larger is nobody's to say."""
+        operands = [a for a in step.args[:2] if isinstance(a, Ref)]
+        if step.op.split(".")[1].strip("_") not in _COMPARISONS or len(set(operands)) < 2:
+            return False
+        a, b = (self.values[r].double() for r in operands)
+        near = (a - b).abs() <= 1e-5 * a.abs().clamp(min=1.0)
+        return self.values[operands[0]].is_floating_point() and float(near.double().mean()) > 0.002
+
+    def _is_useful(self, tensor: torch.Tensor) -> bool:
+        if tensor.dtype not in DTYPES or not 0 < tensor.numel() <= MOST_ELEMENTS or tensor.dim() > 6:
+            return False
+        if tensor.dtype is torch.bool:
+            return True
+        if tensor.is_floating_point():
+            finite = bool(torch.isfinite(tensor).all())
+            spread = tensor.numel() == 1 or bool(tensor.max() - tensor.min() > 1e-3) or self.random.random() < 0.1
+            return finite and float(tensor.abs().max()) <= MOST_FLOAT and spread
+        return int(tensor.to(torch.int64).abs().max()) <= MOST_INTEGER
+
+    def _choose_outputs(self) -> tuple[Ref, ...]:
+        """What nothing reads, mostly; now and then a result that is read too, a leaf, or one result twice."""
+        read = {r for step in self.steps for r in step.refs()}
+        results = [r for r in self.values if r.kind == "v"]
+        leaves = [r for r in results if r not in read]
+        outputs = [r for r in leaves if self.random.random() < 0.9]
+        outputs += [r for r in results if r in read and self.random.random() < 0.1]
+        if self.random.random() < 0.1:
+            outputs.append(self.random.choice([r for r in self.values if r.kind == "x"]))
+        if outputs and self.random.random() < 0.1:
+            outputs.append(self.random.choice(outputs))
+        self.random.shuffle(outputs)
+        return tuple(outputs[:MOST_OUTPUTS] or leaves[:1] or list(self.values)[:1])
+
+
+def generate(seed: int) -> Graph:
+    """The graph of a seed, the same every time."""
+    return Generator(seed).generate()

@@ -1,0 +1,109 @@
+"""Small .pte files: with and without delegates, with the blob inline and in a segment."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+from torch.export import export
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+from tosaic.backends.ethosu import EthosUCompileSpec
+from tosaic.driver.delegate import build
+from tosaic.driver.pack import HostProgramBuilder, infer_io_signature
+from tosaic.fx.source import Source
+from tosaic.quantization.quantizer import TosaQuantizer
+from tosaic.quantization.recipes import get_symmetric_quantization_config
+
+
+class Add(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + x
+
+
+class Softmax(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, -1)
+
+
+class Conv(torch.nn.Module):
+    """Two inputs, two outputs; the sum so far stays on the CPU between two delegates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        z = torch.relu(self.conv(x))
+        return torch.relu(torch.cumsum(z, 1) + y), torch.mean(z, (2, 3))
+
+
+class Mixed(torch.nn.Module):
+    """CPU kernels of many kinds: channels last, two outputs of one kernel, a list, a view without a kernel, a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3, padding=1)
+        self.calls: torch.Tensor
+        self.register_buffer("calls", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.conv(x.to(memory_format=torch.channels_last))
+        self.calls.add_(1)
+        values, indices = torch.topk(y.mean((2, 3)), 2)
+        return values, indices, torch.cat([y, y], 1), y.reshape(1, -1)[:, ::3], self.calls + 0
+
+
+class Branch(torch.nn.Module):
+    def forward(self, which: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(which, lambda x: x + 1, lambda x: x * 2, (x,))
+
+
+class Dynamic(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(-1) + x.shape[0]
+
+
+Inputs = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A compiled model: the .pte by where its blobs are, and per delegate the blob's .tosa."""
+
+    pte: dict[str, bytes]
+    tosa: dict[bytes, bytes]
+    quantized: torch.nn.Module
+
+
+def emit(
+    program: torch.export.ExportedProgram,
+    notes: Mapping[str, object] | None = None,
+    forms: Sequence[str] = ("inline", "segment"),
+) -> dict[str, bytes]:
+    """The .pte bytes with delegates `inline` and in a `segment`."""
+    importlib.import_module("executorch.kernels.quantized")  # the out variants that exir looks for
+
+    config = EdgeCompileConfig(_check_ir_validity=False)
+    made = {}
+    for name in forms:
+        edge = to_edge(program, constant_methods=dict(notes or {}), compile_config=config)
+        made[name] = edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=name == "segment")).buffer
+    return made
+
+
+def compile_front(model: torch.nn.Module, inputs: Inputs, target: str, io: str = "float") -> Made:
+    """Compile a .pte with delegates by the pieces of the high-level API; float models are quantized."""
+    module = export(model.eval(), inputs).module()
+    if inputs[0].dtype == torch.float32:
+        module = prepare_pt2e(module, TosaQuantizer().set_global(get_symmetric_quantization_config()))
+        module(*inputs)
+        module = convert_pt2e(module)
+    source, spec = Source.of_module(module), EthosUCompileSpec(target)
+    signature = infer_io_signature(source, io, "nchw")
+    built = build(source, spec, nhwc=signature.nhwc)
+    outer = HostProgramBuilder(source, built, signature, "EthosUBackend", spec.to_list()).build()
+    examples = tuple(torch.zeros(b.shape, dtype=getattr(torch, b.dtype)) for b in signature.inputs)
+    pte = emit(export(outer, examples), {"note": "made by a test"})
+    return Made(pte, {d.blob: d.tosa for d in built.delegates}, module)
