@@ -212,7 +212,7 @@ def mark_constants(graph: Graph) -> None:
 
 
 def split_biases(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
-    """Add a bias that is computed at run time after the product: only a constant has the accumulator's grid."""
+    """Add a bias after the product if it cannot be part of the accumulator: computed at run time, or one per row."""
     mark_constants(module.graph)
     for node in list(module.graph.nodes):
         record = registry().find(overload(node)) if node.op == "call_function" else None
@@ -220,7 +220,9 @@ def split_biases(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
             continue
         arguments = bind(node)
         weight, bias = arguments["weight"], arguments["bias"]
-        if not isinstance(bias, Node) or bias.meta[CONSTANT] or not weight.meta[CONSTANT]:
+        if not isinstance(bias, Node) or not weight.meta[CONSTANT]:
+            continue
+        if bias.meta[CONSTANT] and bias.meta["val"].dim() == 1:
             continue
         with module.graph.inserting_before(node):
             emit = GraphAten(module, node)

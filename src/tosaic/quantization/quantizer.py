@@ -159,9 +159,7 @@ def _annotate_weight(node: Node, config: Any) -> None:
         return
     kernel = _weight_spec(config.weight, arguments)
     inputs: dict[Node, Any] = {x: config.input_activation, weight: kernel}
-    # A bias with a row for each input has no grid of one scale per channel.
-    flat = isinstance(bias, Node) and bias.meta["val"].dim() == 1
-    if isinstance(bias, Node) and flat and kernel is not None and config.input_activation is not None:
+    if isinstance(bias, Node) and kernel is not None and config.input_activation is not None:
         spec = config.bias if config.bias is not None else _derived_bias(x, weight, node, kernel)
         if getattr(spec, "dtype", None) is torch.int32:
             inputs[bias] = spec
