@@ -184,6 +184,14 @@ def make_choice_that_is_read_in_two_shapes() -> Case:
     return Case(b.finish([chosen, ops.table(b, ops.reshape(b, x, (36,)), np.arange(-128, 128, dtype=np.int8)[::-1])]))
 
 
+def make_choice_of_a_choice() -> Case:
+    b = Builder()
+    x, y = b.input(Type(I8, (3, 6, 2))), b.input(Type(I8, (3, 6, 2)))
+    mask = ops.greater(b, widen(b, x), widen(b, y))
+    first = ops.select(b, mask, ops.table(b, x, np.arange(-128, 128, dtype=np.int8)[::-1]), x)
+    return Case(b.finish([ops.select(b, mask, y, first), ops.reshape(b, first, (36,)), ops.reshape(b, x, (36,))]))
+
+
 def make_mask_that_is_returned(shape: tuple[int, ...]) -> Case:
     b = Builder()
     x, y = b.input(Type(I8, (4, 6))), b.input(Type(I8, (4, 6)))
@@ -213,6 +221,7 @@ def make_product_of_what_is_returned() -> Case:
         (make_product_of_two_shapes, "ethos-u65-256"),
         (make_choice_of_two_shapes, "ethos-u85-256"),
         (make_choice_that_is_read_in_two_shapes, "ethos-u85-256"),
+        (make_choice_of_a_choice, "ethos-u85-256"),
     ],
 )
 def test_two_shapes_of_one_tensor_are_kept_apart(bench: Any, make: Callable[[], Case], target: str) -> None:

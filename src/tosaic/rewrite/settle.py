@@ -136,14 +136,19 @@ def _reshape(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
 def _separate_choices(graph: Graph) -> Graph:
     """Copy the operands of a SELECT that are read in another shape too, or returned in one."""
     shapes = _find_shapes(graph)
+    several = {value for value, found in shapes.items() if len(found) > 1}
+    changed = False
 
     def rule(b: Builder, op: Op) -> Value | None:
-        if op.kind != "SELECT" or all(len(shapes[_find_tensor(v)]) == 1 for v in op.inputs):
+        nonlocal changed
+        if op.kind != "SELECT" or several.isdisjoint(map(_find_tensor, op.inputs)):
             return None
-        operands = (v if len(shapes[_find_tensor(v)]) == 1 else _copy(b, v) for v in op.inputs)
-        return tosa.select(b, *operands)
+        changed = True
+        return tosa.select(b, *(_copy(b, v) if _find_tensor(v) in several else v for v in op.inputs))
 
-    return replace_ops(graph, rule)
+    separated = replace_ops(graph, rule)
+    # The result of a SELECT that was made anew may be an operand of the next one.
+    return _separate_choices(separated) if changed else graph
 
 
 def _find_shapes(graph: Graph) -> Mapping[Value, set[tuple[int, ...]]]:
