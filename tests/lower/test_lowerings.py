@@ -10,6 +10,7 @@ import torch
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
 import tosaic
+from support.models import quantize_model
 from tosaic import zoo
 from tosaic.driver import exir
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
@@ -42,9 +43,9 @@ def test_compile_lowers_a_node_once(lowered: list[str]) -> None:
     assert len(lowered) == len(set(lowered))
 
 
-def test_the_executorch_api_lowers_a_node_twice(lowered: list[str], quantized_zoo: Any) -> None:
+def test_the_executorch_api_lowers_a_node_twice(lowered: list[str]) -> None:
     """Once in the graph that exir asks about first, once in the edge graph that it divides."""
-    module, _, program = quantized_zoo("ds_cnn")
+    module, _, program = quantize_model("ds_cnn")
     calls = sum(n.op == "call_function" for n in program.graph.nodes)
     blob = tosaic.compile(module, program.example_inputs[0], TARGET).delegates[0].blob
     lowered.clear()

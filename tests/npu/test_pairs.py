@@ -179,6 +179,35 @@ def make_choice_of_two_shapes() -> Case:
     return Case(b.finish([ops.select(b, ops.greater(b, widen(b, x), widen(b, row)), x, row)]))
 
 
+def make_choice_that_is_read_in_two_shapes() -> Case:
+    b = Builder()
+    x, y = b.input(Type(I8, (3, 6, 2))), b.input(Type(I8, (3, 6, 2)))
+    chosen = ops.select(b, ops.greater(b, widen(b, x), widen(b, y)), x, y)
+    return Case(b.finish([chosen, ops.table(b, ops.reshape(b, x, (36,)), np.arange(-128, 128, dtype=np.int8)[::-1])]))
+
+
+def make_choice_of_a_choice() -> Case:
+    b = Builder()
+    x, y = b.input(Type(I8, (3, 6, 2))), b.input(Type(I8, (3, 6, 2)))
+    mask = ops.greater(b, widen(b, x), widen(b, y))
+    first = ops.select(b, mask, ops.table(b, x, np.arange(-128, 128, dtype=np.int8)[::-1]), x)
+    return Case(b.finish([ops.select(b, mask, y, first), ops.reshape(b, first, (36,)), ops.reshape(b, x, (36,))]))
+
+
+def make_mask_that_is_returned(shape: tuple[int, ...]) -> Case:
+    b = Builder()
+    x, y = b.input(Type(I8, (4, 6))), b.input(Type(I8, (4, 6)))
+    mask = ops.greater(b, widen(b, x), widen(b, y))
+    returned = mask if shape == mask.shape else ops.reshape(b, mask, shape)
+    return Case(b.finish([ops.select(b, mask, x, y), returned]))
+
+
+def make_transpose_of_what_is_returned() -> Case:
+    b = Builder()
+    x = ops.reshape(b, b.input(Type(I8, (1, 2, 3, 4))), (2, 3, 4))
+    return Case(b.finish([ops.transpose(b, x, (2, 0, 1)), x]))
+
+
 def make_product_of_what_is_returned() -> Case:
     b = Builder()
     x, y = b.input(Type(I8, (1, 3, 2, 1))), b.input(Type(I8, (1, 1, 1, 6)))
@@ -193,10 +222,22 @@ def make_product_of_what_is_returned() -> Case:
         (make_product_of_two_shapes, "ethos-u55-128"),
         (make_product_of_two_shapes, "ethos-u65-256"),
         (make_choice_of_two_shapes, "ethos-u85-256"),
+        (make_choice_that_is_read_in_two_shapes, "ethos-u85-256"),
+        (make_choice_of_a_choice, "ethos-u85-256"),
     ],
 )
 def test_two_shapes_of_one_tensor_are_kept_apart(bench: Bench, make: Callable[[], Case], target: str) -> None:
     check_wrong(bench, make(), target)
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (24,)])
+def test_a_mask_that_is_returned_is_kept_apart(bench: Bench, shape: tuple[int, ...]) -> None:
+    check_wrong(bench, make_mask_that_is_returned(shape), "ethos-u85-256")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_returned_and_transposed_is_kept_apart(bench: Bench, target: str) -> None:
+    check_wrong(bench, make_transpose_of_what_is_returned(), target)
 
 
 @pytest.mark.parametrize("target", TARGETS[:2])

@@ -53,6 +53,12 @@ def _make_transpose() -> Graph:
     return b.finish([ops.transpose(b, x, (0, 2, 3, 1))])
 
 
+def _make_repeated_output() -> Graph:
+    b = Builder()
+    x = ops.abs(b, b.input(Type(DType.F32, (2, 3))))
+    return b.finish([x, x])
+
+
 #: The target and the graph of each pass.
 GRAPHS: Mapping[str, tuple[str, Callable[[], Graph]]] = {
     "fold_conv_scale": (_FLOAT, _make_batch_norm),
@@ -60,4 +66,5 @@ GRAPHS: Mapping[str, tuple[str, Callable[[], Graph]]] = {
     "dce": (_FLOAT, make_equal_ops),
     "separate_vela_pairs": (_U55, _make_vela_pairs),
     "transpose_to_conv": (_U55, _make_transpose),
+    "copy_outputs": ("vgf", _make_repeated_output),
 }

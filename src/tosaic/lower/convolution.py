@@ -58,7 +58,7 @@ def _convolve_groups(
     window: arith.Window,
 ) -> Stored:
     """Convolve each group and concatenate the channels; quantized first, so that int8 and not int32 is concatenated."""
-    out_q, image = None if x.q is None else lo.out_q("convolution"), lo.arrange(x, NHWC)
+    out_q, image = None if x.q is None else lo.out_q(), lo.arrange(x, NHWC)
     n, h, w, c = image.shape
     size_in, size_out = c // groups, weight.shape[0] // groups
     parts: list[Stored] = []
@@ -152,7 +152,7 @@ def _convolve_width_folded(
     )
     if together == 1:
         return out
-    out_q = lo.out_q("convolution")
+    out_q = lo.out_q()
     codes = of_value(lo.arrange(lo.quantize(out, out_q), NHWC), out_q)
     return lo.permute(lo.reshape(codes, (n, out.shape[2], w // stride[1], outputs)), NHWC)
 

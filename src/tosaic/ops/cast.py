@@ -247,4 +247,4 @@ def to(lo: Lowering, self: Tensor, dtype: Any = None, other: Tensor | None = Non
     assert kind is not None
     if isinstance(self, Const):
         return Const(_convert_array(decode(self.array, self.dtype), kind), kind)
-    return replace(self, value=_convert(lo, self.value, kind), dtype=kind)
+    return replace(self, value=_convert(lo, self.value, kind))

@@ -6,12 +6,15 @@ into another joined tensor. After a maximum it keeps the limits of 8 bits.
 Two broadcast operands that are one tensor in two shapes are both read in one of the shapes.
 A maximum along the last dimension reads it as one before the last; where that is the shape in which its input was
 written, Vela takes the format of 16 channels for it and room for a single one.
+Operands of a SELECT are read in any shape that their tensors have anywhere. A RESHAPE that is returned and transposed
+is not returned. Booleans are 0 and 1 outside and 0 and -1 inside: those that are returned and read are 1 for both.
 `tests/npu/test_pairs.py` has the smallest graph for each pair.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -50,7 +53,7 @@ def separate_vela_pairs(graph: Graph) -> Graph:
     before: %1 = RESHAPE(%0); %2 = RESCALE(%0); %3 = RESCALE(%1); %4 = MUL(%2, %3)
     after:  %1 = RESHAPE(%0); %a = TABLE(%0); %b = RESCALE(%a); %3 = RESCALE(%1); %4 = MUL(%b, %3)
     """
-    graph = _separate_shapes(graph)
+    graph = _separate_shapes(_separate_choices(_separate_outputs(graph)))
     fused, joined = _find_fused(graph), _find_joined(graph)
 
     def rule(b: Builder, op: Op) -> Value | None:
@@ -107,6 +110,67 @@ def _find_joined(graph: Graph) -> set[Value]:
     return found
 
 
+def _separate_outputs(graph: Graph) -> Graph:
+    """Give an output an operator of its own, if Vela would drop it or take it for what other operators read."""
+    b, outputs = Builder(), list[Value]()
+    read = {v for op in graph.ops if op.kind != "RESHAPE" for v in op.inputs}
+    chosen = {_find_tensor(v) for v in read if v.dtype is DType.BOOL}
+    transposed = {op.inputs[0] for op in graph.ops if op.kind == "TRANSPOSE"}
+    for value in graph.outputs:
+        tensor, b.origin = _find_tensor(value), () if value.op is None else value.op.origin
+        if tensor in chosen:
+            outputs.append(_reshape(b, tosa.logical_or(b, tensor, tensor), value.shape))
+        elif tensor is not value and value in transposed:
+            outputs.append(tosa.reshape(b, tensor, value.shape))
+        else:
+            outputs.append(value)
+    return Graph(graph.inputs, outputs, [*graph.ops, *b.ops]) if b.ops else graph
+
+
+def _reshape(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
+    return value if value.shape == shape else tosa.reshape(b, value, shape)
+
+
+def _separate_choices(graph: Graph) -> Graph:
+    """Copy the operands of a SELECT that are read in another shape too, or returned in one."""
+    shapes = _find_shapes(graph)
+    several = {value for value, found in shapes.items() if len(found) > 1}
+    changed = False
+
+    def rule(b: Builder, op: Op) -> Value | None:
+        nonlocal changed
+        if op.kind != "SELECT" or several.isdisjoint(map(_find_tensor, op.inputs)):
+            return None
+        changed = True
+        return tosa.select(b, *(_copy(b, v) if _find_tensor(v) in several else v for v in op.inputs))
+
+    separated = replace_ops(graph, rule)
+    # The result of a SELECT that was made anew may be an operand of the next one.
+    return _separate_choices(separated) if changed else graph
+
+
+def _find_shapes(graph: Graph) -> Mapping[Value, set[tuple[int, ...]]]:
+    """Find the shapes in which each tensor is read or returned."""
+    shapes: dict[Value, set[tuple[int, ...]]] = defaultdict(set)
+    for value in (*(v for op in graph.ops if op.kind != "RESHAPE" for v in op.inputs), *graph.outputs):
+        shapes[_find_tensor(value)].add(value.shape)
+    return shapes
+
+
+def _find_tensor(value: Value) -> Value:
+    """Find the tensor that a value is, whatever shape it was given since."""
+    while value.op is not None and value.op.kind == "RESHAPE":
+        value = value.op.inputs[0]
+    return value
+
+
+def _copy(b: Builder, value: Value) -> Value:
+    """Give a value an operator that changes nothing."""
+    if value.dtype is DType.I8:
+        return tosa.table(b, value, _IDENTITY)
+    return (tosa.logical_or if value.dtype is DType.BOOL else tosa.bitwise_or)(b, value, value)
+
+
 def _separate_shapes(graph: Graph) -> Graph:
     """Put a table before a broadcast operand whose tensor is also read in another shape."""
     reshaped = {_find_root(op.inputs[0]) for op in graph.ops if op.kind == "RESHAPE"}
@@ -154,6 +218,5 @@ def _copy_operand(b: Builder, value: Value) -> Value:
 
 def _find_source(value: Value) -> str:
     """Find the kind of the op that made a tensor, looking through reshapes."""
-    while value.op is not None and value.op.kind == "RESHAPE":
-        value = value.op.inputs[0]
-    return "" if value.op is None else value.op.kind
+    made = _find_tensor(value).op
+    return "" if made is None else made.kind

@@ -65,6 +65,10 @@ class Outcome:
     differing: int = 0
 
 
+#: stages of a program that was compiled: that it does not run is a failure, whatever the error
+COMPILED = ("verify", "run")
+
+
 class _Stop(Exception):
     """Nothing more can be checked."""
 
@@ -154,7 +158,7 @@ class _Check:
             raise _Stop from error
         except TosaicError as error:
             why = f" ({error.why})" if error.why else ""
-            if _is_internal(error):
+            if name in COMPILED or _is_internal(error):
                 self.outcome.failures.append(Failure(f"{name}: {_shape_free(error.what + why)}", _trace(error)))
             else:
                 self.outcome.refused.append(f"{name}: {error.what}{why}")
@@ -350,7 +354,7 @@ def _is_internal(error: TosaicError) -> bool:
         if not isinstance(cause, TosaicError) and "tosaic" in _place(cause):
             return True
         cause = cause.__cause__
-    return "internal error" in error.what
+    return "internal error" in error.what or "the compiled delegate has" in error.what
 
 
 def _place(error: BaseException) -> str:
