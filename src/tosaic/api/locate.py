@@ -24,7 +24,6 @@ from tosaic.formats.tosa_writer import names, read, serialize
 from tosaic.ir.graph import NUMPY, DType, Graph, Value
 from tosaic.npu.memory import Access, Memory
 from tosaic.npu.operation import Kind, Op, read_map, read_ofm_shape
-from tosaic.npu.registers import Family
 from tosaic.tools.vela_debug import Table, read_tables
 
 #: Bytes of intermediate values that one run of the reference model writes.
@@ -250,7 +249,7 @@ class _Search:
 
 def _is_indexed(op: Op) -> bool:
     """Whether a DMA gathers or scatters."""
-    if op.kind is not Kind.DMA or op.family is not Family.U85:
+    if op.kind is not Kind.DMA or not op.family.has_u85_units:
         return False
     return any(op.get(f"DMA0_{side}_REGION", "idx_mode") for side in ("SRC", "DST"))
 

@@ -66,7 +66,7 @@ class Accelerator:
     @property
     def parallel_microblocks(self) -> int:
         """Microblocks under way at once: each core of a U65 has its own, and those of a U85 share one."""
-        return 1 if self.family is Family.U85 else self.cores
+        return 1 if self.family.has_u85_units else self.cores
 
     @property
     def cores_per_microblock(self) -> int:

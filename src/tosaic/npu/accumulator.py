@@ -8,7 +8,6 @@ from tosaic.npu.errors import Fault
 from tosaic.npu.memory import Memory, Numbers
 from tosaic.npu.operation import Op, Shape, read_map
 from tosaic.npu.output import Output
-from tosaic.npu.registers import Family
 
 #: Bits of each accumulator format.
 _FORMATS = {"I32": 32, "I40": 40, "I48": 48}
@@ -25,7 +24,7 @@ def count_bits(op: Op) -> int:
 def finish(output: Output, memory: Memory, sums: Numbers, first_row: int) -> None:
     """Add what the accumulators held before, then hand the sums to the output stage or keep them."""
     op = output.op
-    if op.family is Family.U85:
+    if op.family.has_u85_units:
         sums = _add_before(op, memory, sums, first_row)
         if op.name("ACC_FORMAT", "acc_output") == "DISABLE":
             _keep(output, memory, sums)

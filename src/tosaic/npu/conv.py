@@ -9,7 +9,6 @@ from tosaic.npu.errors import Fault, TooMuch, UnknownField
 from tosaic.npu.memory import Memory, Numbers
 from tosaic.npu.operation import FeatureMap, Kind, Op, Shape, Window, read_map, read_ofm_shape, read_window
 from tosaic.npu.output import Output, read_output
-from tosaic.npu.registers import Family
 from tosaic.npu.weights import WeightCache, Weights, load_scales, load_weights
 from tosaic.npu.window import Input
 
@@ -30,7 +29,7 @@ def run_conv(op: Op, memory: Memory, cache: WeightCache) -> None:
         if depth != ofm.depth:
             raise UnknownField("IFM_DEPTH_M1", depth - 1, offset=op.offset, why=f"the output has depth {ofm.depth}")
         weights, scales = load_weights(op, memory, cache, window, 1, ofm), load_scales(op, memory, ofm.depth)
-    elif op.family is Family.U85 and op.argument("weights_ifm2"):
+    elif op.family.has_u85_units and op.argument("weights_ifm2"):
         weights, scales = _load_matrix(op, memory, window, depth, ofm), None
     else:
         weights, scales = load_weights(op, memory, cache, window, depth, ofm), load_scales(op, memory, ofm.depth)

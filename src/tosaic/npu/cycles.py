@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from tosaic.npu.accelerator import INPUT_GROUP, KERNEL_PART, find_input_block
 from tosaic.npu.lut import find_function
 from tosaic.npu.operation import Kind, Op, Shape, Storage, Window, input_extent, read_map, read_ofm_shape, read_window
-from tosaic.npu.registers import Family
 
 #: Cycles per output element of a division on U85.
 _DIVISION = 33.0
@@ -107,7 +106,7 @@ def _find_microblock(op: Op, ofm: Shape) -> Shape:
 
 def _find_input_depth(op: Op, bits: int) -> int:
     part_kernel = op.kind is Kind.CONV and op.get("KERNEL_STRIDE", "weight_order") == 1
-    if op.family is Family.U85:
+    if op.family.has_u85_units:
         return 16 if part_kernel else 32 if bits == 32 else 64
     return find_input_block(part_kernel, bits)
 
@@ -137,7 +136,7 @@ def _count_part(work: Work, groups: Shape, elements: int) -> float:
     """Cycles for one part of the kernel, with the wait between dependent sums where there is nothing else to do."""
     op, bits = work.op, work.ifm_bits
     pixels = groups.height * groups.width
-    u85 = op.family is Family.U85
+    u85 = op.family.has_u85_units
     decode = 4 * work.microblock.depth // op.accelerator.cores_per_microblock
     input_groups = -(-work.ifm_block.depth // INPUT_GROUP)
     steps, repeats = elements, 1
@@ -157,7 +156,7 @@ def _count_part(work: Work, groups: Shape, elements: int) -> float:
 
 
 def _sparsity(op: Op) -> int:
-    sparse = op.family is Family.U85 and op.kind is Kind.CONV
+    sparse = op.family.has_u85_units and op.kind is Kind.CONV
     return 2 if sparse and op.name("WEIGHT_FORMAT", "weight_sparsity") != "NONE" else 1
 
 
@@ -176,7 +175,7 @@ def _count_delay(work: Work, groups: Shape, steps: int) -> int:
 def count_output_cycles(work: Work) -> float:
     """Cycles of the output stage per element."""
     op = work.op
-    return _output_u85(work) if op.family is Family.U85 else _output_u55(work)
+    return _output_u85(work) if op.family.has_u85_units else _output_u55(work)
 
 
 def _output_u55(work: Work) -> float:

@@ -9,7 +9,6 @@ import numpy as np
 from tosaic.npu.errors import Fault, TooMuch
 from tosaic.npu.memory import INTERNAL, Access, Memory, Numbers
 from tosaic.npu.operation import Op
-from tosaic.npu.registers import Family
 
 _MAX_BYTES = 1 << 28
 
@@ -38,7 +37,7 @@ class Transfer:
 def read_transfer(op: Op) -> Transfer:
     """What the DMA registers ask for."""
     mode = op.name("DMA0_SRC_REGION", "stride_mode")
-    u85, strided, deep = op.family is Family.U85, mode != "D1", mode == "D3"
+    u85, strided, deep = op.family.has_u85_units, mode != "D1", mode == "D3"
     if strided and not u85:
         raise op.unknown("DMA0_SRC_REGION", "stride_mode", "a DMA with strides has not been seen in a stream")
     gathers = bool(u85 and op.get("DMA0_SRC_REGION", "idx_mode"))

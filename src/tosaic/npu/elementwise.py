@@ -11,7 +11,6 @@ from tosaic.npu.errors import Fault, UnknownField
 from tosaic.npu.memory import Memory, Numbers
 from tosaic.npu.operation import Element, Op, Shape, read_element, read_map
 from tosaic.npu.output import Output, read_output, read_rounding, round_shift
-from tosaic.npu.registers import Family
 
 _UNARY = frozenset({"ABS", "CLZ", "NOT"})
 #: These need more than their two operands.
@@ -57,7 +56,7 @@ def _load(op: Op, memory: Memory, output: Output, name: str, first: int, rows: i
 
 def _read_broadcast(op: Op, name: str) -> frozenset[str]:
     """The axes along which an input is repeated, or SCALAR."""
-    if op.family is Family.U85:
+    if op.family.has_u85_units:
         mode = op.name(f"{name}_BROADCAST")
         return frozenset({mode} if mode == "SCALAR" else () if mode == "NONE" else mode)
     if name == "IFM":
@@ -68,7 +67,7 @@ def _read_broadcast(op: Op, name: str) -> frozenset[str]:
 
 
 def _read_scalar(op: Op, element: Element) -> int:
-    if op.family is Family.U85:
+    if op.family.has_u85_units:
         return op.get("OP_SCALAR")
     value = op.get("IFM2_SCALAR")
     return value - (1 << 16) if element.signed and value >> 15 else value
@@ -92,7 +91,7 @@ def _count_leading_zeros(a: Numbers) -> Numbers:
 
 
 def _apply_binary(op: Op, a: Numbers, b: Numbers, mode: str) -> Numbers:
-    if op.family is Family.U85:
+    if op.family.has_u85_units:
         a, b = _scale_input(op, a, "IFM"), _scale_input(op, b, "IFM2")
     else:
         if op.name("IFM2_BROADCAST", "operand_order") == "ORDER_A":
@@ -117,7 +116,7 @@ def _apply_binary(op: Op, a: Numbers, b: Numbers, mode: str) -> Numbers:
 
 def _scale_input(op: Op, values: Numbers, name: str) -> Numbers:
     """U85: each input has its own scale."""
-    if op.family is not Family.U85:
+    if not op.family.has_u85_units:
         return values
     factor, shift = op.get(f"{name}_SCALE", "scale"), op.get(f"{name}_SCALE", "shift")
     if op.get(f"{name}_SCALE", "dbl_rnd"):

@@ -10,7 +10,6 @@ from tosaic.npu.accelerator import LUT_BYTES
 from tosaic.npu.errors import Fault, UnknownField
 from tosaic.npu.memory import INTERNAL, Memory, Numbers
 from tosaic.npu.operation import FeatureMap, Op
-from tosaic.npu.registers import Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def find_table(op: Op, memory: Memory, target: FeatureMap) -> Table | None:
     function = find_function(op)
     if not function:
         return None
-    return _find_u85(op, memory, function) if op.family is Family.U85 else _find_u55(op, memory, function, target)
+    return _find_u85(op, memory, function) if op.family.has_u85_units else _find_u55(op, memory, function, target)
 
 
 def _find_u55(op: Op, memory: Memory, function: str, target: FeatureMap) -> Table:

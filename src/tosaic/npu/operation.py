@@ -226,7 +226,7 @@ def read_map(op: Op, name: str) -> FeatureMap:
 
 
 def _read_storage(op: Op, name: str) -> Storage:
-    if op.family is not Family.U85:
+    if not op.family.has_u85_units:
         return Storage.TILES
     storage = op.name(f"{name}_PRECISION", "activation_storage")
     if storage == "TILE3X1":

@@ -11,7 +11,6 @@ from tosaic.npu.errors import Fault, TooMuch, UnknownField
 from tosaic.npu.lut import Table, find_table
 from tosaic.npu.memory import Memory, Numbers
 from tosaic.npu.operation import FeatureMap, Op, Shape, Storage, read_map, read_ofm_shape
-from tosaic.npu.registers import Family
 
 #: An output this large is computed in pieces, each of about this many elements: what stays in the caches is fast.
 PIECE = 1 << 18
@@ -143,7 +142,7 @@ def _read_scale(op: Op, records: Scale | None) -> Scale:
     if op.name("OFM_PRECISION", "scale_mode") == "PER_CHANNEL":
         if records is not None:
             return records
-        if op.family is Family.U85 or op.mode not in _UNSCALED:
+        if op.family.has_u85_units or op.mode not in _UNSCALED:
             raise op.unknown("OFM_PRECISION", "scale_mode", f"{op.kind.name} has no scales per channel")
         return Scale(np.array(1), np.array(0), np.array(0), "natural")
     factor, shift = op.get("OFM_SCALE", "scale"), op.get("OFM_SCALE", "shift")
@@ -152,7 +151,7 @@ def _read_scale(op: Op, records: Scale | None) -> Scale:
 
 def read_rounding(op: Op) -> str:
     """The rounding of the output stage."""
-    if op.family is Family.U85:
+    if op.family.has_u85_units:
         if op.get("OFM_SCALE", "dbl_rnd"):
             raise op.unknown("OFM_SCALE", "dbl_rnd")
         name = op.name("OFM_SCALE", "round_mode")
@@ -169,7 +168,7 @@ def read_rounding(op: Op) -> str:
 
 def _read_clamp(op: Op, target: FeatureMap) -> tuple[int | None, int | None]:
     clip = op.name("ACTIVATION", "activation_clip_range")
-    if op.family is Family.U85:
+    if op.family.has_u85_units:
         if clip == "NONE":
             return None, None
     elif clip == "OFM_PRECISION":
@@ -198,7 +197,7 @@ _TRANSPOSITIONS = {
 
 
 def _read_movement(op: Op) -> tuple[tuple[int, int, int], int | None]:
-    if op.family is not Family.U85:
+    if not op.family.has_u85_units:
         return (0, 1, 2), None
     reverse = op.name("OFM_PRECISION", "activation_reverse")
     flipped = {"NONE": None, "H": 0, "W": 1, "C": 2}[reverse]

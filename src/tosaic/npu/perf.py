@@ -17,7 +17,6 @@ from tosaic.npu.cycles import Work, count_mac_cycles, count_output_cycles, read_
 from tosaic.npu.dma import read_transfer
 from tosaic.npu.memory import INTERNAL
 from tosaic.npu.operation import FeatureMap, Kind, Op, Shape, read_map, walk
-from tosaic.npu.registers import Family
 from tosaic.npu.stream import parse
 from tosaic.npu.system import MemoryPort, System, read_system
 from tosaic.tools.vela_options import VelaOptions
@@ -256,11 +255,11 @@ def _reads(op: Op, name: str) -> bool:
     if name == "IFM" and op.kind is Kind.POOL and op.mode == "NONE":
         return False
     if name == "IFM2" and op.kind is not Kind.ELEMENTWISE:
-        matrix = op.family is Family.U85 and op.kind is Kind.CONV and bool(op.argument("weights_ifm2"))
-        return matrix or (op.family is Family.U85 and op.name("ACC_FORMAT", "acc_input") == "IFM2")
+        matrix = op.family.has_u85_units and op.kind is Kind.CONV and bool(op.argument("weights_ifm2"))
+        return matrix or (op.family.has_u85_units and op.name("ACC_FORMAT", "acc_input") == "IFM2")
     if name == "IFM2" and op.mode in ("ABS", "CLZ", "NOT", "LRELU"):
         return False
-    if op.kind is Kind.ELEMENTWISE and op.family is Family.U85:
+    if op.kind is Kind.ELEMENTWISE and op.family.has_u85_units:
         return op.name(f"{name}_BROADCAST") != "SCALAR"
     return name == "IFM" or not op.get("IFM2_BROADCAST", "broadcast_constant")
 
@@ -300,7 +299,7 @@ def _count_input(work: Work, name: str) -> int:
         return work.ofm.depth * work.ifm.depth
     if op.kind is not Kind.ELEMENTWISE:
         return shape.size
-    if op.family is Family.U85:
+    if op.family.has_u85_units:
         mode = op.name(f"{name}_BROADCAST")
         axes = "" if mode == "NONE" else mode
     else:
@@ -324,10 +323,10 @@ def _count_fetched(work: Work) -> int:
 def _add_weights(work: Work, system: System, traffic: _TrafficMeter) -> None:
     """Weights are read again for every block of rows and columns; scales with them."""
     op = work.op
-    if op.family is Family.U85 and op.kind is Kind.CONV and op.argument("weights_ifm2"):
+    if op.family.has_u85_units and op.kind is Kind.CONV and op.argument("weights_ifm2"):
         return
     again = -(-work.ofm.height // work.ofm_block.height) * -(-work.ofm.width // work.ofm_block.width)
-    fast = op.family is Family.U85 and op.name("WEIGHT_FORMAT") == "FWD"
+    fast = op.family.has_u85_units and op.name("WEIGHT_FORMAT") == "FWD"
     names = ("WEIGHT", "WEIGHT1", "WEIGHT2", "WEIGHT3")
     size = sum(op.get(f"{name}_LENGTH") for name in names if f"{name}_LENGTH" in op.registers)
     traffic.add(system.find(op.get("WEIGHT_REGION")), _FAST_WEIGHTS if fast else _WEIGHTS, size * again)

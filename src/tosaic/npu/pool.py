@@ -9,7 +9,6 @@ from tosaic.npu.errors import UnknownField
 from tosaic.npu.memory import Memory, Numbers
 from tosaic.npu.operation import Op, Shape, read_map, read_ofm_shape, read_window
 from tosaic.npu.output import Output, read_output, read_rounding
-from tosaic.npu.registers import Family
 from tosaic.npu.weights import load_scales
 from tosaic.npu.window import Input
 
@@ -93,7 +92,7 @@ def _search(op: Op, given: Input, padded: Numbers, rows: int, ofm: Shape) -> Num
 def _divides(op: Op, given: Input) -> bool:
     """U55 divides by the number of elements only where there is padding: else its scale does that."""
     window = given.window
-    return op.family is Family.U85 or any((window.top, window.bottom, window.left, window.right))
+    return op.family.has_u85_units or any((window.top, window.bottom, window.left, window.right))
 
 
 def _count_valid(given: Input, first: int, rows: int, ofm: Shape) -> Numbers:

@@ -15,6 +15,11 @@ class Family(IntEnum):
     U65 = 1
     U85 = 2
 
+    @property
+    def has_u85_units(self) -> bool:
+        """Whether it has the commands, the units and the number formats of a U85, not those of a U55."""
+        return self is Family.U85
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -306,5 +311,5 @@ _U55 = _read_table(_SHARED + _U55_ONLY.lstrip(), {**_SHARED_ENUMS, **_U55_ENUMS}
 _U85 = _read_table(_SHARED + _U85_ONLY.lstrip(), {**_SHARED_ENUMS, **_U85_ENUMS})
 #: The commands of each family by opcode (the low 16 bits of a command word).
 COMMANDS: Mapping[Family, Mapping[int, Command]] = MappingProxyType(
-    {Family.U55: _U55, Family.U65: _U55, Family.U85: _U85}
+    {family: _U85 if family.has_u85_units else _U55 for family in Family}
 )

@@ -16,7 +16,6 @@ from tosaic.npu.errors import Malformed, TooMuch
 from tosaic.npu.memory import Memory
 from tosaic.npu.operation import Op, Shape, Window
 from tosaic.npu.output import Scale, read_rounding
-from tosaic.npu.registers import Family
 from tosaic.npu.weight_order_u55 import OrderU55, count_cores
 from tosaic.npu.weight_order_u85 import OrderU85
 from tosaic.tools.worker import Reply, Worker
@@ -84,7 +83,7 @@ class WeightCache:
 
 def load_weights(op: Op, memory: Memory, cache: WeightCache, window: Window, depth: int, ofm: Shape) -> Weights:
     """The weights of a convolution with `depth` input channels (1 for a depthwise one)."""
-    order = OrderU85.of(op, window, depth, ofm) if op.family is Family.U85 else OrderU55.of(op, window, depth, ofm)
+    order = OrderU85.of(op, window, depth, ofm) if op.family.has_u85_units else OrderU55.of(op, window, depth, ofm)
     if order.count > _MAX_WEIGHTS:
         raise TooMuch(f"a convolution with {order.count} weights", offset=op.offset)
     region = op.get("WEIGHT_REGION")
@@ -134,7 +133,7 @@ def decode_streams(streams: Sequence[bytes], offset: int) -> list[npt.NDArray[np
 def load_scales(op: Op, memory: Memory, depth: int) -> Scale:
     """Bias, factor and shift of every output channel."""
     region = op.get("SCALE_REGION")
-    cores = 1 if op.family is Family.U85 else count_cores(op)
+    cores = 1 if op.family.has_u85_units else count_cores(op)
     parts = np.zeros((depth, _RECORD_BYTES), np.uint8)
     for core in range(cores):
         rows = parts[core::cores]
@@ -147,13 +146,13 @@ def load_scales(op: Op, memory: Memory, depth: int) -> Scale:
             raise Malformed(f"{name}_LENGTH is too small for {len(rows)} channels", offset=op.offset)
         data = memory.read_bytes(region, op.get(f"{name}_BASE"), size, op.offset)
         rows[...] = data.reshape(len(rows), _RECORD_BYTES)
-    if op.family is not Family.U85:
+    if not op.family.has_u85_units:
         bias, factor, shift = _number(parts[:, :5]), _number(parts[:, 5:9]), parts[:, 9].astype(np.int64)
     elif op.name("ACC_FORMAT", "acc_format") == "I32":
         bias, factor, shift = _number(parts[:, :4]), _number(parts[:, 4:8]), parts[:, 8].astype(np.int64)
     else:
         bias, factor, shift = _number(parts[:, :6]), _number(parts[:, 6:8]), parts[:, 8].astype(np.int64)
-    if (shift > 63).any() or (op.family is Family.U85 and (parts[:, 9].any() or (factor < 0).any())):
+    if (shift > 63).any() or (op.family.has_u85_units and (parts[:, 9].any() or (factor < 0).any())):
         raise Malformed("a scale record has bits that mean nothing", offset=op.offset)
     return Scale(factor, shift, bias, read_rounding(op))
 

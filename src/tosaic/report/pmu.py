@@ -26,7 +26,7 @@ _U85_EVENTS = (
 )
 #: The events that the runner counts, by family.
 PMU_EVENTS: Mapping[Family, tuple[str, ...]] = MappingProxyType(
-    {Family.U55: _U55_EVENTS, Family.U65: _U55_EVENTS, Family.U85: _U85_EVENTS}
+    {family: _U85_EVENTS if family.has_u85_units else _U55_EVENTS for family in Family}
 )
 #: The memory behind the first port; all others lie behind the second.
 _INNER = "Sram"
