@@ -13,7 +13,7 @@ from tosaic.ethosu.partitioner import EthosUPartitioner as ArmPartitioner
 from tosaic.fx.torchvision import prepare_torchvision
 from tosaic.tools.vela_options import split_flags
 
-# The tutorials import torchvision right after this module, and that import fails beside some CPU builds of torch.
+# The tutorials import torchvision right after this module, and that import fails with some CPU builds of torch.
 prepare_torchvision()
 
 __all__ = [
@@ -56,7 +56,7 @@ class ArmCompileSpecBuilder:
         return self
 
     def build(self) -> ArmCompileSpec:
-        """The finished compile spec."""
+        """Return the finished compile spec."""
         if self._spec is None:
             raise Invalid("nothing to build", fix="call ethosu_compile_spec(...) or tosa_compile_spec(...) first")
         self._spec.dump_intermediate_artifacts_to(self._folder)
@@ -70,13 +70,13 @@ def generate_ethosu_compile_spec(
     extra_flags: str | None = None,
     config_ini: str | None = "Arm/vela.ini",
 ) -> ArmCompileSpec:
-    """The compile spec of an Ethos-U."""
+    """Make the compile spec of an Ethos-U."""
     return (
         ArmCompileSpecBuilder().ethosu_compile_spec(target, system_config, memory_mode, extra_flags, config_ini).build()
     )
 
 
 def generate_tosa_compile_spec(tosa_spec: str, output_path: str | None = None) -> ArmCompileSpec:
-    """The compile spec of a TOSA specification."""
+    """Make the compile spec of a TOSA specification."""
     builder = ArmCompileSpecBuilder().tosa_compile_spec(tosa_spec)
     return (builder.dump_intermediate_artifacts_to(output_path) if output_path else builder).build()

@@ -1,4 +1,4 @@
-"""Is everything there, and does it work? Each check ends with the command that fixes it."""
+"""Checks of the installation. Each check ends with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIX_VGF = "tosaic doctor --fix vgf"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the doctor's list. A `target` works if its last check is fine; empty: it is about all of them."""
+    """One line of the doctor's list. A `target` works if its last check passes; empty: it concerns all of them."""
 
     name: str
     ok: bool
@@ -33,7 +33,7 @@ class Check:
 
 
 def examine(import_torch: Callable[[], None]) -> Iterator[Check]:
-    """All checks, one after the other; the later ones take seconds."""
+    """Yield all checks, one after the other; the later ones take seconds."""
     yield from _examine_all()
     fix = "install what is missing above; `tosaic compile add --debug` tells more"
     for check in (
@@ -47,7 +47,7 @@ def examine(import_torch: Callable[[], None]) -> Iterator[Check]:
 
 
 def examine_vgf(import_torch: Callable[[], None]) -> Iterator[Check]:
-    """What compiling for VGF needs, and then what running needs."""
+    """Yield the checks of compiling for VGF, and then of running."""
     for package, wanted in _read_ranges("vgf").items():
         yield replace(_check_package(package, wanted), fix=_FIX_VGF, needed=False, target="vgf")
     compiles = _try("VGF compile", lambda: _run_compile(import_torch, "vgf"), _FIX_VGF, needed=False)
@@ -68,7 +68,7 @@ def plan_vgf() -> list[str]:
 
 
 def install_vgf(announce: Callable[[str], None]) -> None:
-    """Install what `examine_vgf` would miss: Python packages with pip, the Vulkan driver with apt."""
+    """Install what `examine_vgf` would report as missing: Python packages with pip, the Vulkan driver with apt."""
     from tosaic.engines import vulkan_setup
 
     command = _find_pip_command()
@@ -87,7 +87,7 @@ def _find_pip_command() -> list[str]:
 
 
 def list_working(checks: Iterable[Check]) -> dict[str, bool]:
-    """Whether each target works: that is what its last check says."""
+    """Tell for each target whether it works: the result of its last check."""
     return {check.target: check.ok for check in checks if check.target}
 
 
@@ -102,7 +102,7 @@ def _examine_all() -> Iterator[Check]:
 
 
 def _read_ranges(extra: str = "") -> dict[str, str]:
-    """The versions that the installed Tosaic, or one of its extras, asks for: {"torch": ">=2.13,<2.14"}."""
+    """Read the versions that the installed Tosaic, or one of its extras, requires: {"torch": ">=2.13,<2.14"}."""
     ranges: dict[str, str] = {}
     for line in importlib.metadata.requires("tosaic") or ():
         match = re.match(r"([\w.-]+?)([<>=!~][^;]*)?(?:;extra=='([\w-]+)')?$", line.replace(" ", "").replace('"', "'"))
@@ -122,7 +122,7 @@ def _check_package(package: str, wanted: str) -> Check:
 
 
 def fits(version: str, wanted: str) -> bool:
-    """Whether a version is in a range of `>=`, `<` and `==` bounds."""
+    """Tell whether a version is in a range of `>=`, `<` and `==` bounds."""
     have = _numbers(version)
     for bound in filter(None, wanted.split(",")):
         at_least, below, exact = (bound.startswith(sign) for sign in (">=", "<", "=="))
@@ -144,7 +144,7 @@ def _check_compiler() -> Check:
 
 
 def _check_folder() -> Check:
-    """Tools work in temporary folders: there must be one to write to."""
+    """Check that there is a writable temporary folder for tools."""
     fix = "set the environment variable `TMPDIR` to a folder that can be written"
     try:
         with tempfile.TemporaryDirectory(prefix="tosaic-") as folder:
@@ -158,13 +158,13 @@ def _try(name: str, job: Callable[[], str], fix: str, *, needed: bool = True) ->
     try:
         return Check(name, ok=True, found=job(), fix=fix, needed=needed)
     except Exception as error:
-        # Whatever goes wrong in here is an answer, also an import that fails in a native library.
+        # Any failure in here is a result of the check, also an import that fails in a native library.
         first = next(iter(str(error).strip().splitlines()), "")
         return Check(name, ok=False, found=f"{type(error).__name__}: {first}", fix=fix, needed=needed)
 
 
 def _make_tosa() -> bytes:
-    """The smallest graph with work in it: one addition."""
+    """Make the smallest graph with work in it: one addition."""
     from tosaic.formats.tosa_writer import serialize
     from tosaic.ir import ops
     from tosaic.ir.build import Builder

@@ -53,7 +53,7 @@ _KEPT = frozenset(
 
 @dataclass
 class Stages:
-    """Names the stages of a compile as they start, and keeps the seconds that each took."""
+    """Names the stages of a compile as they start, and records the seconds that each took."""
 
     announce: Callable[[str], None] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def quantize(
     samples: Iterable[Sequence[torch.Tensor]],
     quantizer: Quantizer | None = None,
 ) -> GraphModule:
-    """Post-training quantization of an exported program with calibration samples."""
+    """Quantize an exported program after training, with calibration samples."""
     return _quantize(program, samples, quantizer, [])
 
 
@@ -83,7 +83,7 @@ def _quantize(
     quantizer: Quantizer | None,
     notes: list[str],
 ) -> GraphModule:
-    """Quantize, and note what calibration has shown."""
+    """Quantize, and record what calibration has measured."""
     exported: Any = program
     if not isinstance(exported, ExportedProgram):
         raise Invalid(
@@ -104,7 +104,7 @@ def _quantize(
 
 
 def _reset(module: GraphModule, program: ExportedProgram) -> GraphModule:
-    """Give a module copies of its own of the buffers that it writes to, with what they start with."""
+    """Replace the buffers that a module writes to by fresh copies with their initial values."""
     for name in program.graph_signature.buffers_to_mutate.values():
         start = program.state_dict.get(name, program.constants.get(name))
         assert isinstance(start, torch.Tensor)
@@ -136,10 +136,10 @@ def compile(
     example_inputs  tensors with the shapes and dtypes the program will be called with
     target          a name (`tosaic targets` lists them) or a compile spec
     calibration     samples to measure ranges with: an iterable, a .npz/.npy/.pt file, or a folder of them
-    io, layout      how the program is called: float or int8 borders, channels second or last
+    io, layout      how the program is called: float or int8 I/O, channels second or last
     quantized       False leaves a float model in float (only float32 can be quantized)
     delegate        False leaves all of it on the CPU
-    max_memory      what calibration files may take in bytes; default: 1 GiB
+    max_memory      limit for calibration files in bytes; default: 1 GiB
 
     May be called from several threads, which take turns: torch.export serves one thread at a time.
     """
@@ -178,7 +178,7 @@ def compile(
 def make_spec(
     target: str | ArmCompileSpec, system_config: str | None = None, memory_mode: str | None = None
 ) -> ArmCompileSpec:
-    """The compile spec of a target name."""
+    """Make the compile spec of a target name."""
     if isinstance(target, ArmCompileSpec):
         return target
     given: Any = target
@@ -222,7 +222,7 @@ def _front(
     stages: Stages,
     notes: list[str],
 ) -> tuple[ExportedProgram | GraphModule, list[Sample]]:
-    """Export and quantize as far as the model is not that already; samples come with what torch makes of them."""
+    """Export and quantize the model unless it already is; return samples with torch's results."""
     if isinstance(model, GraphModule) and _is_quantized(model.graph):
         refuse_dynamic(model)
         _check_signature(Source.of_module(model), inputs)
@@ -232,7 +232,7 @@ def _front(
     refuse_dynamic(program)
     _check_signature(Source.of_program(program), inputs)
     program = make_functional(program)
-    # Indices are integers and what an embedding makes of them is not.
+    # Indices are integers, but the result of an embedding is not.
     values = [node.meta.get("val") for node in program.graph.nodes]
     floats = any(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)
     if not quantized or not floats or "INT" not in spec.target.tosa_spec or _is_quantized(program.graph):
@@ -263,7 +263,7 @@ def _front(
 
 
 def _run(module: GraphModule, samples: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
-    """What torch makes of the samples that are kept; the module's buffers are left as they were."""
+    """Run torch on the kept samples; the module's buffers are left unchanged."""
     writes = any(n.op == "call_function" and mutates(n) for n in module.graph.nodes)
     start = [(buffer, buffer.clone()) for buffer in module.buffers()] if writes else []
     results: list[list[torch.Tensor]] = []
@@ -279,7 +279,7 @@ def _run(module: GraphModule, samples: Sequence[Sequence[torch.Tensor]]) -> list
 def _keep(
     samples: Sequence[Sequence[torch.Tensor]], floats: Sequence[list[torch.Tensor]], results: list[list[torch.Tensor]]
 ) -> list[Sample]:
-    """Samples with the outputs of the float model, if there are any, and of the graph that is compiled."""
+    """Make samples with the outputs of the float model, if there are any, and of the graph that is compiled."""
     rows = list(zip(samples, floats or [()] * len(results), results, strict=False))
     if not all(x.dtype in _KEPT for row in rows for part in row for x in part):
         return []
@@ -287,7 +287,7 @@ def _keep(
 
 
 def _copy(tensor: torch.Tensor) -> Array:
-    """An array of its own; numpy has no bfloat16, so that is kept as its bits."""
+    """Copy a tensor to a new array; numpy has no bfloat16, so that is kept as its bits."""
     plain = tensor.detach().clone(memory_format=torch.contiguous_format)
     return (plain.view(torch.uint16) if plain.dtype is torch.bfloat16 else plain).numpy()
 
@@ -301,7 +301,7 @@ def _check_signature(source: Source, inputs: Sequence[torch.Tensor]) -> None:
 
 
 def _source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tensor, ...]) -> Source:
-    """The graph in functional form: an in-place op that others can see is functionalised first."""
+    """Return the graph in functional form: an in-place op with visible effects is functionalized first."""
     source = Source.of_program(module) if isinstance(module, ExportedProgram) else Source.of_module(module)
     if not any(mutates(n) and not (is_private(n) and registry().find(overload(n))) for n in source.calls()):
         return source
@@ -310,7 +310,7 @@ def _source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tensor, .
 
 
 def _nothing(source: Source) -> CompiledGraph:
-    """A plan that leaves everything on the CPU."""
+    """Make a plan that leaves everything on the CPU."""
     out = {
         n: Unsupported(
             "delegation is switched off", Hint("compile without `delegate=False`", "compile without `--no-delegate`")

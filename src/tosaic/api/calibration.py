@@ -1,4 +1,4 @@
-"""Calibration data: from an iterable, a file or a folder, checked before it can spoil a quantization."""
+"""Calibration data: from an iterable, a file or a folder, checked before it can degrade quantization."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tosaic.engines.inputs import read_content
 Sample: TypeAlias = tuple[torch.Tensor, ...]
 
 SUFFIXES = (".npz", ".npy", ".pt")
-#: what a sample takes besides its numbers, in bytes
+#: memory of a sample besides its numbers, in bytes
 SAMPLE_COST = 1024
 
 
 def read(
     calibration: Iterable[Any] | str | Path, example: Sequence[torch.Tensor], max_memory: int | None = None
 ) -> list[Sample]:
-    """All samples, each checked against the example inputs."""
+    """Read all samples and check each against the example inputs."""
     data: Any = calibration
     if isinstance(data, (str, Path)):
         found = list(_bounded(_read_path(Path(data), example, max_memory), str(data), max_memory))
@@ -45,7 +45,7 @@ def read(
 
 
 def check(sample: Sequence[Any], example: Sequence[torch.Tensor], where: str) -> Sample:
-    """A sample with the count, shapes and dtypes of the example inputs, and only finite numbers."""
+    """Check that a sample has the count, shapes and dtypes of the example inputs, and only finite numbers."""
     if len(sample) != len(example):
         raise Invalid(
             f"{where} has {len(sample)} inputs, the model takes {len(example)}",
@@ -77,7 +77,7 @@ def check(sample: Sequence[Any], example: Sequence[torch.Tensor], where: str) ->
 
 
 def as_tensor(value: Any, what: str) -> torch.Tensor:
-    """A tensor, or anything that torch can make one of."""
+    """Return a tensor, converting anything that torch can convert."""
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -86,7 +86,7 @@ def as_tensor(value: Any, what: str) -> torch.Tensor:
 
 
 def _check_spread(samples: Sequence[Sample], origin: str) -> None:
-    """A float input that is one number everywhere gives a scale that fits nothing else."""
+    """Check that no float input is constant everywhere: its scale would fit nothing else."""
     for i, first in enumerate(samples[0]):
         if not first.is_floating_point() or first.numel() == 1:
             continue
@@ -109,7 +109,7 @@ def _as_sample(item: Any) -> tuple[Any, ...]:
 def _bounded(
     samples: Iterator[tuple[tuple[Any, ...], str]], origin: str, max_memory: int | None
 ) -> Iterator[tuple[tuple[Any, ...], str]]:
-    """Samples from files, up to what memory is likely to hold."""
+    """Yield samples from files, up to what memory is likely to hold."""
     limit = DEFAULT if max_memory is None else max_memory
     size = 0
     for sample, where in samples:
@@ -157,7 +157,7 @@ def _read_file(
 
 
 def _unroll(loaded: Any, example: Sequence[torch.Tensor], name: str) -> Iterator[tuple[tuple[Any, ...], str]]:
-    """One sample, a list of samples, or tensors with one more leading dimension that counts samples."""
+    """Yield the samples in one sample, a list of samples, or tensors with an additional leading sample dimension."""
     if isinstance(loaded, list) and loaded and isinstance(loaded[0], (tuple, list)):
         yield from ((_as_sample(item), f"{name}[{i}]") for i, item in enumerate(loaded))
         return
@@ -175,7 +175,7 @@ def _unroll(loaded: Any, example: Sequence[torch.Tensor], name: str) -> Iterator
 
 
 def _count(tensor: Any, want: torch.Tensor) -> int | None:
-    """How many samples a tensor stacks: [n, *shape], or [n, ...] where the model's batch is 1."""
+    """Count the samples that a tensor stacks: [n, *shape], or [n, ...] where the model's batch is 1."""
     shape: tuple[int, ...] = tuple(getattr(tensor, "shape", ()))
     wanted = tuple(want.shape)
     if shape == wanted:

@@ -1,7 +1,7 @@
-"""Finds the first command of a stream whose result is not what TOSA says, and the line of the model it comes from.
+"""Finds the first command of a stream whose result differs from TOSA, and the line of the model it comes from.
 
-Vela's debug database names, for every command, the tensor that it writes and the place of that tensor in memory. The
-TOSA reference model gives the value of every such tensor; what a command wrote is compared as soon as it is written.
+Vela's debug database names, for every command, the tensor that it writes and the tensor's location in memory. The
+TOSA reference model computes every such tensor; what a command wrote is compared as soon as it is written.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tosaic.tools.vela_debug import Table, read_tables
 #: Bytes of intermediate values that one run of the reference model writes.
 _CHUNK = 64 << 20
 _BRICK = 16
-#: Types that lie in memory as the reference model writes them.
+#: Types that are in memory as the reference model writes them.
 _PLAIN = (DType.BOOL, DType.I8, DType.I16, DType.I32)
 #: Vela copies a tensor to change its layout, and names the copy after it.
 _COPY = re.compile(r"(_copy\d*)+$")
-#: Operators that are DMA commands, of which the queue says nothing.
+#: Operators that become DMA commands, which the queue does not list.
 _MOVES = ("Gather", "Scatter")
 
 
 def locate(blob: bytes, inputs: Sequence[Array], files: DelegateFiles, fast_scratch_size: int) -> dict[str, str]:
-    """The first wrong operator: `op`, `through` (the last one fused with it), `command`, `node` and `where`.
+    """Find the first wrong operator: `op`, `through` (the last one fused with it), `command`, `node` and `where`.
 
-    Empty if no command that the debug database knows writes anything wrong.
+    The result is empty if no command that the debug database lists writes a wrong value.
     """
     graph = read(files.tosa)
     plan = _Plan.of(files.debug_db, graph)
@@ -50,13 +50,13 @@ def locate(blob: bytes, inputs: Sequence[Array], files: DelegateFiles, fast_scra
     except _Found as found:
         return _describe(found.offset, found.write, graph, files.origins)
     except TosaicError:
-        # A stream that does not run to its end is told as such elsewhere.
+        # A stream that does not run to its end is reported elsewhere.
         pass
     return {}
 
 
 def _compute(graph: Graph, values: Sequence[Value], inputs: Sequence[Array]) -> dict[Value, Array]:
-    """The reference model's results for these values, in as many runs as their size asks for."""
+    """Compute these values with the reference model, in as many runs as their size requires."""
     results: dict[Value, Array] = {}
     for chunk in _cut(values):
         arrays = reference.run(serialize(Graph(graph.inputs, chunk, graph.ops)), inputs)
@@ -107,7 +107,7 @@ class _Write:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What each command writes, by offset, and what DMA commands write that the queue does not list."""
+    """The writes of each command, by offset, and of DMA commands that the queue does not list."""
 
     writes: Mapping[int, _Write]
     moves: tuple[_Write, ...]
@@ -140,13 +140,13 @@ class _Plan:
         )
 
     def list_values(self) -> list[Value]:
-        """The values that commands write, each once."""
+        """List the values that commands write, each once."""
         writes = (*self.writes.values(), *self.moves)
         return list(dict.fromkeys(tensor.value for write in writes for tensor in write.tensors))
 
 
 def _read_tensors(tables: Mapping[str, Table], graph: Graph) -> dict[str, tuple[_Tensor, ...]]:
-    """The tensors that hold a TOSA value, by its name."""
+    """Read the tensors that hold a TOSA value, by its name."""
     values = {name: value for value, name in names(graph).items()}
     plain: dict[str, _Tensor] = {}
     copies: dict[str, list[_Tensor]] = {}
@@ -167,7 +167,7 @@ def _read_tensors(tables: Mapping[str, Table], graph: Graph) -> dict[str, tuple[
         if name != row["name"]:
             copies.setdefault(name, []).append(tensor)
         elif name not in plain or plain[name].first < tensor.first:
-            # Where Vela has cut an operator into several, each result may have the name; the last one has the value.
+            # Where Vela has split an operator into several, each result may have the name; the last one has the value.
             plain[name] = tensor
     return {name: (tensor, *copies.get(name, ())) for name, tensor in plain.items()}
 
@@ -178,12 +178,12 @@ def _rows(tables: Mapping[str, Table], name: str) -> Iterator[dict[str, str]]:
 
 
 def _count(text: str) -> int:
-    """A number of the database, -1 where there is none."""
+    """Parse a number of the database, -1 where there is none."""
     return int(text, 0) if re.fullmatch(r"\d+|0x[0-9a-f]+", text) else -1
 
 
 class _Found(Exception):
-    """Ends the simulation: what is wrong later follows from the first error."""
+    """Ends the simulation: later errors follow from the first."""
 
     def __init__(self, offset: int, write: _Write) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class _Found(Exception):
 
 @dataclass(slots=True)
 class _Search:
-    """Is called after each operation, and stops at the first one that wrote something wrong."""
+    """Called after each operation; stops at the first one that wrote a wrong value."""
 
     plan: _Plan
     truth: Mapping[Value, Array]
@@ -203,7 +203,7 @@ class _Search:
         accesses, memory.accesses = memory.accesses, []
         write = self.plan.writes.get(offset)
         candidates = (write,) if write is not None else self.plan.moves if _is_indexed(op) else ()
-        # Nothing was noted while the first operation ran.
+        # No accesses were recorded while the first operation ran.
         written = self._guess(op, candidates) if accesses is None else [a for a in accesses if a.writes]
         verdicts = [(c, self._matches(c, op, written, memory)) for c in candidates]
         wrong = next((c for c, verdict in verdicts if verdict is False), None)
@@ -211,14 +211,14 @@ class _Search:
             raise _Found(offset, wrong)
 
     def _guess(self, op: Op, candidates: Sequence[_Write]) -> list[Access]:
-        """All of a tensor that only one command writes, or of which it writes the first rows."""
+        """Return all of a tensor that only one command writes, or whose first rows it writes."""
         writers = Counter(t for write in (*self.plan.writes.values(), *self.plan.moves) for t in write.tensors)
         alone = [t for write in candidates for t in write.tensors if writers[t] == 1 or t.rolls]
         region = op.get("OFM_REGION") if op.kind.is_kernel else op.get("DMA0_DST_REGION", "region")
         return [Access(region, t.start, (t.end - t.start,), (1,), writes=True) for t in alone]
 
     def _matches(self, write: _Write, op: Op, written: Sequence[Access], memory: Memory) -> bool | None:
-        """Whether a command wrote what it should; None if that cannot be told."""
+        """Tell whether a command wrote the expected values; None if that cannot be decided."""
         verdicts: list[bool] = []
         for tensor in write.tensors:
             held = [access for access in written if tensor.holds(access)]
@@ -235,7 +235,7 @@ class _Search:
         return self._images[tensor]
 
     def _matches_rows(self, tensor: _Tensor, write: _Write, op: Op, memory: Memory) -> bool:
-        """The commands of a cascade write their tensor from the top; only the last rows stay in memory."""
+        """Compare the rows that stay in memory, the last ones: the commands of a cascade write from the top."""
         shape = read_ofm_shape(op)
         top, channel = self._places.get(write.scheduled, (0, 0))
         bottom, last = top + shape.height, channel + shape.depth
@@ -248,14 +248,14 @@ class _Search:
 
 
 def _is_indexed(op: Op) -> bool:
-    """Whether a DMA gathers or scatters."""
+    """Tell whether a DMA gathers or scatters."""
     if op.kind is not Kind.DMA or not op.family.has_u85_units:
         return False
     return any(op.get(f"DMA0_{side}_REGION", "idx_mode") for side in ("SRC", "DST"))
 
 
 def _as_nhwc(array: Array, shape: tuple[int, ...]) -> Array:
-    """A value in the four dimensions that Vela gives it."""
+    """Return a value in the four dimensions that Vela gives it."""
     if math.prod(shape) == array.size:
         return array.reshape(shape)
     return array.reshape(-1, *(1, 1, 1, *array.shape)[-3:])
@@ -263,7 +263,7 @@ def _as_nhwc(array: Array, shape: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Image:
-    """The bytes that a tensor should have in memory; `known` marks those that mean something."""
+    """The expected bytes of a tensor in memory; `known` marks those that are defined."""
 
     start: int
     data: npt.NDArray[np.uint8]
@@ -288,13 +288,13 @@ class _Image:
         got: Array = np.ndarray(shape, np.uint8, memory.regions[access.region].data, access.start, strides)
         wanted: Array = np.ndarray(shape, np.uint8, self.data, start, strides)
         known: Array = np.ndarray(shape, np.bool_, self.known, start, strides)
-        # Between operators a true is any number but zero; only at the border it is 1.
+        # Between operators, true is any nonzero number; only at the boundary is it 1.
         differs = (got != 0) != (wanted != 0) if self.truths else got != wanted
         return not bool((differs & known).any())
 
 
 def _to_bricks(array: Array) -> Array:
-    """[n, h, w, c] as [n, h, c / 16, w, 16]."""
+    """Convert [n, h, w, c] to [n, h, c / 16, w, 16]."""
     n, h, w, c = array.shape
     full = np.zeros((n, h, w, c + -c % _BRICK), array.dtype)
     full[..., :c] = array
@@ -302,7 +302,7 @@ def _to_bricks(array: Array) -> Array:
 
 
 def _describe(offset: int, write: _Write, graph: Graph, origins: Sequence[Mapping[str, Json]]) -> dict[str, str]:
-    """The operators, the command and the user's line behind a wrong write."""
+    """Describe the operators, the command and the user's line behind a wrong write."""
     labels = names(graph)
     last = write.tensors[0].value.op
     op = graph.ops[write.source] if 0 <= write.source < len(graph.ops) else last
@@ -319,6 +319,6 @@ def _describe(offset: int, write: _Write, graph: Graph, origins: Sequence[Mappin
 
 
 def _became(origin: Mapping[str, Json], text: str) -> bool:
-    """Whether a torch node was made into this TOSA operator (`name:KIND`)."""
+    """Tell whether a torch node was lowered to this TOSA operator (`name:KIND`)."""
     made = origin.get("tosa")
     return isinstance(made, list) and text in made

@@ -1,4 +1,4 @@
-"""Models as a user names them: a zoo name, a .py file (which is code and is run), or an exported .pt2 file."""
+"""Models as a user names them: a zoo name, a .py file (which is executed), or an exported .pt2 file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tosaic.core.location import find_line
 from tosaic.formats import pt2 as model_archive
 from tosaic.formats.pt2 import Archive
 
-#: what a .py file may call its model and its inputs, first match wins
+#: accepted names of the model and its inputs in a .py file; the first match wins
 MODEL_NAMES = ("model", "ModelUnderTest")
 INPUT_NAMES = ("inputs", "example_inputs", "ModelInputs")
 
 
 def check(name: str, max_memory: int | None = None) -> Archive | None:
-    """Refuse what cannot be a model, without importing torch; a .pt2 is read here, and only here."""
+    """Reject what cannot be a model, without importing torch; a .pt2 is read here, and only here."""
     if name.endswith((".py", ".pt2")):
         if not Path(name).is_file():
             raise Invalid(f"there is no file `{name}`")
@@ -43,11 +43,11 @@ def check(name: str, max_memory: int | None = None) -> Archive | None:
 def load(
     name: str, *, checked: Archive | None = None, allow_ops: Collection[str] = (), max_memory: int | None = None
 ) -> tuple[Any, tuple[Any, ...] | None]:
-    """The model and its example inputs; a .pt2 brings its own.
+    """Load the model and its example inputs; a .pt2 contains its own.
 
     checked     what `check` returned for this name
     allow_ops   operators that a .pt2 may call besides those that only compute, such as `aten.from_file`
-    max_memory  what reading a .pt2 may take, in bytes; default: 1 GiB more than its size
+    max_memory  limit for reading a .pt2 in bytes; default: 1 GiB more than its size
     """
     archive = check(name, max_memory) if checked is None else checked
     if archive is not None:
@@ -89,7 +89,7 @@ def _import(path: Path) -> ModuleType:
 
 
 def _run(job: Callable[[], Any], path: Path, moment: str) -> Any:
-    """Run the user's code; whatever it raises is about the file, not about Tosaic."""
+    """Run the user's code and report any exception as an error of the file."""
     try:
         return job()
     except (Exception, SystemExit) as error:
@@ -98,7 +98,7 @@ def _run(job: Callable[[], Any], path: Path, moment: str) -> Any:
 
 
 def _get(module: ModuleType, names: tuple[str, ...], path: Path) -> Any:
-    """The first of these names; a class or function is called without arguments."""
+    """Get the first of these names; call a class or function without arguments."""
     for name in names:
         if hasattr(module, name):
             value = getattr(module, name)

@@ -1,7 +1,7 @@
-"""Which operators a .pt2 file may call: those that compute with tensors, and nothing else.
+"""The operators that a .pt2 file may call: those that compute with tensors, and nothing else.
 
-The answer comes from the operator registry and from what torch says about an operator. Names are compared before torch
-loads the program: some operators read files, and some names below `torch.ops` are no operators.
+The decision uses the operator registry and torch's properties of an operator. Names are compared before torch loads
+the program: some operators read files, and some names below `torch.ops` are not operators.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tosaic.core.errors import Invalid
 from tosaic.core.hints import Hint
 from tosaic.ops import registry
 
-#: how results are taken apart, and arithmetic on plain numbers
+#: unpacking of results, and arithmetic on plain numbers
 _PYTHON = re.compile(
     r"_operator\.(getitem|add|sub|mul|truediv|floordiv|mod|pow|neg|pos|abs|not_|and_|or_|xor|lshift|rshift"
     r"|eq|ne|lt|le|gt|ge)"
@@ -23,7 +23,7 @@ _NAME = re.compile(r"torch\.ops\.([a-z]\w*)\.([A-Za-z_]\w*)(?:\.([A-Za-z]\w*))?"
 #: branches, and the modes that torch.export keeps as regions
 _HIGHER_ORDER = ("cond", "wrap_with_set_grad_enabled", "wrap_with_autocast")
 _NAMESPACES = ("aten", "quantized_decomposed")
-#: private names that exporters write and torch does not call core
+#: private names that exporters write and that torch does not tag as core
 _PRIVATE = ("_assert_async", "_assert_scalar", "_convolution", "_safe_softmax", "_shape_as_tensor", "_unsafe_view")
 #: on packed weights, other devices or layouts, on the caller's state, on the size of memory, or on files
 _REFUSED = re.compile(
@@ -50,7 +50,7 @@ def refuse(names: Iterable[str], path: object, allowed: Collection[str] = ()) ->
 
 
 def is_allowed(name: str, allowed: Collection[str] = ()) -> bool:
-    """Whether an operator, named as in the file, only computes with tensors or was allowed by the user."""
+    """Tell whether an operator, named as in the file, only computes with tensors or was allowed by the user."""
     if _PYTHON.fullmatch(name):
         return True
     if not _is_operator(name):
@@ -64,7 +64,7 @@ def is_allowed(name: str, allowed: Collection[str] = ()) -> bool:
 
 
 def _is_operator(name: str) -> bool:
-    """Whether torch has such an operator: other attributes of torch.ops load libraries and modules."""
+    """Tell whether torch has such an operator: other attributes of torch.ops load libraries and modules."""
     import torch
     from torch._ops import HigherOrderOperator
 
@@ -106,13 +106,13 @@ def _computes(namespace: str, operator: str, overload: str) -> bool:
 
 
 def _is_in_place(found: Any, operator: str) -> bool:
-    """Whether an operator writes to its first argument only."""
+    """Tell whether an operator writes to its first argument only."""
     written = [argument.alias_info is not None and argument.alias_info.is_write for argument in found._schema.arguments]
     return operator.endswith("_") and written[0] and not any(written[1:])
 
 
 def _is_composed(found: Any) -> bool:
-    """Whether torch writes an operator as others: then a text it takes is a choice, not the name of something."""
+    """Tell whether torch decomposes an operator: then a string argument is an option, not the name of something."""
     import torch._decomp
 
     decompositions: Any = torch._decomp

@@ -1,4 +1,4 @@
-"""Makes an ExportedProgram of a checked .pt2 file; torch sees neither the file nor a pickle."""
+"""Makes an ExportedProgram from a checked .pt2 file; torch sees neither the file nor a pickle."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _QUANTIZED = "torch.ao.quantization.fx._decomposed"
 
 
 def load(archive: Archive, allow_ops: Collection[str] = ()) -> ExportedProgram:
-    """The program, if it calls only operators that compute or that the user allows."""
+    """Load the program if it calls only operators that compute or that the user allows."""
     importlib.import_module(_QUANTIZED)
     model_ops.refuse(archive.operators, archive.path, allow_ops)
     examples = read_examples(archive)
     weights, constants = _make_tensors(archive, archive.weights), _make_tensors(archive, archive.constants)
-    # Tensors instead of the pickles that the class declares: torch takes them as they are.
+    # Tensors instead of the pickles that the class declares: torch accepts them as they are.
     make_artifact: Any = SerializedArtifact
     text = json.dumps(archive.program).encode()
     return deserialize(make_artifact(text, weights, constants, examples))
 
 
 def read_examples(archive: Archive) -> Any:
-    """The example inputs that the file brings, None if there are none."""
+    """Read the example inputs in the file, None if there are none."""
     if not archive.samples:
         return None
     content: Any = read_pt(archive.samples, f"the example inputs of `{archive.path}`", archive.budget)

@@ -1,4 +1,4 @@
-"""A compiled program: the .pte, what is in it, and what can be done with it."""
+"""A compiled program: the .pte, its contents, and its methods."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tosaic.report.schema import DelegateReport, MemoryReport, Report
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What `tosaic.compile` gives back. Prints as a short table."""
+    """The result of `tosaic.compile`. Prints as a short table."""
 
     pte: bytes
     target: Target
@@ -62,7 +62,7 @@ class Program:
         seconds: Mapping[str, float],
         notes: Sequence[str],
     ) -> Program:
-        """Collect what the stages of a compile have produced."""
+        """Collect the results of the stages of a compile."""
         plan = program.executorch_program.execution_plan[0]
         planned = tuple(int(n) for n in plan.non_const_buffer_sizes[1:])
         return Program(
@@ -70,7 +70,7 @@ class Program:
             spec.target,
             built.delegates,
             _count_kernels(plan),
-            # What io="int8" leaves to the caller runs nowhere in the program.
+            # Nodes that io="int8" leaves to the caller run nowhere in the program.
             tuple(reason for node, reason in built.plan.reasons.items() if node not in signature.caller_quantizes),
             signature.inputs,
             signature.outputs,
@@ -83,19 +83,19 @@ class Program:
         )
 
     def tosa(self, index: int = 0) -> bytes:
-        """The .tosa of a delegate."""
+        """Return the .tosa of a delegate."""
         if not 0 <= index < len(self.delegates):
             raise Invalid(f"there is no delegate {index}", why=f"the program has {len(self.delegates)}")
         return self.delegates[index].tosa
 
     def save(self, path: str | Path, *, with_sidecar: bool = True) -> Path:
-        """Write the .pte and, beside it, the .tosaic file that `verify` and reports read."""
+        """Write the .pte and, next to it, the .tosaic file that `verify` and reports read."""
         path = Path(path)
         write_files(self.files(path, with_sidecar=with_sidecar))
         return path
 
     def files(self, path: Path, *, with_sidecar: bool = True) -> dict[Path, bytes]:
-        """What `save` writes, and where."""
+        """Return the files that `save` writes, by path."""
         if path.suffix == ".tosaic":
             raise Invalid(f"`{path}` is the name of a sidecar", fix="let the name of the program end in .pte")
         if path.is_dir():
@@ -104,11 +104,11 @@ class Program:
         return {path: self.pte, **beside}
 
     def sidecar(self) -> bytes:
-        """The bytes of the .tosaic file."""
+        """Return the bytes of the .tosaic file."""
         return sidecar.write(self._describe())
 
     def _describe(self) -> sidecar.Sidecar:
-        """The content of the .tosaic file."""
+        """Make the content of the .tosaic file."""
         return sidecar.Sidecar(
             pte_sha256=hashlib.sha256(self.pte).hexdigest(),
             tosaic_version=tosaic.__version__,
@@ -136,7 +136,7 @@ class Program:
         """Run the .pte here; engine auto is the simulated NPU for Ethos-U, and Vulkan for VGF where that is usable."""
         tensors = [as_tensor(x, f"input {i}").detach().contiguous() for i, x in enumerate(inputs)]
         _check_inputs(tensors, self.inputs)
-        # numpy has no bfloat16 of its own: engines take its bits.
+        # numpy has no built-in bfloat16: engines take its bits.
         arrays = [(t.view(torch.uint16) if t.dtype is torch.bfloat16 else t).numpy() for t in tensors]
         outcome = engines.run(self.pte, arrays, engine=engine, sidecar=self._describe())
         pairs = zip(outcome.outputs, self.outputs, strict=True)
@@ -147,7 +147,7 @@ class Program:
         return verify(self.pte, self._describe(), rounds=rounds)
 
     def report(self) -> Report:
-        """Everything about the program, as plain data with a versioned schema."""
+        """Return everything about the program, as plain data with a versioned schema."""
         return Report(
             target=self.target.name,
             options=self._options(),
@@ -191,7 +191,7 @@ class Program:
 
 
 def _portable(origin: Mapping[str, Any]) -> dict[str, Any]:
-    """An origin without paths of this machine: a file in the working folder or in a package keeps its short path."""
+    """Remove paths of this machine from an origin: files in the working folder or in a package keep a short path."""
     path = str(origin["where"])
     short = path.rpartition("/site-packages/")[2]
     if short == path:
@@ -201,7 +201,7 @@ def _portable(origin: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe(signature: Signature) -> dict[str, str]:
-    """The borders as a constant method of the .pte, so that a device can ask for scale and zero point."""
+    """Describe the I/O tensors as a constant method of the .pte, so that a device can query scale and zero point."""
     borders = {"inputs": [asdict(b) for b in signature.inputs], "outputs": [asdict(b) for b in signature.outputs]}
     return {"tosaic_io": json.dumps(borders, sort_keys=True)}
 
@@ -220,7 +220,7 @@ def _check_inputs(tensors: Sequence[torch.Tensor], borders: Sequence[TensorInfo]
 
 
 def _count_kernels(plan: Any) -> dict[str, int]:
-    """The operators that the runtime calls on the CPU, with how often."""
+    """Count the operators that the runtime calls on the CPU."""
     counts: Counter[str] = Counter()
     for chain in plan.chains:
         for instruction in chain.instructions:
@@ -243,7 +243,7 @@ def _describe_delegate(delegate: Delegate) -> DelegateReport:
         tosa_ops=dict(sorted(kinds.items())),
         tosa_bytes=len(delegate.tosa),
         blob_bytes=len(delegate.blob),
-        # JSON has no infinity, and Vela gives one for a rate of nothing.
+        # JSON has no infinity, and Vela's rates may be infinite when divided by zero.
         vela={k: v for k, v in delegate.artifact.summary.items() if isfinite(v)},
         estimate=delegate.artifact.estimate_cycles(),
     )

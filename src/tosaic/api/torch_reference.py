@@ -1,9 +1,9 @@
-"""How far a program is from torch: the outputs of the graph that was compiled, run by torch, are what is right.
+"""Compares a program with torch: the expected outputs are those of the compiled graph, run by torch.
 
 float      float32 within 1e-5 of the largest magnitude (at least 1e-5), 16-bit floats within 16 steps there
-int8       99 % within one step of the output's grid, none more than 2 off; int16: 99.9 % within 2, none more than 4
+int8       99 % within one quantization step, none more than 2 off; int16: 99.9 % within 2, none more than 4
 SQNR       a deep network drifts by more steps: then it must be as close to float as torch's graph, by 0.5 dB
-integers   equal; where they follow rounded floats 1 % may differ, after quantized numbers 5 %, and one in any case:
+integers   equal; after rounded floats 1 % may differ, after quantized values 5 %, and always one number:
            a comparison or argmax near a tie
 """
 
@@ -25,27 +25,27 @@ from tosaic.formats.sidecar import Sidecar, Trait
 
 Reals: TypeAlias = npt.NDArray[np.float64]
 
-#: how far float32 may be off, as a part of the largest magnitude, and 16-bit floats in steps at that magnitude
+#: tolerance of float32, relative to the largest magnitude, and of 16-bit floats in ULPs at that magnitude
 _SHARE, _STEPS = 1e-5, 16
 _FRACTION_BITS = {"float16": 10, "bfloat16": 7}
-#: per type of codes: the steps that most numbers are within, how many are, and the steps that none exceeds
+#: per quantized type: the tolerance in steps for most numbers, their share, and the tolerance for all
 _GRIDS = {"int8": (1, 0.99, 2), "uint8": (1, 0.99, 2), "int16": (2, 0.999, 4)}
-#: what the program may lose against float compared with torch's graph, in dB
+#: allowed loss of the program against float compared with torch's graph, in dB
 _LOSS = 0.5
 #: without float outputs to compare with: the least SQNR against torch's graph, in dB
 _LEAST = 10.0
-#: the part of integers that may differ after rounded floats, and after quantized numbers
+#: the share of integers that may differ after rounded floats, and after quantized values
 _FLIPPED, _FLIPPED_QUANTIZED = 0.01, 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """How one output compares with torch's, over all samples.
+    """Comparison of one output with torch's, over all samples.
 
-    rule       by which it was judged: float, steps, SQNR, equal, or flips (integers of which some may differ)
-    differing  how many of all `size` numbers are not the same
-    largest    the largest distance, in steps if the output is on a grid
-    within     the part of them that is at most `steps` off; both are None without a grid
+    rule       criterion: float, steps, SQNR, equal, or flips (integers of which some may differ)
+    differing  how many of all `size` numbers differ
+    largest    the largest distance, in steps if the output is quantized
+    within     the share of them that is at most `steps` off; both are None for an output that is not quantized
     sqnr, torch_sqnr  dB against float, of the program and of torch's graph; None without float outputs
     """
 
@@ -86,31 +86,31 @@ class Match:
 
 
 def allow(largest: float, dtype: str) -> float:
-    """How far a float may be off in a tensor whose largest magnitude is given."""
+    """Return the tolerance of a float in a tensor whose largest magnitude is given."""
     if dtype not in _FRACTION_BITS:
         return _SHARE * max(1.0, largest)
     return _STEPS * 2.0 ** (math.frexp(largest)[1] - 1 - _FRACTION_BITS[dtype]) if largest else 0.0
 
 
 def measure_gap(got: Reals, want: Reals) -> Reals:
-    """How far each number is off; infinity where only one side is a number."""
+    """Return the distance of each number; infinity where only one side is NaN or infinite."""
     with np.errstate(invalid="ignore"):
         gap = np.where((got == want) | (np.isnan(got) & np.isnan(want)), 0.0, np.abs(got - want))
     return np.where(np.isnan(gap), np.inf, gap)
 
 
 def decode_real(array: Array, dtype: str) -> Reals:
-    """An array as numbers; bfloat16 is kept as its bits."""
+    """Decode an array to real numbers; bfloat16 is kept as its bits."""
     return (array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array).astype(np.float64)
 
 
 def as_logical(array: Array, border: TensorInfo) -> Array:
-    """What a program gives, channels second as in torch."""
+    """Return an output with channels second, as in torch."""
     return array.transpose(0, 3, 1, 2) if border.layout == "nhwc" and array.ndim == 4 else array
 
 
 def as_real(array: Array, border: TensorInfo) -> Reals:
-    """What a program gives, as the numbers that it means, channels second."""
+    """Return an output as dequantized numbers, channels second."""
     value = decode_real(as_logical(array, border), border.dtype)
     if border.scale is not None and border.zero_point is not None:
         value = (value - border.zero_point) * border.scale
@@ -118,7 +118,7 @@ def as_real(array: Array, border: TensorInfo) -> Reals:
 
 
 def check_samples(sidecar: Sidecar) -> None:
-    """Refuse samples that do not fit the program."""
+    """Check that the samples fit the program."""
     for index, sample in enumerate(sidecar.samples):
         for what, arrays, borders in (
             ("inputs", sample.inputs, sidecar.inputs),
@@ -143,10 +143,10 @@ def _logical_shape(border: TensorInfo) -> tuple[int, ...]:
 
 
 def find_sqnr(results: Sequence[Reals], truths: Sequence[Reals]) -> float:
-    """Signal to noise over several tensors, in dB."""
+    """Compute the signal-to-noise ratio over several tensors, in dB."""
     pairs = list(zip(results, truths, strict=True))
     signal = sum(float(np.square(want).sum()) for want in truths)
-    # Infinity less infinity is not a number, and neither is the ratio then.
+    # Infinity minus infinity is NaN, and so is the ratio then.
     with np.errstate(invalid="ignore"):
         noise = sum(float(np.square(got - want).sum()) for got, want in pairs)
     return math.inf if noise == 0 else 10.0 * float(np.log10(max(signal, 1e-300) / noise))
@@ -201,7 +201,7 @@ def _find_largest(numbers: Reals) -> float:
 
 
 def _judge_integers(position: int, results: Sequence[Array], given: Sequence[Array], trait: Trait) -> Match:
-    """Integers are equal, but for a few where a comparison or a cast has seen a number that was rounded otherwise."""
+    """Compare integers: equal, but for a few where a comparison or a cast follows a differently rounded number."""
     pairs = list(zip(results, given, strict=True))
     size = sum(want.size for want in given)
     differing = sum(int(np.count_nonzero(got != want)) for got, want in pairs)

@@ -1,8 +1,8 @@
-"""Proof: what the NPU or the Vulkan device computes is what TOSA means, and what torch computes.
+"""Verification: the NPU or the Vulkan device computes what TOSA specifies, and what torch computes.
 
 Against TOSA, integers must be equal bit for bit, and so must floats that are only converted from or to integers. Other
-floats may be off by a little: TOSA does not say in which order a sum is made. That TOSA is what the model means is seen
-on the samples: there the whole program is compared with the graph that was compiled, run by torch.
+floats may differ slightly: TOSA does not specify the order of a sum. That the TOSA graph matches the model is checked
+on the samples: there the whole program is compared with the compiled graph, run by torch.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tosaic.ir.encode import decode
 from tosaic.ir.graph import DType, Graph
 
 SCHEMA = "tosaic-verify/1"
-#: full-range random inputs per delegate, beside the samples
+#: full-range random inputs per delegate, in addition to the samples
 ROUNDS = 2
 #: the range of random floats
 _FLOATS = 4.0
-#: what only moves or converts floats, or computes them with one constant in one rounding
+#: operators that only move or convert floats, or compute them with one constant and one rounding
 _CONVERSIONS = frozenset({"ADD", "CAST", "CLAMP", "GATHER", "MUL", "SUB"}) | frozenset(
     {"CONCAT", "CONST", "IDENTITY", "PAD", "RESHAPE", "REVERSE", "SLICE", "TILE", "TRANSPOSE"}
 )
@@ -46,7 +46,7 @@ _CONVERSIONS = frozenset({"ADD", "CAST", "CLAMP", "GATHER", "MUL", "SUB"}) | fro
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One output of one delegate that is not what TOSA says."""
+    """One output of one delegate that differs from TOSA."""
 
     delegate: int
     inputs: str
@@ -61,14 +61,14 @@ class Difference:
 class Verdict:
     """What was compared, what differed, what could not be checked, and the distance from float in dB per output.
 
-    `torch` says for every output how the program compares with the graph that was compiled, run by torch.
+    `torch` compares every output of the program with the compiled graph, run by torch.
     """
 
     compared: int
     differences: tuple[Difference, ...]
     skipped: tuple[str, ...]
     sqnr: tuple[float, ...]
-    #: where the delegates ran, and whether all that they gave had to be equal bit for bit
+    #: the engine of the delegates, and whether all their outputs had to be equal bit for bit
     engine: str = "npu"
     exact: bool = True
     torch: tuple[Match, ...] = ()
@@ -78,7 +78,7 @@ class Verdict:
         return not self.differences and all(match.ok for match in self.torch)
 
     def to_json(self) -> dict[str, Any]:
-        # JSON has no infinity: without any noise there is no figure, and none for a number that became none.
+        # JSON has no infinity: without noise there is no figure, nor where a number became NaN.
         sqnr = [figure if math.isfinite(figure) else None for figure in self.sqnr]
         largest = [d.largest if math.isfinite(d.largest) else None for d in self.differences]
         wrong = [asdict(d) | {"largest": n} for d, n in zip(self.differences, largest, strict=True)]
@@ -108,7 +108,7 @@ class Verdict:
 
 
 class _Compare:
-    """An executor that runs a delegate on the device and on the reference model, and keeps what differs."""
+    """An executor that runs a delegate on the device and on the reference model, and collects differences."""
 
     def __init__(self, device: Executor, truth: Executor, plan: Plan, sidecar: Sidecar, budget: Budget) -> None:
         self.device, self.truth, self.sidecar = device, truth, sidecar
@@ -133,7 +133,7 @@ class _Compare:
             if not wrong:
                 continue
             if first is None:
-                # A Vulkan device shows nothing but its outputs.
+                # A Vulkan device exposes only its outputs.
                 on_npu = isinstance(self.device, Npu)
                 files, fast = self.sidecar.delegates[index], find_fast_scratch(specs)
                 first = locate(blob, inputs, files, fast) if on_npu else {}
@@ -143,7 +143,7 @@ class _Compare:
 
 
 def is_exact(graph: Graph) -> bool:
-    """Whether every float of the graph is determined to the last bit: it is moved, or converted with constants."""
+    """Tell whether every float of the graph is exactly determined: it is moved, or converted with constants."""
     for op in graph.ops:
         floats = [v for v in op.inputs if v.dtype.is_float and (v.op is None or v.op.kind != "CONST")]
         if not floats and not any(v.dtype.is_float for v in op.outputs):
@@ -154,7 +154,7 @@ def is_exact(graph: Graph) -> bool:
 
 
 def measure(got: Array, want: Array, dtype: DType, exact: bool) -> tuple[npt.NDArray[np.float64], float]:
-    """How far each number is off, and how far it may be."""
+    """Return the distance of each number, and the tolerance."""
     a, b = (decode(array, dtype).reshape(-1).astype(np.float64) for array in (got, want))
     gap = measure_gap(a, b)
     if exact or not dtype.is_float:
@@ -192,7 +192,7 @@ def verify(
     for number, sample in enumerate(sidecar.samples):
         if compare is not None:
             compare.label = f"sample {number}"
-        # Anew each time: a program may write to its buffers.
+        # A new one each time: a program may write to its buffers.
         method = Method(program, executors=executors, max_memory=max_memory)
         results.append(method.run(_as_called(sample.inputs, sidecar)))
     skipped += _list_missing(sidecar)
@@ -210,7 +210,7 @@ def _run_random(
     generator: np.random.Generator,
     max_memory: int | None,
 ) -> list[str]:
-    """Run every delegate on random inputs; gives what could not be compared."""
+    """Run every delegate on random inputs; return what could not be compared."""
     skipped: list[str] = []
     ready = Method(program, executors={}, max_memory=max_memory)
     for round_ in range(rounds):
@@ -224,7 +224,7 @@ def _run_random(
 
 
 def _list_missing(sidecar: Sidecar) -> list[str]:
-    """The checks that the .tosaic file has no data for."""
+    """List the checks that the .tosaic file has no data for."""
     if not sidecar.samples:
         return ["the distance from torch and from float: the .tosaic file holds no samples"]
     missing: list[str] = []
@@ -275,13 +275,13 @@ def _random(tensor: Tensor, generator: np.random.Generator) -> Array:
     if kind.dtype == np.bool_:
         return generator.integers(0, 2, kind.shape).astype(np.bool_)
     info = np.iinfo(kind.dtype.name)
-    # Sums and products of int32 overflow in TOSA, where they are not defined: stay within 16 bits there.
+    # Sums and products of int32 may overflow, which TOSA leaves undefined: stay within 16 bits there.
     low, high = (max(info.min, -(1 << 15)), min(info.max, (1 << 15) - 1))
     return generator.integers(low, high + 1, kind.shape).astype(kind.dtype)
 
 
 def _as_called(arrays: Sequence[Array], sidecar: Sidecar) -> list[Array]:
-    """Float samples in the layout and codes that the program is called with."""
+    """Convert float samples to the layout and quantized values that the program is called with."""
     out: list[Array] = []
     for array, border in zip(arrays, sidecar.inputs, strict=True):
         value = array.transpose(0, 2, 3, 1) if border.layout == "nhwc" and array.ndim == 4 else array
@@ -294,7 +294,7 @@ def _as_called(arrays: Sequence[Array], sidecar: Sidecar) -> list[Array]:
 
 
 def _sqnr(results: Sequence[list[Array]], sidecar: Sidecar) -> tuple[float, ...]:
-    """Signal to quantization noise of every output, over all samples."""
+    """Compute the signal-to-quantization-noise ratio of every output, over all samples."""
     if not results or not all(sample.outputs for sample in sidecar.samples):
         return ()
     figures: list[float] = []

@@ -1,6 +1,6 @@
 """The ML SDK's model converter: TOSA in, a .vgf file out (SPIR-V graphs, constants and the order to run them in).
 
-When it refuses a graph it names the kind of the operator ("failed to legalize operation 'tosa.custom'"), never a
+When it rejects a graph it names the kind of the operator ("failed to legalize operation 'tosa.custom'"), never a
 tensor: `Refused.names` are all tensors that operators of that kind write.
 """
 
@@ -25,16 +25,16 @@ from tosaic.tools.process import run_tool
 PACKAGE = "ai-ml-sdk-model-converter"
 INSTALL = "pip install 'tosaic[vgf]'"
 
-#: The flags that a user may give; the others name files, or make something that is no .vgf.
+#: The flags that a user may pass; the others name files, or produce something other than a .vgf.
 FLAGS = ("--dump-mlir", "--emit-debug-info", "--require-static-shape", "--experimental-analysis", "--type-narrowing")
-#: How many refused graphs are kept for reproduction.
+#: How many rejected graphs are kept for reproduction.
 _MAX_KEPT = 8
-#: The field of a .tosa file's root table that holds the version of the library which wrote it.
+#: The field of a .tosa file's root table with the version of the library that wrote it.
 _SOFTWARE_VERSION = 2
 
 
 class Refused(errors.Refused):
-    """The converter does not take this graph. `kinds` and `names` point at the operators, as far as it tells."""
+    """A graph that the converter rejects. `kinds` and `names` identify the operators, if it reports them."""
 
     def __init__(self, tosa: bytes, sentence: str, log: str, flags: Sequence[str]) -> None:
         self.kinds = refused_kinds(log)
@@ -50,13 +50,13 @@ class Refused(errors.Refused):
         )
 
 
-#: The results of this process, unless a caller brings a cache of its own.
+#: The results of this process, unless a caller provides a cache.
 CACHE: CompileCache[bytes] = CompileCache(len)
 
 
 @functools.cache
 def version() -> str:
-    """The version of the installed converter."""
+    """Return the version of the installed converter."""
     try:
         return importlib.metadata.version(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
@@ -64,7 +64,7 @@ def version() -> str:
 
 
 def check_flags(flags: Sequence[str]) -> tuple[str, ...]:
-    """The flags, each a known one and once, in a fixed order."""
+    """Check the flags: each must be known; return each once, in a fixed order."""
     for flag in flags:
         if flag.partition("=")[0] not in FLAGS:
             raise Invalid(f"`{flag}` is no flag for the model converter", fix=f"use one of {', '.join(FLAGS)}")
@@ -72,9 +72,9 @@ def check_flags(flags: Sequence[str]) -> tuple[str, ...]:
 
 
 def compile(tosa: bytes, flags: Sequence[str] = (), *, timeout: float | None = None) -> bytes:
-    """The .vgf file of a .tosa file; the same bytes and flags give the same file.
+    """Compile a .tosa file to a .vgf file; the same bytes and flags give the same file.
 
-    Refused if the converter says no or crashes on the graph, ToolFailed if it takes longer than `timeout` seconds.
+    Raises Refused if the converter rejects or crashes on the graph, ToolFailed after more than `timeout` seconds.
     """
     version()
     with tempfile.TemporaryDirectory(prefix="tosaic-") as name:
@@ -93,7 +93,7 @@ def compile(tosa: bytes, flags: Sequence[str] = (), *, timeout: float | None = N
 def compile_cached(
     tosa: bytes, flags: Sequence[str] = (), *, cache: CompileCache[bytes] = CACHE, timeout: float | None = None
 ) -> bytes:
-    """As `compile`, but a result with the same bytes, flags and converter is taken from the cache."""
+    """Compile like `compile`, but take a result with the same bytes, flags and converter from the cache."""
     key = make_key((version(), tosa, *check_flags(flags)))
     found = cache.get(key)
     if found is None:
@@ -103,7 +103,7 @@ def compile_cached(
 
 
 def hide_writer(tosa: bytes) -> bytes:
-    """The file without the version of its writer: an older reader refuses a newer one, whatever the content is."""
+    """Remove the version of the file's writer: an older reader rejects a newer one, regardless of the content."""
     root = Buffer(tosa).root()
     table = struct.unpack_from("<i", tosa, root.at)[0]
     start = root.at - table
@@ -127,7 +127,7 @@ def _find_program() -> str:
 
 
 def refused_kinds(log: str) -> tuple[str, ...]:
-    """The TOSA operators that a refusal in the log names."""
+    """Return the TOSA operators that a rejection in the log names."""
     return tuple(dict.fromkeys(name.upper() for name in re.findall(r"'tosa\.(\w+)'", log)))
 
 
@@ -137,13 +137,13 @@ def _find_names(tosa: bytes, kinds: Sequence[str]) -> tuple[str, ...]:
 
 
 def _find_reason(log: str) -> str:
-    """The first line that is an error, without its place in a file that does not exist."""
+    """Find the first line that is an error, without its location in a file that does not exist."""
     lines = [line.strip() for line in log.splitlines() if "error" in line.lower()]
     return re.sub(r"^<unknown>:0: error: |^ERROR: ", "", lines[0]) if lines else log.strip().rpartition("\n")[2]
 
 
 def _keep(tosa: bytes) -> Path | None:
-    """Keep a refused graph so that the user can try again; the oldest ones go. None where nothing can be written."""
+    """Keep a rejected graph for reproduction and remove the oldest ones. None if nothing can be written."""
     path = find_cache_folder() / "refused" / f"{make_key([tosa])[:12]}.tosa"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The backend for Ethos-U: Vela makes the command stream and the weights that are the delegate."""
+"""The backend for Ethos-U: Vela compiles the command stream and the weights that are the delegate."""
 
 # Annotations are evaluated here (no `from __future__`), so that inspect.signature shows types and not strings.
 import json
@@ -18,7 +18,7 @@ from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions, check_options, p
 
 
 class EthosUCompileSpec(ArmCompileSpec):
-    """Compile for an Ethos-U; what is left out takes the default of the accelerator's family."""
+    """Compile for an Ethos-U; options that are not given have the default of the accelerator's family."""
 
     _output_format = "vela"
 
@@ -61,7 +61,7 @@ class EthosUCompileSpec(ArmCompileSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EthosUArtifact(Artifact):
-    """A delegate with all that Vela says about it."""
+    """A delegate with all of Vela's reports about it."""
 
     compiled: vela.Compiled
     options: VelaOptions

@@ -1,4 +1,4 @@
-"""What a compiler for delegates offers to the rest of Tosaic, which never asks which compiler it is.
+"""The interface of a compiler for delegates; the rest of Tosaic does not depend on which one it is.
 
 A backend is a module with a compile spec and a subclass of `Backend`, and one line in `tosaic.backends.registry`.
 """
@@ -20,13 +20,13 @@ Sizes: TypeAlias = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """What a backend makes of one .tosa file.
+    """The result of a backend for one .tosa file.
 
     blob      the delegate in the .pte
     io        the inputs and the outputs that the compiler laid out; None if the blob is the graph itself
-    files     what is kept besides the .tosa where intermediate files are, by suffix
+    files     intermediate files to keep besides the .tosa, by suffix
     summary   the figures of the compiler, by its own names
-    debug_db  what the compiler tells about the origin of its commands
+    debug_db  the compiler's record of the origin of its commands
     """
 
     blob: bytes
@@ -36,13 +36,13 @@ class Artifact:
     debug_db: str = ""
 
     def estimate_cycles(self) -> Estimate | None:
-        """Estimate the cycles of the delegate from its commands, where it has commands."""
+        """Estimate the cycles of the delegate from its commands, if it has commands."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes that the delegates of a program take, and the memory that each kind lies in."""
+    """Bytes that the delegates of a program take, and the memory of each kind."""
 
     network: int = 0
     network_in: str = ""
@@ -56,7 +56,7 @@ class MemoryUse:
 class Backend(Protocol):
     """One compiler: .tosa in, delegate out.
 
-    id          the name under which the runtime knows it
+    id          its name in the runtime
     tool        the compiler's name in messages
     engine      where its delegates run if the user names no engine
     spec_class  the options that it takes
@@ -83,7 +83,7 @@ class Backend(Protocol):
         return self.make_spec(target)
 
     def compile(self, tosa: bytes, spec: ArmCompileSpec) -> Artifact:
-        """Compile a .tosa file. Raises Refused if the compiler does not take the graph."""
+        """Compile a .tosa file. Raises Refused if the compiler rejects the graph."""
         ...
 
     def describe_options(self, spec: ArmCompileSpec) -> dict[str, str]:
@@ -91,5 +91,5 @@ class Backend(Protocol):
         return {"tosa_spec": spec.target.tosa_spec}
 
     def measure_memory(self, spec: ArmCompileSpec, artifacts: Sequence[Artifact]) -> MemoryUse:
-        """Add up what all delegates of a program take."""
+        """Add up the memory of all delegates of a program."""
         return MemoryUse()

@@ -1,4 +1,4 @@
-"""All backends, by the name under which the runtime knows them."""
+"""All backends, by their name in the runtime."""
 
 from __future__ import annotations
 

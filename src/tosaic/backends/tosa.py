@@ -18,7 +18,7 @@ class TosaCompileSpec(ArmCompileSpec):
 
 
 class TosaCompiler(Backend):
-    """No compiler at all."""
+    """The backend without a compiler."""
 
     id = "TOSABackend"
     tool = "TOSA"

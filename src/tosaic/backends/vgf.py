@@ -1,4 +1,4 @@
-"""The backend for Vulkan devices: the ML SDK's model converter makes the .vgf file that is the delegate."""
+"""The backend for Vulkan devices: the ML SDK's model converter writes the .vgf file that is the delegate."""
 
 # Annotations are evaluated here (no `from __future__`), so that inspect.signature shows types and not strings.
 import json
@@ -15,7 +15,7 @@ from tosaic.formats import vgf as reader
 
 
 class VgfCompileSpec(ArmCompileSpec):
-    """Compile for a Vulkan device. Without `tosa_spec` float and integer operators may stand in one delegate."""
+    """Compile for a Vulkan device. Without `tosa_spec` a delegate may mix float and integer operators."""
 
     _output_format = "vgf"
 

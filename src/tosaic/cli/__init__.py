@@ -1,4 +1,4 @@
-"""The command `tosaic`: what a user types, and nothing that the Python API could not do too."""
+"""The command `tosaic`: a command line for the Python API."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def start(
 
 
 def main() -> None:
-    """The entry point of the installed command."""
-    # The simulator's matrices are small: threads of numpy's BLAS cost more than they bring.
+    """Run the installed command."""
+    # The simulator's matrices are small: threads of numpy's BLAS cost more than they gain.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     app()

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class Io(StrEnum):
-    """How the program takes and gives numbers."""
+    """The number format of the program's inputs and outputs."""
 
     FLOAT = "float"
     INT8 = "int8"
 
 
 class Layout(StrEnum):
-    """Where the channels of a four-dimensional border stand."""
+    """The position of the channels in a four-dimensional input or output."""
 
     NCHW = "nchw"
     NHWC = "nhwc"
@@ -148,7 +148,7 @@ def compile_model(
 
 
 def _require_engine(target: Target) -> None:
-    """Refuse what cannot be verified here before the long work begins."""
+    """Reject what cannot be verified here before the long work begins."""
     import_torch()
     from tosaic.backends.registry import find_backend_for
     from tosaic.engines.engine import ENGINES
@@ -179,7 +179,7 @@ def _name_model(model: str) -> str:
 
 
 def _choose_path(model: str, target: Target, output: str | None) -> Path:
-    """Where the result goes; what cannot work is refused before the long work begins."""
+    """Choose the path of the result; reject an impossible one before the long work begins."""
     default = Path(_name_model(model) + (".tosa" if target.family == "tosa" else ".pte"))
     path = default if output is None else Path(output)
     if output is not None and (output.endswith("/") or path.is_dir()):
@@ -195,7 +195,7 @@ def _choose_path(model: str, target: Target, output: str | None) -> Path:
 
 
 def _check_targets(path: Path, header: Path | None) -> None:
-    """Refuse what cannot be written before the long work begins."""
+    """Reject paths that cannot be written before the long work begins."""
     targets = [find_target(file) for file in (path, path.with_suffix(".tosaic"), header) if file is not None]
     if len(set(targets)) < len(targets):
         raise Invalid(f"`{header}` is the name of two results", fix="give the header another name")

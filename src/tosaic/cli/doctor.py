@@ -56,12 +56,12 @@ def show_health(
 
 
 def has_terminal() -> bool:
-    """Return whether somebody can answer a question."""
+    """Tell whether a user can answer a question."""
     return sys.stdin.isatty()
 
 
 def _confirm(commands: list[str], yes: bool) -> bool:
-    """Show the commands that would be run, and ask unless the user has agreed already."""
+    """Show the commands that would be run, and ask unless the user has already agreed."""
     if not commands:
         return True
     typer.echo("these commands will be run:", err=True)
@@ -81,7 +81,7 @@ def _confirm(commands: list[str], yes: bool) -> bool:
 
 
 def _show(examination: Iterable[doctor.Check], as_json: bool) -> list[doctor.Check]:
-    """All checks; each is printed at once, because the next one may take seconds."""
+    """Return all checks; print each at once, because the next one may take seconds."""
     checks: list[doctor.Check] = []
     for check in examination:
         if not as_json:

@@ -1,4 +1,4 @@
-"""How every command ends: typed errors become a message and an exit code, and a traceback only on request."""
+"""Error handling of every command: typed errors become a message and an exit code, and a traceback only on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Json = Annotated[
 
 
 def guarded(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
-    """The command, with its errors told on stderr; it must take a `debug` flag."""
+    """Wrap a command so that its errors are reported on stderr; it must take a `debug` flag."""
 
     @functools.wraps(command)
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
@@ -42,7 +42,7 @@ def guarded(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
 
 
 def explain(error: Exception) -> str:
-    """What went wrong, for a user."""
+    """Describe an error for a user."""
     if isinstance(error, TosaicError):
         return f"error: {error.to_cli_text()}"
     if isinstance(error, OSError) and error.errno is not None:
@@ -54,7 +54,7 @@ def explain(error: Exception) -> str:
 
 
 def exit_code(error: Exception) -> ExitStatus:
-    """The exit code of an error: bad input, or anything else that stopped the work."""
+    """Return the exit code of an error: bad input, or anything else that stopped the work."""
     if isinstance(error, TosaicError):
         return error.exit_code
     is_file_error = isinstance(error, OSError) and error.errno is not None

@@ -16,7 +16,7 @@ from tosaic.core.errors import Invalid
 if TYPE_CHECKING:
     from tosaic.report.contents import Contents
 
-#: What a command takes in a listing, in bytes.
+#: Bytes of a command in a listing.
 _LINE_BYTES = 512
 
 

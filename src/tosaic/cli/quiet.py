@@ -10,7 +10,7 @@ from tosaic.core.quiet import import_quietly, silence
 
 
 def import_torch() -> None:
-    """The first import of torch in a command, and silence for its notes from then on."""
+    """Import torch for the first time in a command, and hide its messages from then on."""
     import_quietly("torch")
     silence()
     warnings.showwarning = _show

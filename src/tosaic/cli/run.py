@@ -24,7 +24,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE.pte", show_default=False)]
 
 
 def read_beside(file: Path, max_memory: int | None = None) -> Sidecar | None:
-    """The .tosaic file beside a .pte, None if there is none."""
+    """Read the .tosaic file next to a .pte, None if there is none."""
     from tosaic.formats import sidecar
 
     beside = file.with_suffix(".tosaic")
@@ -121,7 +121,7 @@ def verify_file(
     (without float outputs: if it is at least 10 dB against torch's graph). Integers and bools must be equal; where they
     follow rounded floats 1 % may differ, after quantized numbers 5 %, and one in any case.
     """
-    # Its packages have notes for their developers.
+    # Its packages print messages for their developers.
     import_torch()
     from tosaic.api.verification import verify
 

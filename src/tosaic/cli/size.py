@@ -1,4 +1,4 @@
-"""Amounts of memory as a user types them."""
+"""Memory sizes as a user types them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNITS = ("", "K", "M", "G", "T")
 
 
 def parse_size(text: str) -> int:
-    """The bytes that `2G`, `512M` or `1000000` stand for."""
+    """Return the bytes that `2G`, `512M` or `1000000` stand for."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise typer.BadParameter(f"`{text}` is no size; give bytes, or a number with K, M, G or T, such as 2G")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tosaic.core.errors import Invalid
 from tosaic.core.hints import Hint
 
-#: What a file may ask for beyond its own size, in bytes.
+#: Bytes that a file may take beyond its own size.
 DEFAULT = 1 << 30
 
 
@@ -17,7 +17,7 @@ class Budget:
         self.left = self.limit
 
     def take(self, size: int, what: str) -> None:
-        """Count bytes that are about to be allocated for `what`; refuse them if they are too many."""
+        """Count bytes that are about to be allocated for `what`; raise if they are too many."""
         if size > self.left:
             raise Invalid(
                 f"{what} needs {size:,} bytes of memory, and {self.left:,} are left",

@@ -21,16 +21,16 @@ class Dump(LocalSpec):
 
 
 class ArmCompileSpec:
-    """What to compile for, and which intermediate files to keep."""
+    """The target of a compile, and the intermediate files to keep."""
 
     class DebugMode(Enum):
-        """How the origin of every operator is written down: a JSON file, or locations inside the .tosa."""
+        """How the origin of every operator is recorded: a JSON file, or locations inside the .tosa."""
 
         JSON = 1
         TOSA = 2
 
     target: Target
-    #: verify the graph after every pass, for finding the pass that made it invalid
+    #: verify the graph after every pass, to find the pass that made it invalid
     verify_passes = False
     _output_format = "tosa"
 
@@ -46,17 +46,17 @@ class ArmCompileSpec:
         return self
 
     def dump_debug_info(self, debug_mode: DebugMode | None):
-        """Write down which torch node every operator came from; needs a folder for intermediate artifacts."""
+        """Record which torch node every operator came from; needs a folder for intermediate artifacts."""
         self._debug_mode = debug_mode
         return self
 
     def get_intermediate_path(self) -> str | None:
-        """The folder for intermediate artifacts, None if they are not kept."""
+        """Return the folder for intermediate artifacts, None if they are not kept."""
         return self._folder
 
     @classmethod
     def get_output_format(cls) -> str:
-        """What the delegate holds: `vela` or `tosa`."""
+        """Return the format of the delegate: `vela` or `tosa`."""
         return cls._output_format
 
     @property
@@ -64,7 +64,7 @@ class ArmCompileSpec:
         return self._debug_mode
 
     def to_list(self) -> list[CompileSpec]:
-        """The entries for exir; they hold no path of this machine."""
+        """Return the entries for exir; they hold no path of this machine."""
         specs = self.to_program()
         if self._folder is not None or self._debug_mode is not None or self._config_ini():
             dump = Dump("dump", b"")
@@ -73,11 +73,11 @@ class ArmCompileSpec:
         return specs
 
     def to_program(self) -> list[CompileSpec]:
-        """The entries that belong into a .pte, whichever files are kept beside it."""
+        """Return the entries that belong in a .pte, regardless of the files that are kept."""
         return [CompileSpec(key, value.encode()) for key, value in self._entries().items()]
 
     def _config_ini(self) -> str:
-        """The path of a configuration file of the user's own, empty if there is none."""
+        """Return the path of the user's configuration file, empty if there is none."""
         return ""
 
     def _entries(self) -> dict[str, str]:
@@ -89,7 +89,7 @@ class ArmCompileSpec:
 
     @classmethod
     def from_list(cls, specs: list[CompileSpec]) -> Self:
-        """The specification that `to_list` wrote."""
+        """Make the specification that `to_list` wrote."""
         entries = {s.key: s.value.decode() for s in specs}
         made = entries.get("output_format", "")
         if made != cls.get_output_format():
@@ -128,7 +128,7 @@ Spec = TypeVar("Spec", bound=ArmCompileSpec)
 
 
 def coerce(spec: "ArmCompileSpec | list[CompileSpec]", kind: type[Spec]) -> Spec:
-    """Accept a specification or, as older scripts pass, the list that it is written as."""
+    """Return a specification; older scripts pass the list that it is written as."""
     if isinstance(spec, ArmCompileSpec):
         if not isinstance(spec, kind):
             raise Invalid(f"`{type(spec).__name__}` was given where `{kind.__name__}` is needed")

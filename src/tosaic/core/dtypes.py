@@ -1,4 +1,4 @@
-"""The element types of tensors: one row each, with what torch, numpy, ExecuTorch, Vulkan and C call them."""
+"""The element types of tensors: one row each, with their names in torch, numpy, ExecuTorch, Vulkan and C."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class ElementType:
 
     name         torch's name without `torch.`
     bytes        bytes per element in a file or in memory
-    numpy        how arrays keep it: types that numpy lacks as their bits; None where nothing here computes with it
+    numpy        its type in arrays: types that numpy lacks as their bits; None if it is never computed with
     scalar_type  its number in a .pte file, ExecuTorch's `ScalarType`
     vk_format    its number in a .vgf file, Vulkan's `VkFormat`; None if it has none
-    c_type       the type of C that holds an element; empty if there is none
-    c_name       what Arm's runner calls it in an output line; empty if it prints no such tensors
+    c_type       the C type of an element; empty if there is none
+    c_name       its name in an output line of Arm's runner; empty if it prints no such tensors
     """
 
     name: str
@@ -71,7 +71,7 @@ BY_VK_FORMAT: Mapping[int, ElementType] = MappingProxyType(
     {row.vk_format: row for row in DTYPES.values() if row.vk_format is not None}
 )
 
-#: How arrays keep each type that something here computes with, by torch's name.
+#: The array type of each type that is computed with, by torch's name.
 NUMPY: Mapping[str, type[np.generic]] = MappingProxyType(
     {row.name: row.numpy for row in DTYPES.values() if row.numpy is not None}
 )

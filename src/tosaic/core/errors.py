@@ -42,27 +42,27 @@ class TosaicError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """The kind of a foreign error and the first line of what it says."""
+    """Return the type of a foreign error and the first line of its message."""
     return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
 
 
 class Unsupported(TosaicError):
-    """A node cannot run on the target; the partitioner leaves it on the CPU with this reason."""
+    """A node that cannot run on the target; the partitioner leaves it on the CPU with this reason."""
 
     def __init__(self, why: str, fix: str = "", *, where: str = "") -> None:
         super().__init__(why, where=where, fix=fix)
 
 
 class FloatInput(Unsupported):
-    """A node gets float numbers where the target takes integers; what gives them to it may be the real reason."""
+    """A node with a float input where the target needs integers; the input's producer may be the real reason."""
 
 
 class Invalid(TosaicError):
-    """The input (a model, a file, an option) is not usable."""
+    """An unusable input (a model, a file, an option)."""
 
 
 class ToolFailed(TosaicError):
-    """A native tool (Vela, the reference model) failed, crashed or ran out of time."""
+    """A native tool (Vela, the reference model) that failed, crashed or ran out of time."""
 
     exit_code = ExitStatus.TOOL_FAILED
 
@@ -72,10 +72,10 @@ class ToolFailed(TosaicError):
 
 
 class Refused(ToolFailed):
-    """A compiler does not take a graph. `names` are the tensors that it may mean, as far as it tells."""
+    """A graph that a compiler rejects. `names` are the tensors that it may mean, if it reports any."""
 
     names: tuple[str, ...] = ()
 
 
 class ToolCrashed(ToolFailed):
-    """A native tool died; with other input it may work."""
+    """A native tool that died; with other input it may work."""

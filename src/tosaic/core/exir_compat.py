@@ -1,4 +1,4 @@
-"""The two places where Tosaic relies on how exir is written inside, and not on what it documents.
+"""The two places where Tosaic relies on exir's internals instead of its documentation.
 
 Both hold for the versions in VERSIONS; tests/driver/test_exir_compat.py shows that each is needed and works.
 """
@@ -7,15 +7,15 @@ Both hold for the versions in VERSIONS; tests/driver/test_exir_compat.py shows t
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.export import ExportedProgram
 
-#: the releases of ExecuTorch that this was read in
+#: the releases of ExecuTorch for which this was checked
 VERSIONS = ("1.4",)
 
 
 class LocalSpec(CompileSpec):
-    """A compile spec with attributes of its own, for `preprocess` in this process.
+    """A compile spec with additional attributes, for `preprocess` in this process.
 
-    exir hands the specs of a partitioner to `preprocess` as they are, and writes only key and value into the .pte. It
-    finds the flatbuffer table of an object by the name of its class, so a subclass has to be called `CompileSpec` too.
+    exir passes the specs of a partitioner to `preprocess` as they are, and writes only key and value into the .pte. It
+    finds the flatbuffer table of an object by the name of its class, so a subclass must be called `CompileSpec` too.
     """
 
     def __init_subclass__(cls) -> None:
@@ -24,9 +24,9 @@ class LocalSpec(CompileSpec):
 
 
 def replace_class(program: ExportedProgram, kind: type[ExportedProgram]) -> None:
-    """Turn a program into one of a subclass, in place.
+    """Change the class of a program to a subclass, in place.
 
-    `to_edge_transform_and_lower` calls `run_decompositions` of the program that it is given, which the user made: only
-    another class can answer that call in another way.
+    `to_edge_transform_and_lower` calls `run_decompositions` of the program that the user passes: only another class can
+    override that call.
     """
     program.__class__ = kind

@@ -1,4 +1,4 @@
-"""Memory that large models need for a moment, given back at once."""
+"""Frees memory that large models need for a moment."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ LIBC = ctypes.CDLL(None)
 
 @contextmanager
 def short_lived() -> Generator[None]:
-    """For code whose objects refer to each other in circles, and of which little is left at the end.
+    """Collect cyclic garbage after code that leaves few of its objects behind.
 
-    Python's collector waits until it is called: then only what was made here is looked at, and all of it goes.
+    Python's collector is off inside: afterwards it scans only what was made here, and frees it.
     """
     automatic = gc.isenabled()
     gc.disable()
@@ -28,7 +28,7 @@ def short_lived() -> Generator[None]:
 
 
 def give_back() -> None:
-    """Let the system have the memory that malloc keeps for later; only glibc has a call for that."""
+    """Return the memory that malloc keeps to the system; only glibc has a call for that."""
     trim = getattr(LIBC, "malloc_trim", None)
     if trim is not None:
         trim(0)

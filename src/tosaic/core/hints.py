@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 class Hint(str):
-    """A hint that has two forms: the string itself is for users of the Python API, `cli` for those of the command.
+    """A hint with two forms: the string itself is for users of the Python API, `cli` for those of the command.
 
-    It is a string, so that whoever does not care about the command can treat it as one. A text made of a hint by
-    formatting has one form only: `prepend` keeps both.
+    It is a string, so that callers who do not need the command's form can treat it as one. A text formatted from a
+    hint has one form only: `prepend` keeps both.
     """
 
     __slots__ = ("cli",)

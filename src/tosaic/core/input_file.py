@@ -1,4 +1,4 @@
-"""Reads a file that a user names, once and within bounds: what is checked is also what is used."""
+"""Reads a file that a user names, once and within bounds: the bytes that are checked are also those that are used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PIECE = 1 << 20
 
 
 def read(path: Path, max_memory: int | None = None) -> tuple[bytearray, Budget]:
-    """The bytes of a file or a pipe, and what is left of the memory that it may take."""
+    """Read the bytes of a file or a pipe; also return the rest of its budget."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -24,7 +24,7 @@ def read(path: Path, max_memory: int | None = None) -> tuple[bytearray, Budget]:
             data = bytearray(status.st_size)
             filled = file.readinto(data)
             del data[filled:]
-            # A pipe says no size, and a file may grow.
+            # A pipe has no size, and a file may grow.
             while piece := file.read(_PIECE):
                 budget.take(len(piece), f"`{path}`")
                 data += piece

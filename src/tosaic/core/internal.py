@@ -1,4 +1,4 @@
-"""Mistakes of Tosaic itself: what they hit stays on the CPU, and the user is asked to report them."""
+"""Bugs of Tosaic itself: affected nodes stay on the CPU, and the user is asked to report them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 from tosaic.core.errors import TosaicError, Unsupported, first_line
 
-#: the environment variable that makes such a mistake end the compile: for tests and for finding the cause
+#: the environment variable that makes such a bug end the compile: for tests and for debugging
 STRICT = "TOSAIC_STRICT"
 
 _log = logging.getLogger("tosaic")
 
 
 class InternalError(Unsupported):
-    """An exception that nobody raised on purpose, as the reason to leave something on the CPU."""
+    """An unexpected exception, as the reason to leave something on the CPU."""
 
     def __init__(self, doing: str, cause: Exception) -> None:
         what = cause.what if isinstance(cause, TosaicError) else first_line(cause)
@@ -27,13 +27,13 @@ class InternalError(Unsupported):
 
 
 def is_strict() -> bool:
-    """Tell whether a mistake of Tosaic ends the compile."""
+    """Tell whether a bug of Tosaic ends the compile."""
     return os.environ.get(STRICT, "") == "1"
 
 
 @contextmanager
 def contained(doing: str, *, planned: tuple[type[TosaicError], ...] = (TosaicError,)) -> Generator[None]:
-    """Turn every exception but the planned ones into an InternalError; with TOSAIC_STRICT=1 it is raised as it is."""
+    """Turn every exception but the planned ones into an InternalError; with TOSAIC_STRICT=1 it is raised unchanged."""
     try:
         yield
     except (MemoryError, InternalError):

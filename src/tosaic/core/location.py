@@ -1,4 +1,4 @@
-"""Whose code something comes from, as file:line: the user's own before a package's before torch's."""
+"""Locations in code, as file:line: the user's own before a package's before torch's."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 
 _PYTHON = sysconfig.get_paths()["stdlib"] + os.sep
 _TOSAIC = str(Path(__file__).parents[1]) + os.sep
-#: code that Python, torch.fx and Tosaic run on the way: nobody's place
+#: code of Python, torch.fx and Tosaic, which is never a location for the user
 _NOBODY = ("<frozen", "<string>", "<eval_with_key>", _PYTHON, _TOSAIC)
 _USER, _PACKAGE, _TORCH = 3, 2, 1
 
 
 def find_innermost(frames: Iterable[tuple[str, int | str | None]], least: int = _TORCH) -> str:
-    """file:line of the last frame of the nearest owner, "" if there is none; frames come outermost first."""
+    """Return file:line of the last frame of the nearest owner, "" if there is none; frames are outermost first."""
     places = [(_owner(file), f"{file}:{line}") for file, line in frames]
     best = max((owner for owner, _ in places), default=0)
     return next(place for owner, place in reversed(places) if owner == best) if best >= least else ""
 
 
 def find_line(error: BaseException) -> str:
-    """file:line of the user's code that led to an error."""
+    """Return file:line of the user's code that led to an error."""
     if isinstance(error, SyntaxError) and error.filename:
         return describe_place(f"{error.filename}:{error.lineno}", "", "")
     frames = traceback.extract_tb(error.__traceback__)
@@ -32,7 +32,7 @@ def find_line(error: BaseException) -> str:
 
 
 def describe_place(where: str, module: str, layer: str) -> str:
-    """A place for people: seen from the working folder, and with the layer where the line is torch's."""
+    """Describe a location: relative to the working folder, and with the layer if the line is torch's."""
     short = where.removeprefix(f"{Path.cwd()}{os.sep}").rpartition("/site-packages/")[2]
     named = f"{'.'.join(filter(None, ('model', module)))} ({layer}) at "
     return named + short if layer and _owner(where) == _TORCH else short

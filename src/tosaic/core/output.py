@@ -1,4 +1,4 @@
-"""Writes results so that an older good file is only replaced by a complete new one."""
+"""Writes results so that an existing file is only replaced by a complete new one."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _KINDS = (
 
 
 def write_files(files: Mapping[Path, bytes]) -> None:
-    """Write all of these files, or leave all as they were if one cannot be written.
+    """Write all of these files, or leave all unchanged if one cannot be written.
 
-    Only regular files are written over. A symlink stays, and its target is written.
+    Only regular files are overwritten. A symlink stays, and its target is written.
     """
     targets = {path: find_target(path) for path in files}
     if len(set(targets.values())) < len(targets):
@@ -37,7 +37,7 @@ def write_files(files: Mapping[Path, bytes]) -> None:
         for path, data in files.items():
             target = targets[path]
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Other threads and processes may write the same file at this moment.
+            # Other threads and processes may write the same file at the same time.
             waiting[target] = _name_beside(target)
             _write(waiting[target], data, target)
         for path in files:
@@ -77,13 +77,13 @@ def _back_up(target: Path) -> Path | None:
 
 
 def find_target(path: Path) -> Path:
-    """The regular file that a result of this name goes to; Invalid if something else is there."""
+    """Find the regular file for a result of this name; raise Invalid if something else is there."""
     target, is_open_file = path, False
     try:
         for _ in range(_MOST_LINKS):
             if not target.is_symlink():
                 break
-            # Links in /proc lead to open files: another file in place of one would not be what is open.
+            # Links in /proc lead to open files: replacing one would not change the open file.
             is_open_file |= Path("/proc") in target.parents
             target = target.parent / target.readlink()
         target = target.parent.resolve() / target.name
@@ -105,12 +105,12 @@ def find_target(path: Path) -> Path:
 
 
 def _write(temporary: Path, data: bytes, target: Path) -> None:
-    """Write a new file that looks like the one it will replace."""
+    """Write a new file with the mode and owner of the one it will replace."""
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
         file.write(data)
         with suppress(FileNotFoundError):
             status = target.stat()
-            # Not everyone may give a file to somebody else.
+            # Changing the owner of a file may not be permitted.
             with suppress(PermissionError):
                 os.fchown(file.fileno(), status.st_uid, status.st_gid)
             os.fchmod(file.fileno(), stat.S_IMODE(status.st_mode) & 0o777)

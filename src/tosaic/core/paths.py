@@ -1,4 +1,4 @@
-"""Where Tosaic keeps files between runs."""
+"""Folders that Tosaic keeps between runs."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def find_cache_folder() -> Path:
     chosen = os.environ.get(CACHE_VARIABLE, "")
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(chosen) if chosen else (Path(base) if base else Path.home() / ".cache") / "tosaic"
-    # Tools get paths in it, and run in folders of their own.
+    # Tools get paths in it, and run in other folders.
     return folder.absolute()

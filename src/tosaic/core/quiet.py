@@ -1,4 +1,4 @@
-"""Keeps other packages' notes to their developers away from users; Tosaic's own warnings stay."""
+"""Hides other packages' developer messages from users; Tosaic's own warnings stay."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import ModuleType
 
-#: packages whose warnings a user can do nothing about
+#: packages whose warnings a user cannot act on
 _OTHERS = r"(torch|torchao|torchvision|executorch|numpy|sympy|pydantic)(\.|$)"
 _LOGGERS = ("torch", "torchao", "executorch")
-#: Held by whoever changes what all threads share: warnings, log levels, standard error, and torch.export's own state.
+#: Held while changing what all threads share: warnings, log levels, standard error, and torch.export's own state.
 EXCLUSIVE = threading.RLock()
 
 
 def silence() -> None:
-    """From now on, hide what is no error of these packages; TORCH_LOGS still brings torch's log back."""
+    """Hide everything below an error of these packages from now on; TORCH_LOGS still enables torch's log."""
     for category in (DeprecationWarning, FutureWarning, PendingDeprecationWarning):
         warnings.simplefilter("ignore", category)
     warnings.filterwarnings("ignore", module=_OTHERS)
-    # torch.export says it of its own LSTM, in the name of contextlib.
+    # torch.export warns about its own LSTM, in the name of contextlib.
     warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
     for name in _LOGGERS:
         if name != "torch" or "TORCH_LOGS" not in os.environ:
@@ -32,7 +32,7 @@ def silence() -> None:
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """The same for a while, for one thread at a time: warnings and log levels belong to the whole process."""
+    """Hide the same temporarily, for one thread at a time: warnings and log levels belong to the whole process."""
     with EXCLUSIVE, warnings.catch_warnings():
         levels = {name: logging.getLogger(name).level for name in _LOGGERS}
         silence()
@@ -45,7 +45,7 @@ def quiet() -> Generator[None]:
 
 @contextmanager
 def quiet_imports() -> Generator[None]:
-    """Import modules without notes; torch sets the level of its logger meanwhile, so all below an error is off."""
+    """Import modules without messages; torch sets the level of its logger meanwhile, so all below an error is off."""
     with EXCLUSIVE:
         before = logging.root.manager.disable
         logging.disable(logging.WARNING)
@@ -58,6 +58,6 @@ def quiet_imports() -> Generator[None]:
 
 
 def import_quietly(name: str) -> ModuleType:
-    """Import a module by its name, without notes."""
+    """Import a module by its name, without messages."""
     with quiet_imports():
         return importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""Which part of TOSA a target has: version, profiles, extensions, level."""
+"""The part of TOSA that a target supports: version, profiles, extensions, level."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OLD_PROFILES = {"BI": "TOSA-1.0+INT", "MI": "TOSA-1.0+FP"}
 
 @dataclass(frozen=True, slots=True)
 class Specification:
-    """A TOSA version with what is in it; equal only if profiles, extensions and level are all equal."""
+    """A TOSA version with its profiles, extensions and level; equal only if all of them are equal."""
 
     version: str
     profiles: tuple[str, ...]
@@ -62,12 +62,12 @@ class Specification:
         return Specification("1.0", profiles, extensions, "8k" in words)
 
     def supports(self, extension: str) -> bool:
-        """Whether a profile or extension is part of this specification."""
+        """Tell whether a profile or extension is part of this specification."""
         return extension in self.profiles or extension in self.extensions
 
     @staticmethod
     def create_from_string(text: str) -> Specification:
-        """`parse` under the name that ExecuTorch's scripts use."""
+        """Parse a string: `parse` under the name that ExecuTorch's scripts use."""
         return Specification.parse(text)
 
     def support_integer(self) -> bool:

@@ -1,4 +1,4 @@
-"""What can be compiled for: the Ethos-U accelerators with their defaults, VGF (Vulkan), and plain TOSA."""
+"""The targets of a compile: the Ethos-U accelerators with their defaults, VGF (Vulkan), and plain TOSA."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ Family: TypeAlias = Literal["u55", "u65", "u85", "vgf", "tosa"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One thing to compile for. Only an Ethos-U has MACs, a system configuration and a memory mode.
+    """A target of a compile. Only an Ethos-U has MACs, a system configuration and a memory mode.
 
-    What it can do, as far as that differs between targets; the defaults are TOSA's own:
+    Capabilities that differ between targets; the defaults are TOSA's own:
 
     has_booleans         tensors of booleans. Vela compares one with zero first, which Ethos-U55 and U65 cannot
-    has_select           a choice between two tensors by a third one that is computed
-    has_gather           a look-up by indices that are computed
+    has_select           a choice between two tensors by a computed third one
+    has_gather           a look-up by computed indices
     has_resize           RESIZE by any ratio
     has_reduce_min       REDUCE_MIN. Vela 5.2.0 miscompiles it before a RESHAPE for Ethos-U55 and U65
     reverses_any_axis    REVERSE along any axis and in 32 bits, not only of the rows and columns of an image
     averages_batches     AVG_POOL2D of more than one image
     longest_stride       the largest stride of a convolution that is depthwise or dilated; None if any
-    longest_argmax       the most numbers among which ARGMAX finds the largest; None if any
-    most_argmaxes        in how many places ARGMAX does so at once; None if any
+    longest_argmax       the most numbers in one ARGMAX; None if any
+    most_argmaxes        the most results of one ARGMAX; None if any
     most_input_channels  of a convolution; None if any
 
-    Which of several ways is fast on it:
+    Which of several lowerings is fast on it:
 
     sums_by_convolution     a sum is faster as a convolution with ones
     weight_read_speed       how many weights it reads while an Ethos-U55 reads one
-    weight_channel_padding  the number of output channels that weights are stored by
+    weight_channel_padding  the granularity of output channels in stored weights
     """
 
     name: str
@@ -62,7 +62,7 @@ class Target:
 
     @property
     def is_npu(self) -> bool:
-        """Whether it is an Ethos-U: an integer device with a command stream of its own."""
+        """Whether it is an Ethos-U: an integer device with a command stream."""
         return self.family not in ("vgf", "tosa")
 
 
@@ -93,7 +93,7 @@ def _u55(macs: int) -> Target:
 
 
 def _u65(macs: int) -> Target:
-    # Vela takes the same operators on U65 as on U55, so both have the same capabilities and the extension +u55.
+    # Vela supports the same operators on U65 as on U55, so both have the same capabilities and the extension +u55.
     return replace(
         _u55(macs),
         name=f"ethos-u65-{macs}",
@@ -129,10 +129,10 @@ ACCELERATORS: Mapping[str, Target] = MappingProxyType(
     }
 )
 
-#: Vulkan devices; what they execute is as wide as TOSA itself.
+#: Vulkan devices, which execute all of TOSA.
 VGF = Target("vgf", "vgf", 0, str(Specification.parse("TOSA-1.0+FP+INT+int4+int16")), sums_by_convolution=False)
 
-#: plain TOSA, whatever its profiles
+#: plain TOSA, with any profiles
 _TOSA = Target("TOSA-1.0+INT+FP", "tosa", 0, str(Specification.parse("TOSA-1.0+INT+FP")))
 
 _NAMED: Mapping[str, Target] = MappingProxyType({**ACCELERATORS, VGF.name: VGF})
@@ -155,7 +155,7 @@ def find(name: str) -> Target:
 
 
 def list_families(takes: Callable[[Target], bool]) -> list[Family]:
-    """List the families with a target that a condition takes."""
+    """List the families with a target that fulfills a condition."""
     return list(dict.fromkeys(target.family for target in (*ACCELERATORS.values(), VGF, _TOSA) if takes(target)))
 
 

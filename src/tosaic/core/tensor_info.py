@@ -10,7 +10,7 @@ from tosaic.core.dtypes import count_item_bytes
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Name, shape and type of a tensor; scale and zero point where it is quantized.
+    """Name, shape and type of a tensor; scale and zero point if it is quantized.
 
     `dtype` is torch's name. `layout` is `nchw` or `nhwc` where channels matter, else empty.
     """

@@ -1,4 +1,4 @@
-"""From a graph to finished delegates: partition, lower, run passes, serialize, compile, and again if a tool refuses."""
+"""Compiles a graph to delegates: partition, lower, run passes, serialize, compile, and retry if a tool rejects it."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from tosaic.ir.verifier import verify
 from tosaic.lower.walk import lower
 from tosaic.passes import Observer, run_passes
 
-#: how often a refused partition is tried again without the node that was refused
+#: how often a rejected partition is tried again without the node that was rejected
 MAX_REFUSALS = 32
-#: how many parts of a refused partition are built in search of the node that is to blame
+#: how many parts of a rejected partition are built to find the node that caused it
 MAX_TRIALS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class TosaOpInfo:
-    """A TOSA operator of a delegate: its name in the .tosa, and the torch nodes it was made from."""
+    """A TOSA operator of a delegate: its name in the .tosa, and the torch nodes it was lowered from."""
 
     name: str
     kind: str
@@ -58,19 +58,19 @@ class Delegate:
 
     @property
     def blob(self) -> bytes:
-        """What the .pte holds."""
+        """The delegate's content in the .pte."""
         return self.artifact.blob
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledGraph:
-    """All delegates of a program, and what is not in any of them."""
+    """All delegates of a program, and the nodes that are in none of them."""
 
     delegates: tuple[Delegate, ...]
     plan: Plan
 
 
-#: nodes at the inputs and outputs of a program, which the caller gives or takes with channels last
+#: nodes at the inputs and outputs of a program, which the caller passes or receives with channels last
 IoNodes = frozenset[Node]
 
 
@@ -84,7 +84,7 @@ def lower_partition(
 ) -> tuple[Graph, bytes]:
     """Lower a partition and run the passes; return the verified TOSA graph and its .tosa bytes.
 
-    `trial` is the lowering that the partitioner tried, of which the partition is a part; it knows nothing of `nhwc`.
+    `trial` is the lowering that the partitioner tried, which includes the partition; it does not consider `nhwc`.
     """
     graph = None
     if trial is not None and nhwc.isdisjoint((*partition.inputs, *partition.outputs)):
@@ -107,7 +107,7 @@ def lower_partition(
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A partition as a .tosa file. `ops` say what is in it, by the names of the partition's nodes.
+    """A partition as a .tosa file. `ops` describe its content, by the names of the partition's nodes.
 
     stages  the graph as text after lowering and after each pass, kept only where intermediate artifacts are dumped
     """
@@ -118,7 +118,7 @@ class Lowered:
     stages: Mapping[str, str]
 
     def rename(self, partition: Partition) -> Lowered:
-        """Return the same for a partition that is equal but for the names of its nodes."""
+        """Return the same for a partition that is equal except for the names of its nodes."""
         names = tuple(n.name for n in partition.nodes)
         new = dict(zip(self.nodes, names, strict=True))
         ops = tuple(replace(op, origin=tuple(new[name] for name in op.origin if name in new)) for op in self.ops)
@@ -141,7 +141,7 @@ def lower_checked(
 
 
 def compile_partition(source: Source, partition: Partition, lowered: Lowered, spec: ArmCompileSpec) -> Delegate:
-    """Compile a lowered partition; raises ToolFailed if the tool refuses it."""
+    """Compile a lowered partition; raise ToolFailed if the tool rejects it."""
     backend = find_backend(spec)
     try:
         artifact = backend.compile(lowered.tosa, spec)
@@ -161,7 +161,7 @@ def _list_ops(graph: Graph) -> tuple[TosaOpInfo, ...]:
 
 
 class RefusedPartition(ToolFailed):
-    """A refusal with the nodes that caused it, as far as the tool named them."""
+    """A rejection with the nodes that caused it, if the tool named them."""
 
     def __init__(self, error: ToolFailed, tool: str, nodes: list[Node]) -> None:
         super().__init__(error.what, log=error.log, where=error.where, why=error.why, fix=error.fix)
@@ -184,15 +184,15 @@ def build(
     caller_quantizes: IoNodes = frozenset(),
     excluded: Mapping[Node, Unsupported] | None = None,
 ) -> CompiledGraph:
-    """Build delegates for everything that the target takes. What a tool refuses falls back to the CPU with its reason.
+    """Build delegates for everything that the target supports. Nodes that a tool rejects fall back to the CPU.
 
-    `caller_quantizes` are the quantize and dequantize nodes that the caller of the program does himself, `excluded`
+    `caller_quantizes` are the quantize and dequantize nodes that the caller of the program performs, `excluded`
     other nodes that have to stay on the CPU.
     """
     refused = {n: Unsupported('the caller does it, by io="int8"') for n in caller_quantizes} | dict(excluded or {})
     allowed = len(refused) + MAX_REFUSALS
     while True:
-        # All graphs with their constants are gone before a tool needs memory of its own.
+        # All graphs with their constants are freed before a tool needs memory.
         with short_lived():
             plan, lowered = _plan(source, spec, check, refused, nhwc)
         delegates: list[Delegate] = []
@@ -213,7 +213,7 @@ def build(
 def _plan(
     source: Source, spec: ArmCompileSpec, check: Check | None, refused: Mapping[Node, Unsupported], nhwc: IoNodes
 ) -> tuple[Plan, list[Lowered | Failure]]:
-    """Partition a graph and lower its partitions; everything is left to the CPU where the partitioner itself fails."""
+    """Partition a graph and lower its partitions; everything falls back to the CPU if the partitioner itself fails."""
     try:
         with contained("dividing the model between NPU and CPU"):
             plan, trial = partition_and_lower(source, spec.target, check=check, refused=refused)
@@ -225,9 +225,9 @@ def _plan(
 def _lower(
     source: Source, partition: Partition, spec: ArmCompileSpec, nhwc: IoNodes, trial: Trial
 ) -> Lowered | Failure:
-    """Lower a partition, or say why it cannot be built."""
+    """Lower a partition, or return why it cannot be built."""
     try:
-        # The partitioner has lowered all of it already, so a node that is unsupported now is a mistake of ours.
+        # The partitioner has already lowered all of it, so a node that is unsupported now is a bug of Tosaic.
         with contained("compiling a delegate", planned=(Invalid, ToolFailed, Unread)):
             return lower_checked(source, partition, spec, nhwc, trial)
     except Unread as error:
@@ -239,7 +239,7 @@ def _lower(
 def _compile(
     source: Source, partition: Partition, lowered: Lowered | Failure, spec: ArmCompileSpec
 ) -> Delegate | Failure:
-    """Compile a lowered partition, or say why it cannot be built."""
+    """Compile a lowered partition, or return why it cannot be built."""
     if isinstance(lowered, Failure):
         return lowered
     try:
@@ -254,7 +254,7 @@ def _compile(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a partition could not be built, with the nodes that may have caused it; `proven` if they surely have."""
+    """Why a partition could not be built, with the nodes that may have caused it; `proven` if they certainly have."""
 
     reason: Unsupported
     nodes: list[Node]
@@ -264,9 +264,9 @@ class Failure:
 def find_refused_nodes(
     source: Source, partition: Partition, spec: ArmCompileSpec, named: Sequence[Node], nhwc: IoNodes
 ) -> list[Node]:
-    """Find the nodes without which a refused partition is taken, as far as MAX_TRIALS builds can tell.
+    """Find the nodes without which a rejected partition is accepted, within MAX_TRIALS builds.
 
-    `named` are nodes that a tool spoke of. It speaks of what its own rewriting has left, so each has to fail alone.
+    `named` are nodes that a tool named. It names nodes after its own rewriting, so each has to fail alone.
     """
     trials = 0
 
@@ -284,7 +284,7 @@ def find_refused_nodes(
     suspects = [p for p in pieces if any(n in p for n in named)]
     piece = next((p for p in suspects[: MAX_TRIALS // 4] if fails(p)), None)
     if piece is None:
-        # The last piece of the shortest beginning that is refused.
+        # The last piece of the shortest prefix that is rejected.
         low, high = 0, len(pieces)
         while high - low > 1:
             middle = (low + high) // 2
@@ -313,7 +313,7 @@ def _describe(node: Node) -> dict[str, str]:
 
 
 def describe_origins(ops: Sequence[TosaOpInfo], partition: Partition) -> tuple[Mapping[str, Any], ...]:
-    """Describe for every torch node of a partition where it comes from, and the TOSA ops that were made of it."""
+    """Describe for every torch node of a partition its location, and the TOSA ops it was lowered to."""
     made: dict[str, list[str]] = {}
     for op in ops:
         for origin in op.origin:

@@ -1,4 +1,4 @@
-"""The ExecuTorch API: what the partitioners and backends of all targets do, as functions.
+"""The ExecuTorch API: the partitioners and backends of all targets, as functions.
 
 exir finds a backend by its class name and allows no subclass of one, so the classes themselves stay thin.
 """
@@ -32,12 +32,12 @@ from tosaic.driver.tagging import find_clashes, tag_partitions
 from tosaic.fx.source import ASSERTIONS, Constants, Source, overload, torch_op
 from tosaic.tools.cache import CompileCache
 
-#: What `partition` has lowered and `preprocess` will ask for next, by the fingerprint of the partition.
+#: Partitions that `partition` has lowered and `preprocess` will need next, by the fingerprint of the partition.
 LOWERED: CompileCache[Lowered] = CompileCache(lambda lowered: len(lowered.tosa))
 
 
 class TosaicPartitioner(Partitioner):
-    """Tags what the target takes, in as few delegates as possible; `reasons` says why the rest is on the CPU."""
+    """Tags what the target supports, in as few delegates as possible; `reasons` says why the rest is on the CPU."""
 
     backend: type[BackendDetails]
 
@@ -47,13 +47,13 @@ class TosaicPartitioner(Partitioner):
         self.checks = tuple(additional_checks or ())
         self.reasons: tuple[Reason, ...] = ()
         self.delegation_spec = DelegationSpec(self.backend.__name__, spec.to_list())
-        #: the last program that exir has asked about, and what it was translate_errors
+        #: the last program that exir has queried, and the answer
         self._asked: tuple[ExportedProgram | None, list[OpOverload]] = (None, [])
         #: the constants of every program that is still to be partitioned
         self._waiting: list[Constants] = []
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[OpOverload], None]:
-        """List overloads of which every node will be delegated: exir fails on one that is kept and then falls back."""
+        """List overloads whose nodes will all be delegated: exir fails on one that is kept and then falls back."""
         if ep.dialect == "EDGE":
             return [], None
         if self._asked[0] is not ep:
@@ -82,13 +82,13 @@ class TosaicPartitioner(Partitioner):
             _hand_over(source, delegate, self.compile_spec)
         tags = dict.fromkeys(tag_partitions(exported_program, source, built.plan), self.delegation_spec)
         found = tuple(built.plan.reasons.values())
-        # The reasons of the methods before this one are kept.
+        # The reasons of the previous methods are kept.
         self.reasons = found if constants is None else self.reasons + found
         log_reasons(found)
         return PartitionResult(exported_program, tags)
 
     def _take_constants(self, program: ExportedProgram) -> Constants | None:
-        """Take the data of a program that exir has made fake; each method that the partitioner serves has its own."""
+        """Return the data of a program that exir has made fake; each method that the partitioner serves has its own."""
         for index, constants in enumerate(self._waiting):
             if all(_is_like(constants.get(name), fake) for name, fake in program.state_dict.items()):
                 return self._waiting.pop(index)
@@ -110,7 +110,7 @@ def _is_like(real: Any, fake: Any) -> bool:
 
 
 def make_check(checks: Sequence[OperatorSupportBase], program: ExportedProgram) -> Check | None:
-    """Make one check of exir's operator support objects; they look at edge ops or at `original_aten`."""
+    """Combine exir's operator support objects into one check; they look at edge ops or at `original_aten`."""
     if not checks:
         return None
     submodules = dict(program.graph_module.named_modules())
@@ -132,13 +132,13 @@ def _all_delegated(source: Source, plan: Plan) -> list[OpOverload]:
             name = overload(node)
             if name not in left | ASSERTIONS and isinstance(torch_op(node), OpOverload):
                 inside[name] = torch_op(node)
-    # What exir makes of a node on the CPU may hold any overload that it is told to keep.
+    # Exir's decomposition of a CPU node may contain any overload that it must keep.
     apart = any(torch_op(n) in core_aten_decompositions() for n in plan.reasons)
     return [op for op in inside.values() if not apart or has_out_variant(op)]
 
 
 def ensure_resolves(backend: type[BackendDetails]) -> None:
-    """Refuse to go on where exir, which finds backends by class name, would pick another class of that name."""
+    """Raise if exir, which finds backends by class name, would pick another class of that name."""
     same = [c for c in BackendDetails.__subclasses__() if c.__name__ == backend.__name__ and c is not backend]
     if same:
         others = ", ".join(f"`{c.__module__}.{c.__name__}`" for c in same)
@@ -150,7 +150,7 @@ def ensure_resolves(backend: type[BackendDetails]) -> None:
 
 
 def _hand_over(source: Source, delegate: Delegate, spec: ArmCompileSpec) -> None:
-    """Keep what a delegate was lowered to for `preprocess`."""
+    """Keep the lowered form of a delegate for `preprocess`."""
     key = _find_key(source, delegate.partition, spec)
     if key is not None:
         nodes = tuple(n.name for n in delegate.partition.nodes)
@@ -158,7 +158,7 @@ def _hand_over(source: Source, delegate: Delegate, spec: ArmCompileSpec) -> None
 
 
 def _find_key(source: Source, partition: Partition, spec: ArmCompileSpec) -> str | None:
-    """Return the key of a partition in LOWERED; None where it has none, as with the names of nodes in the .tosa."""
+    """Return the key of a partition in LOWERED; None if it has none, as with node names in the .tosa."""
     if spec.debug_mode is ArmCompileSpec.DebugMode.TOSA:
         return None
     try:
@@ -169,7 +169,7 @@ def _find_key(source: Source, partition: Partition, spec: ArmCompileSpec) -> str
 
 
 def preprocess(program: ExportedProgram, spec: ArmCompileSpec) -> PreprocessResult:
-    """Compile one delegate; what the partitioner has lowered and compiled already comes from the caches."""
+    """Compile one delegate; what the partitioner has already lowered and compiled comes from the caches."""
     delegate = build_partition(program, spec)
     dump(delegate, spec)
     return PreprocessResult(processed_bytes=delegate.blob, debug_handle_map=_debug_handles(delegate.partition))
@@ -192,7 +192,7 @@ def build_partition(program: ExportedProgram, spec: ArmCompileSpec) -> Delegate:
 
 
 def _find_lowered(source: Source, partition: Partition, spec: ArmCompileSpec) -> Lowered:
-    """Take what the partitioner lowered a partition to, or lower it now."""
+    """Return the partitioner's lowering of a partition, or lower it now."""
     key = _find_key(source, partition, spec)
     found = LOWERED.take(key) if key is not None else None
     if found is not None:

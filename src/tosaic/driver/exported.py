@@ -1,4 +1,4 @@
-"""What torch.export makes of a model, with this project's conditions and in the words of its errors."""
+"""Exports models with torch.export under this project's conditions, with its own errors."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _INPUT_WRITE = OutputKind.USER_INPUT_MUTATION
 
 
 def export(model: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> ExportedProgram:
-    """torch.export with this project's conditions: eval mode, static shapes, plain tensors."""
+    """Export with torch.export under this project's conditions: eval mode, static shapes, plain tensors."""
     given: Any = model
     if not isinstance(given, torch.nn.Module):
         kind = given.__name__ if isinstance(given, type) else type(given).__name__
         raise Invalid(f"the model is `{kind}`, not an nn.Module", fix="pass an instance of an nn.Module in eval mode")
-    # What torch.export has made of a model keeps the mode that the model was in.
+    # An exported model keeps the mode that the model was in.
     training = () if isinstance(model, GraphModule) else (n for n, m in model.named_modules() if m.training)
     for name in training:
         part = f"the layer `{name}` of the model" if name else "the model"
         raise Invalid(f"{part} is in train mode", fix="call model.eval() before compiling")
     said, graph = io.StringIO(), ""
     try:
-        # torch.export keeps what it is at in variables of the process, and so does a redirection.
+        # torch.export keeps its state in process-wide variables, and so does a redirection.
         with EXCLUSIVE, redirect_stderr(said):
             # Two inputs must never be one tensor: exir would give them one buffer.
             return torch.export.export(model, tuple(x.clone() for x in example_inputs))
@@ -50,7 +50,7 @@ def export(model: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> Ex
         graph = str(getattr(error, "partial_fx_graph", ""))
         raise _explain_export(error) from error
     finally:
-        # torch prints how far it has come, which helps nobody here.
+        # torch prints its progress, which is not useful here.
         sys.stderr.write(said.getvalue().replace(f"{graph}\n", "") if graph else said.getvalue())
 
 
@@ -75,7 +75,7 @@ def translate_errors(what: str, fix: str) -> Generator[None]:
 
 
 def refuse_dynamic(program: ExportedProgram | GraphModule) -> None:
-    """Refuse a graph with shapes that are not fixed."""
+    """Raise Invalid for a graph with dynamic shapes."""
     node = next((n for n in program.graph.nodes if _list_dynamic(n)), None)
     if node is None:
         return
@@ -97,14 +97,14 @@ def refuse_dynamic(program: ExportedProgram | GraphModule) -> None:
 
 
 def _list_dynamic(node: Node) -> list[int]:
-    """The dimensions of a node's result that have no fixed size."""
+    """List the dimensions of a node's result that have no fixed size."""
     value = node.meta.get("val")
     shape = value.shape if isinstance(value, torch.Tensor) else ()
     return [d for d, size in enumerate(shape) if isinstance(size, torch.SymInt)]
 
 
 def make_functional(program: ExportedProgram) -> ExportedProgram:
-    """A program whose in-place ops are visible through another name must lose them before observers come between."""
+    """Functionalize a program if aliases can see its in-place ops, before observers are inserted."""
     program = inline_modes(program)
     unsafe = [n for n in program.graph.nodes if n.op == "call_function" and mutates(n) and not is_private(n)]
     writes = program.graph_signature.user_inputs_to_mutate
@@ -112,7 +112,7 @@ def make_functional(program: ExportedProgram) -> ExportedProgram:
 
 
 def keep_inputs(program: ExportedProgram) -> ExportedProgram:
-    """The program without writes to its own inputs: a caller gets what the model returns, and nothing else."""
+    """Remove writes to the program's own inputs: a caller gets what the model returns, and nothing else."""
     signature, output = program.graph_signature, program.graph.output_node()
     results: Any = output.args[0]
     kept = [(s, n) for s, n in zip(signature.output_specs, results, strict=True) if s.kind is not _INPUT_WRITE]
@@ -127,29 +127,29 @@ _PLAIN = (operator.getitem, torch.ops.higher_order.executorch_call_delegate)
 
 
 def skip_noop_decompositions(program: ExportedProgram) -> None:
-    """Let a functional program answer with itself when exir wants to decompose operators that it does not have.
+    """Make a functional program return itself when exir wants to decompose operators that it does not have.
 
-    Exir would trace it only to get the same again, which is a large part of all that it does.
+    Exir would trace it only to get the same program, which is a large part of its total time.
     """
     calls = [n for n in program.graph.nodes if n.op == "call_function"]
-    # Before it is functional, torch has more to do than to look into the table; but nothing around a mere delegate.
+    # Functionalizing is more than a table look-up, so only functional programs, or those of delegates and q/dq alone.
     if program.dialect == "ATEN" or all(n.target in _PLAIN or overload(n) in QDQ for n in calls):
         replace_class(program, _Functional)
 
 
 def find_decomposition(target: Any) -> Any:
-    """What torch makes of an operator that exir would keep and refuse; the operator itself in all other cases."""
+    """Find torch's decomposition of an operator that exir would keep and reject; return others unchanged."""
     if not isinstance(target, OpOverload) or target.namespace != "aten" or has_out_variant(target):
         return target
     composed, on_cpu = map(target.has_kernel_for_dispatch_key, (DispatchKey.CompositeImplicitAutograd, DispatchKey.CPU))
-    # Exir takes apart every other composed operator, and has copies in place of views.
+    # Exir decomposes every other composite operator, and replaces views by copies.
     if not composed or not on_cpu:
         return target
     return decomposition_table.get(target) or decomposition_table.get(_find_public(target), target)
 
 
 def _find_public(target: Any) -> Any:
-    """The operator that a `native_` one is the kernel of: torch has decompositions of what users call."""
+    """Find the public operator of a `native_` kernel: torch has decompositions of what users call."""
     name = target.overloadpacket.__name__.removeprefix("native_")
     public: Any = getattr(getattr(torch.ops.aten, name, None), target._overloadname, target)
     return public if _list_arguments(public) == _list_arguments(target) else target
@@ -160,23 +160,23 @@ def _list_arguments(target: Any) -> list[tuple[str, str]]:
 
 
 def has_out_variant(target: OpOverload) -> bool:
-    """Whether ExecuTorch can call an operator that is left for the CPU."""
+    """Tell whether ExecuTorch can call an operator that falls back to the CPU."""
     try:
         to_out_variant(target)
     except RuntimeError:
         return False
     except (AssertionError, AttributeError):
-        # Exir cannot read its schema, so it is none of those that it looks for an out variant of.
+        # Exir cannot read its schema, so it does not look for an out variant of it.
         return True
     return True
 
 
-#: checks of numbers at run time, which exir takes out at the very end
+#: checks of values at run time, which exir removes at the very end
 _CHECKS = frozenset({"aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default"})
 
 
 def drop_checks(program: ExportedProgram) -> ExportedProgram:
-    """The program without checks of numbers: exir's sort can put a node without users behind the output."""
+    """Remove checks of values from the program: exir's sort can put a node without users after the output."""
     checks = [n for n in program.graph.nodes if n.op == "call_function" and overload(n) in _CHECKS]
     for node in checks:
         program.graph.erase_node(node)
@@ -205,6 +205,6 @@ class _Functional(ExportedProgram):
 
 
 def _list_formats(program: ExportedProgram) -> dict[Node, dict[str, Any]]:
-    """The calls that fill a tensor in an order of memory that ExecuTorch's kernels for them do not have."""
+    """List the calls that fill a tensor in a memory order that ExecuTorch's kernels for them do not support."""
     fills = (n for n in program.graph.nodes if n.op == "call_function" and overload(n) in FILLS)
     return {n: dict(n.kwargs) for n in fills if n.kwargs.get("memory_format") is not None}

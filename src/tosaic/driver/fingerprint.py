@@ -1,4 +1,4 @@
-"""A key for everything that the lowering of a partition depends on: equal keys, equal .tosa."""
+"""A key of everything that the lowering of a partition depends on: equal keys, equal .tosa."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fingerprint(source: Source, partition: Partition, spec: ArmCompileSpec) -> s
     parts: list[bytes | str] = [str(spec.target)]
 
     def label(value: object) -> object:
-        """Put labels in the place of nodes; a constant is its data, since exir may copy it."""
+        """Replace nodes by labels; a constant is its data, since exir may copy it."""
         if isinstance(value, (list, tuple)):
             return [label(v) for v in value]
         if not isinstance(value, Node):
@@ -39,7 +39,7 @@ def fingerprint(source: Source, partition: Partition, spec: ArmCompileSpec) -> s
     for node in partition.nodes:
         arguments = bind(node) if hasattr(torch_op(node), "_schema") else {"args": node.args}
         bound = {name: label(value) for name, value in arguments.items()}
-        # What comes after a node counts too: whether anything reads it, and what its result is quantized to.
+        # The users of a node count too: whether it has any, and what its result is quantized to.
         parts.append(str((overload(node), bound, label(node), bool(node.users), quantized_to(node))))
     return make_key(parts)
 

@@ -1,4 +1,4 @@
-"""What goes into a delegate and what comes out: the same in the call, in the graph and in what a tool made of it."""
+"""The inputs and outputs of a delegate: the same in the call, in the graph and in a tool's artifact."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tosaic.lower.walk import find_permutation
 
 
 class Unread(Unsupported):
-    """A partition has inputs that nothing in it reads; `nodes` are those that seem to."""
+    """A partition with unused inputs; `nodes` are those that seem to read them."""
 
     def __init__(self, partition: Partition, inputs: Sequence[Node]) -> None:
         names = ", ".join(f"`{n.name}`" for n in inputs)
@@ -26,7 +26,7 @@ class Unread(Unsupported):
 
 
 def check_graph(source: Source, partition: Partition, graph: Graph, nhwc: frozenset[Node]) -> None:
-    """Raise Unread for inputs that the graph does not need, Unsupported where it is not what will be called."""
+    """Raise Unread for inputs that the graph does not need, Unsupported if it does not match the call."""
     for side, nodes, values in (
         ("inputs", partition.inputs, graph.inputs),
         ("outputs", partition.outputs, graph.outputs),

@@ -1,4 +1,4 @@
-"""In which order the dimensions of a tensor lie in memory where ExecuTorch plans it, as for channels last."""
+"""Memory order of a tensor's dimensions where ExecuTorch plans it, as for channels last."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tosaic.fx.source import Orders
 
 
 def find_orders(graph: Graph) -> Orders:
-    """The order from outer to inner of every tensor that is not in the order of its dimensions."""
+    """Return the order from outer to inner of every tensor that is not in the order of its dimensions."""
     orders: Orders = {}
     for node in graph.nodes:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor) or not has_fixed_shape(value) or 0 in value.stride():
             continue
-        # The same order that exir's memory plan gives it, also where sizes of 1 leave a choice.
+        # The same order that exir's memory plan uses, also where sizes of 1 leave a choice.
         order = _find_order(value.stride())
         if order != tuple(range(value.dim())):
             orders[node] = order
@@ -34,7 +34,7 @@ def _find_order(strides: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def refuse_expanded(program: ExportedProgram) -> None:
-    """ExecuTorch has no tensors that repeat one element in memory, and says so without a name."""
+    """Raise for expanded tensors, which repeat an element in memory: ExecuTorch rejects them without naming one."""
     names = set(program.graph_signature.user_inputs)
     for node in program.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")

@@ -1,4 +1,4 @@
-"""The last step of `compile`: what stays on the CPU and the finished delegates become one small program for exir."""
+"""The last step of `compile`: the CPU nodes and the finished delegates become one small program for exir."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tosaic.driver.exported import find_decomposition, skip_noop_decompositions
 from tosaic.fx.source import ASSERTIONS, DEQUANTIZE, QDQ, QUANTIZE, Source, bind, overload
 from tosaic.fx.stub import stub
 
-#: what the buffers are called that a program writes to
+#: prefix of the names of buffers that a program writes to
 STATE = "tosaic_state_"
 NCHW_TO_NHWC, NHWC_TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """How the program is called: which inputs and outputs are int8, and which nodes carry channels last.
+    """I/O of the program: which inputs and outputs are int8, and which nodes have channels last.
 
     caller_quantizes    the quantize and dequantize nodes that io="int8" leaves to the caller
     returned_quantized  the dequantize nodes whose quantized input is returned in their place
@@ -74,7 +74,7 @@ def infer_io_signature(source: Source, io: str, layout: str) -> Signature:
             nhwc.update({node, before})
         if quantized and io == "int8":
             returned_quantized.add(node)
-            # Another reader needs the numbers themselves, so there the dequantize stays.
+            # Another reader needs the real numbers, so there the dequantize stays.
             caller_quantizes.update({node} if all(user.op == "output" for user in node.users) else ())
         codec = node if quantized and io == "int8" else None
         outputs.append(replace(_border(source, node, codec, moved), name=f"output_{index}"))
@@ -89,7 +89,7 @@ def _is_image(source: Source, node: Node) -> bool:
 
 
 def _outputs(source: Source) -> list[Node]:
-    """What the program returns, in order (a node that is returned twice stands there twice): no None, no number."""
+    """Return the program's outputs in order (one that is returned twice occurs twice), without None and numbers."""
     return [n for n in pytree.tree_leaves(source.returned) if isinstance(n, Node)]
 
 
@@ -117,12 +117,12 @@ def _border(source: Source, node: Node, codec: Node | None, moved: bool) -> Tens
 
 
 def _in_order(argument: Any) -> Any:
-    """Plain memory order in place of channels last: delegates and most of ExecuTorch's kernels know no other."""
+    """Replace channels last by plain memory order: delegates and most of ExecuTorch's kernels support no other."""
     return torch.contiguous_format if argument in (torch.channels_last, torch.channels_last_3d) else argument
 
 
 class HostProgramBuilder:
-    """Build the module that exir gets: CPU nodes as they were, one call per delegate."""
+    """Builds the module that exir gets: CPU nodes unchanged, one call per delegate."""
 
     def __init__(
         self, source: Source, built: CompiledGraph, signature: Signature, backend: str, specs: list[CompileSpec]
@@ -144,7 +144,7 @@ class HostProgramBuilder:
             if node not in self.home and overload(node) not in ASSERTIONS:
                 self._emit(node)
         results = tuple(self._result(node) for node in _outputs(self.source))
-        # All that is read is read by now.
+        # All inputs have been read by now.
         for node, (_, new) in self.source.states.items():
             self.graph.call_function(torch.ops.aten.copy_.default, (self.made[node], self._plain(new)))
         self.graph.output(results)
@@ -160,7 +160,7 @@ class HostProgramBuilder:
         return made
 
     def _carries_nhwc(self, node: Node) -> bool:
-        """Whether the node's value in the outer graph has its channels last already."""
+        """Tell whether the node's value in the outer graph already has its channels last."""
         if node in self.signature.nhwc and (node.op == "placeholder" or node in self.home):
             return True
         inner: Any = node.args[0] if node.op == "call_function" and overload(node) in QDQ else None
@@ -176,14 +176,14 @@ class HostProgramBuilder:
             return self.made[node]
         last = overload(node) in QDQ
         arguments = map_arg((node.args, node.kwargs), lambda n: self._use(n) if last else self._plain(n))
-        # Exir refuses operators without an out variant, so the export of this graph takes them apart.
+        # Exir rejects operators without an out variant, so the export of this graph decomposes them.
         target = find_decomposition(node.target)
         self.made[node] = self.graph.call_function(target, *pytree.tree_map(_in_order, arguments))
         self.made[node].meta.update({k: v for k, v in node.meta.items() if k in ("stack_trace", "nn_module_stack")})
         return self.made[node]
 
     def _plain(self, node: Node) -> Node:
-        """The value as the CPU operators expect it: channels second."""
+        """Return the value as the CPU operators expect it: channels second."""
         made = self._use(node)
         if self._carries_nhwc(node):
             return self.graph.call_function(torch.ops.aten.permute.default, (made, list(NHWC_TO_NCHW)))
@@ -237,7 +237,7 @@ class HostProgramBuilder:
 
 
 def example(border: TensorInfo) -> torch.Tensor:
-    """A tensor with the dtype and shape of an input."""
+    """Make a tensor with the dtype and shape of an input."""
     return torch.zeros(border.shape, dtype=getattr(torch, border.dtype))
 
 
@@ -249,7 +249,7 @@ def pack(
     specs: list[CompileSpec],
     metadata: Mapping[str, str],
 ) -> Any:
-    """Exir's finished program. `metadata` become constant methods of the .pte."""
+    """Make exir's finished program. `metadata` become constant methods of the .pte."""
     # Registers the out variants of quantize and dequantize that exir looks for.
     importlib.import_module("executorch.kernels.quantized")
     outer = HostProgramBuilder(source, built, signature, backend, specs).build()

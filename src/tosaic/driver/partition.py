@@ -1,4 +1,4 @@
-"""Which nodes go to the NPU, in which delegates, and why the others stay on the CPU.
+"""Assigns nodes to the NPU, groups them into delegates, and explains why the others stay on the CPU.
 
 The only check is the lowering itself: a node is supported if its record lowers it.
 """
@@ -23,15 +23,15 @@ from tosaic.lower.tensor import Opaque, Result, Stored, Tensor
 from tosaic.lower.walk import Walk, is_pending
 from tosaic.ops import registry
 
-#: an extra condition of the user's: None, or the reason against the node
+#: an additional check of the user: None, or the reason against the node
 Check = Callable[[Node], str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Nodes that become one delegate, in execution order, with what goes in and what comes out.
+    """Nodes that become one delegate, in execution order, with its inputs and outputs.
 
-    clusters  the same nodes in groups that only make sense together: the smallest parts that can be compiled alone
+    clusters  the same nodes in groups that cannot be split: the smallest parts that can be compiled alone
     """
 
     nodes: tuple[Node, ...]
@@ -42,7 +42,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The outcome: delegates in execution order, and a reason for every other call."""
+    """The result: delegates in execution order, and a reason for every other call."""
 
     partitions: tuple[Partition, ...]
     reasons: Mapping[Node, Reason] = field(default_factory=dict)
@@ -55,7 +55,7 @@ def partition(
     check: Check | None = None,
     refused: Mapping[Node, Unsupported] | None = None,
 ) -> Plan:
-    """Divide a graph between NPU and CPU. `refused` are nodes that a tool has turned down, with its words."""
+    """Divide a graph between NPU and CPU. `refused` are nodes that a tool has rejected, with its message."""
     return partition_and_lower(source, target, check=check, refused=refused)[0]
 
 
@@ -66,7 +66,7 @@ def partition_and_lower(
     check: Check | None = None,
     refused: Mapping[Node, Unsupported] | None = None,
 ) -> tuple[Plan, Trial]:
-    """Divide a graph as `partition` does, and return the lowering that decided with the plan."""
+    """Divide a graph as `partition` does, and return the plan with the lowering that it is based on."""
     out: dict[Node, Unsupported] = dict(refused or {})
     for node in source.calls():
         reason = check(node) if check is not None and node not in out else None
@@ -90,15 +90,15 @@ def partition_and_lower(
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A lowering of everything that is supported, as one graph; `spans` say where the TOSA ops of each node are."""
+    """A lowering of everything that is supported, as one graph; `spans` give the TOSA ops of each node."""
 
     walk: Walk
     spans: Mapping[Node, tuple[int, int]]
 
     def cut(self, partition: Partition) -> Graph | None:
-        """Cut the graph of a partition out, exactly as lowering the partition alone would build it.
+        """Extract the graph of a partition, exactly as lowering the partition alone would build it.
 
-        None if that cannot be had: the partition reads a result or a constant of another partition, which the trial
+        None if that is not possible: the partition reads a result or a constant of another partition, which the trial
         has in another form than a delegate's input.
         """
         inputs = [self.walk.results.get(n) for n in partition.inputs if n not in self.spans]
@@ -135,7 +135,7 @@ def _lower_supported(source: Source, target: Target, out: dict[Node, Unsupported
 
 
 def _exclude_escaping(source: Source, walk: Walk, out: dict[Node, Unsupported]) -> bool:
-    """Exclude nodes whose result has no form of its own but is needed on the CPU. True if a new walk is needed."""
+    """Exclude nodes whose result cannot be stored but is needed on the CPU. Return True if a new walk is needed."""
     again = False
     for node in reversed(list(source.calls())):
         if node in out:
@@ -180,7 +180,7 @@ def _explain_escape(outside: Sequence[Node], narrow: bool) -> Unsupported:
 
 
 def _clusters(source: Source, walk: Walk, out: Mapping[Node, Unsupported]) -> dict[Node, Node]:
-    """Group nodes that only make sense together (a pending result between them), by their first node."""
+    """Group nodes that cannot be split (a pending result between them), by their first node."""
     parent: dict[Node, Node] = {n: n for n in source.calls() if n not in out and overload(n) not in ASSERTIONS}
 
     def find(node: Node) -> Node:
@@ -204,7 +204,7 @@ def _clusters(source: Source, walk: Walk, out: Mapping[Node, Unsupported]) -> di
 
 
 def _levels(source: Source, cluster_of: Mapping[Node, Node]) -> dict[Node, int] | None:
-    """Count the delegates that must have run before each cluster; None if clusters depend on each other in a circle.
+    """Count the delegates that must have run before each cluster; None if clusters form a cycle.
 
     All clusters of one level can be one delegate: nothing between them passes through the CPU.
     """
@@ -236,7 +236,7 @@ def _levels(source: Source, cluster_of: Mapping[Node, Node]) -> dict[Node, int] 
 
 
 def _exclude_cycles(source: Source, cluster_of: Mapping[Node, Node], out: dict[Node, Unsupported]) -> bool:
-    """Exclude a cluster that would have to stop in the middle for the CPU. True if there was one."""
+    """Exclude a cluster that would have to wait for the CPU in the middle. Return True if there was one."""
     if _levels(source, cluster_of) is not None:
         return False
     members: dict[Node, list[Node]] = {}
@@ -270,7 +270,7 @@ def _make_partitions(source: Source, cluster_of: Mapping[Node, Node]) -> list[Pa
     home: dict[Node, int] = {}
     for node in source.calls():
         if overload(node) in ASSERTIONS:
-            # It computes nothing: what it looks at is in a delegate for other reasons, or not at all.
+            # It computes nothing: its input is in a delegate for other reasons, or not at all.
             found = next((home[n] for n in node.all_input_nodes if n in home), None)
         else:
             found = level.get(cluster_of[node], 0) if node in cluster_of else None
@@ -297,7 +297,7 @@ def _make_partition(source: Source, nodes: Sequence[Node], cluster_of: Mapping[N
 
 
 def _exclude_data_movement(partitions: Sequence[Partition], out: dict[Node, Unsupported]) -> bool:
-    """Exclude partitions that only move data: a delegate costs more than it saves. True if there was one."""
+    """Exclude partitions that only move data: a delegate costs more than it saves. Return True if there was one."""
     found = False
     for partition in partitions:
         if not partition.outputs:

@@ -1,4 +1,4 @@
-"""Why a node is not on the NPU: the words, the place in the user's code, and what would help."""
+"""Why a node is not on the NPU: the text, the location in the user's code, and a fix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger("tosaic")
 class Reason:
     """Why a node is not on the NPU.
 
-    where, module, layer  the line that made it, the path of its nn.Module, and the class of that
+    where, module, layer  the line it comes from, the path of its nn.Module, and the class of that
     border                marks the quantize and dequantize around a delegate
     """
 
@@ -36,7 +36,7 @@ class Reason:
 
 
 class FloatResult(Unsupported):
-    """A node gives float numbers to an operator on the CPU, or to the caller."""
+    """A node that passes float numbers to an operator on the CPU, or to the caller."""
 
     def __init__(self, user: Node) -> None:
         if user.op == "output":
@@ -55,7 +55,7 @@ class FloatResult(Unsupported):
 def explain(out: Mapping[Node, Unsupported]) -> dict[Node, Reason]:
     """Explain every node that falls back to the CPU.
 
-    What export asserts about a dtype costs nothing anywhere, and one result of several goes where its operator goes.
+    Dtype assertions of export cost nothing anywhere, and one result of several stays with its operator.
     """
     return {
         node: _reason(node, error, out)
@@ -89,7 +89,7 @@ def _find_cpu_producer(node: Node, out: Mapping[Node, Unsupported]) -> Node | No
 
 
 def _suggest_fix(node: Node, out: Mapping[Node, Unsupported]) -> str:
-    """Suggest what would bring a node to the NPU; the cause may lie with one before it."""
+    """Suggest how to bring a node to the NPU; the cause may be an earlier node."""
     while isinstance(out[node], FloatInput) and (producer := _find_cpu_producer(node, out)) is not None:
         node = producer
     return prepend(f"for `{node.name}`: ", out[node].fix) if out[node].fix else ""

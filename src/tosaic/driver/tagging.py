@@ -1,4 +1,4 @@
-"""How the nodes of delegates are marked for exir, and which delegates exir cannot cut out of a graph."""
+"""Tags the nodes of delegates for exir, and finds delegates that exir cannot extract from a graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TAG = "delegation_tag"
 
 
 def tag_partitions(program: ExportedProgram, source: Source, plan: Plan) -> list[str]:
-    """Tag the nodes of every partition and the constants they read; returns the tags."""
+    """Tag the nodes of every partition and the constants they read; return the tags."""
     tags = [f"tosaic_{index}" for index in range(len(plan.partitions))]
     for tag, partition in zip(tags, plan.partitions, strict=True):
         for node in partition.nodes:
@@ -43,9 +43,9 @@ def find_clashes(source: Source, plan: Plan) -> dict[Node, Unsupported]:
 
 
 def _find_late(source: Source, plan: Plan) -> dict[Node, Unsupported]:
-    """Find the nodes of the first partition after which exir's sort puts a node without users behind the output.
+    """Find the nodes of the first partition after which exir's sort puts a node without users after the output.
 
-    It sorts the graph by distance from the inputs whenever it has cut out a delegate, and the output has to be last.
+    It sorts the graph by distance from the inputs whenever it has extracted a delegate, and the output must be last.
     """
     lonely = [n for n in source.calls() if not n.users]
     home: dict[Node, int] = {}
@@ -62,7 +62,7 @@ def _find_late(source: Source, plan: Plan) -> dict[Node, Unsupported]:
 
 
 def _measure_depths(source: Source, home: Mapping[Node, int]) -> dict[Node, int]:
-    """Measure the longest path from an input to every node; a partition is one node, and one that takes its result."""
+    """Measure the longest path from an input to every node; a partition counts as one node, and so does its getitem."""
     waiting: dict[int, set[Node]] = {}
     for node, index in home.items():
         outside = {n for n in node.all_input_nodes if n not in home or home[n] != index}

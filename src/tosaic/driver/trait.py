@@ -1,4 +1,4 @@
-"""How closely a program can match torch at each output: what the graph does to the numbers before it."""
+"""How closely a program can match torch at each output, from the operators before it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tosaic.formats.sidecar import Trait
 from tosaic.fx.source import DEQUANTIZE, QDQ, Source, bind, overload
 from tosaic.ops import registry
 
-#: from the one with the most bits to the one with the fewest
+#: from the most bits to the fewest
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def find_traits(source: Source) -> tuple[Trait, ...]:
-    """The traits of every output, in the order in which the program returns them."""
+    """Find the traits of every output, in the order in which the program returns them."""
     known: dict[Node, Trait] = {}
     for node in source.graph.nodes:
         if node.op in ("placeholder", "get_attr", "call_function"):
@@ -27,7 +27,7 @@ def find_traits(source: Source) -> tuple[Trait, ...]:
 
 
 def _follow(source: Source, node: Node, known: dict[Node, Trait]) -> Trait:
-    """The traits of a node's result, from its operator and its arguments."""
+    """Find the traits of a node's result, from its operator and its arguments."""
     before = [known[n] for n in node.all_input_nodes]
     dtypes = [x.dtype for x in pytree.tree_leaves(source.val(node)) if isinstance(x, torch.Tensor)]
     floats = [d for d in dtypes if d in _FLOATS]
@@ -49,7 +49,7 @@ def _moves(node: Node) -> bool:
 
 
 def _place(source: Source, node: Node, trait: Trait) -> Trait:
-    """The trait with the grid of the dequantize that makes an output, looking through what only moves numbers."""
+    """Add the qparams of the dequantize that makes an output, looking through data movement."""
     while node.op == "call_function" and getattr(source.val(node), "dtype", None) in _FLOATS:
         if overload(node) == DEQUANTIZE:
             a = bind(node)

@@ -1,4 +1,4 @@
-"""Where a .pte runs: all engines by name, and the choice between them."""
+"""The engines that run a .pte, by name, and the choice between them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ENGINES: dict[str, Engine] = {
     "vulkan": VulkanRuntime(),
     "tosa": ReferenceModel(),
 }
-#: leaves the choice to the backend that the delegates are for
+#: leaves the choice to the backend of the delegates
 AUTO = "auto"
-#: for programs without delegates; it names a backend that it does not know
+#: for programs without delegates; it reports backends that it does not know
 _DEFAULT = "npu"
 #: computes the delegates of any backend
 _UNIVERSAL = "tosa"
@@ -32,7 +32,7 @@ _UNIVERSAL = "tosa"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outputs, the engine that computed them, and why it was this one where another was meant."""
+    """The outputs, the engine that computed them, and the reason if another engine was preferred."""
 
     outputs: list[Array]
     engine: str
@@ -51,7 +51,7 @@ def run(
 ) -> Outcome:
     """Run a method of a .pte file. Engine tosa needs the sidecar unless the delegates are TOSA themselves.
 
-    `max_memory` is what the file may take in bytes: 1 GiB more than its own size, unless it is given.
+    `max_memory` limits what the file may take in bytes; the default is 1 GiB more than its size.
     """
     if engine not in (AUTO, *ENGINES):
         raise Invalid(f"there is no engine `{engine}`", fix=f"use one of {', '.join((AUTO, *ENGINES))}")
@@ -62,7 +62,7 @@ def run(
 
 
 def choose(plan: Plan, engine: str) -> tuple[str, str]:
-    """Choose the engine for a program; the reason is given if it is not the first choice."""
+    """Choose the engine for a program; return the reason too if it is not the first choice."""
     if engine != AUTO:
         return engine, ""
     meant = find_engines(plan) - {""}
@@ -72,8 +72,8 @@ def choose(plan: Plan, engine: str) -> tuple[str, str]:
 
 
 def find_engines(plan: Plan) -> set[str]:
-    """Find the engines that the delegates of a program are meant for; that of an unknown backend is empty."""
-    # Backends have compile specs, which are ExecuTorch's, and that imports torch.
+    """Find the engines that the delegates of a program are for; an unknown backend gives an empty name."""
+    # Backends use ExecuTorch's compile specs, and those import torch.
     from tosaic.backends.registry import BACKENDS
 
     return {BACKENDS[d.id].engine if d.id in BACKENDS else "" for d in plan.delegates}

@@ -1,7 +1,7 @@
 """Engine `executorch`: the .pte in ExecuTorch's own C++ runtime, with our NPU registered as its Ethos-U backend.
 
 It shows that the file loads and runs in the stock runtime: its loader, its memory plan, its CPU kernels. The runtime is
-in a child process, since a program that it does not like may end it.
+in a worker process, because an unsuitable program may crash it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NPU = "tosaic.engines.interpreter:Npu"
 
 @functools.cache
 def worker() -> Worker:
-    """The one runtime process of this Python process."""
+    """Return the only runtime worker of this Python process."""
     return Worker("tosaic.engines.executorch_child", "ExecuTorch's runtime")
 
 
@@ -54,10 +54,10 @@ def run(
     timeout: float | None = None,
     max_memory: int | None = None,
 ) -> list[Array]:
-    """The outputs of a program. `executor` names what makes the executor of delegates, as `module:function`.
+    """Run a program and return its outputs. `executor` names the function that makes executors, as `module:function`.
 
-    Invalid if file or inputs are wrong, ToolFailed if there is no compiler for the shim, or if the runtime refuses the
-    program, crashes or takes longer than `timeout` seconds. A plan beyond `max_memory` bytes is refused before.
+    Raises Invalid if file or inputs are wrong, ToolFailed if there is no compiler for the shim or the runtime rejects
+    the program, crashes or takes longer than `timeout` seconds. A plan beyond `max_memory` bytes is rejected before.
     """
     Method(read(pte, max_memory=max_memory), method, max_memory=max_memory).check_inputs(inputs)
     shim.build()
@@ -90,6 +90,6 @@ def _find_reason(reply: Reply) -> tuple[str, str]:
         names = ", ".join(f"`{name}`" for name in dict.fromkeys(missing))
         fix = "a device needs a kernel for them too; engine `npu` takes torch's"
         return f"it has no kernel for {names}", fix
-    # What the runtime logs stands before what its caller sees, which is only a number.
+    # The runtime's log comes before the error that its caller sees, which is only a number.
     logged = re.findall(r"^\[\w+\.\w+:\d+\] (.+)$", reply.log, re.MULTILINE)
     return "; ".join([*logged[-1:], reply.failure]), ""

@@ -1,4 +1,4 @@
-"""The child that runs .pte files in ExecuTorch's C++ runtime with our NPU as `EthosUBackend`."""
+"""The worker that runs .pte files in ExecuTorch's C++ runtime with our NPU as `EthosUBackend`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tosaic.formats.tensors import TensorType, from_array, lay_out, to_array, ty
 from tosaic.tools import wire
 from tosaic.tools.serve import serve
 
-#: `register_backend` in the runtime's own spelling.
+#: Mangled name of the runtime's `register_backend`.
 _REGISTER = "_ZN10executorch7runtime16register_backendERKNS0_7BackendE"
 
 
@@ -66,18 +66,18 @@ class _Callbacks(ctypes.Structure):
 
 
 class Backend:
-    """The delegates of the program that runs now. An exception cannot pass through C++, so it waits in `error`."""
+    """The delegates of the running program. An exception cannot pass through C++, so it is kept in `error`."""
 
     def __init__(self) -> None:
         self.executor: Executor | None = None
         self.error: Exception | None = None
         self._delegates: dict[int, tuple[bytes, list[tuple[str, bytes]], int]] = {}
-        # The C side has no copies of its own: not of the functions, and not of the name.
+        # The C side copies neither the functions nor the name.
         self._name = BACKEND.encode()
         self._callbacks = _Callbacks(_INIT(self._init), _EXECUTE(self._execute), _DESTROY(self._destroy))
 
     def register(self, library: ctypes.CDLL, register: Any) -> None:
-        """Make the runtime know the backend."""
+        """Register the backend in the runtime."""
         address = ctypes.cast(register, ctypes.c_void_p)
         code = library.tosaic_register(address, ctypes.c_char_p(self._name), ctypes.byref(self._callbacks))
         if code:
@@ -121,12 +121,12 @@ def _read_spec(spec: _Spec) -> tuple[str, bytes]:
 
 
 def _view(tensor: _Tensor) -> Array:
-    """The memory of a tensor as an array, with the dimensions in memory order."""
+    """View the memory of a tensor as an array, with the dimensions in memory order."""
     sizes, order = list(tensor.sizes)[: tensor.rank], list(tensor.order)[: tensor.rank]
     dtype = np.dtype(NUMPY[BY_SCALAR_TYPE[tensor.dtype].name])
     if tensor.bytes and not tensor.data:
         raise Invalid("the runtime gives a delegate a tensor without memory")
-    # An address of nothing is still an address.
+    # An empty tensor still needs a valid address.
     raw = (ctypes.c_uint8 * tensor.bytes).from_address(tensor.data or ctypes.addressof(tensor))
     flat: Array = np.frombuffer(memoryview(raw), dtype)
     return flat.reshape([sizes[dim] for dim in order])
@@ -136,14 +136,14 @@ class _Runner:
     """ExecuTorch's runtime with the backend in it."""
 
     def __init__(self) -> None:
-        # This order: torch, the runtime, its symbols for everyone, the quantized kernels, then what uses them. Not by
-        # way of `executorch.runtime`: that also imports all of exir, which takes longer than everything else here.
+        # In this order: torch, the runtime, its symbols made global, the quantized kernels, then their users. Not via
+        # `executorch.runtime`: that also imports all of exir, which takes longer than everything else here.
         importlib.import_module("torch")
         self._portable: Any = importlib.import_module("executorch.extension.pybindings._portable_lib")
         handle = ctypes.CDLL(self._portable.__file__, ctypes.RTLD_GLOBAL)
         importlib.import_module("executorch.kernels.quantized")
         self.backend = Backend()
-        # By this handle, not by global name: other libraries carry registries of their own.
+        # By this handle, not by global name: other libraries have their own registries.
         self.backend.register(ctypes.CDLL(str(shim.build())), getattr(handle, _REGISTER))
 
     def run(
@@ -176,7 +176,7 @@ class _Handler:
         self._executors: dict[str, Executor] = {}
 
     def _find(self, name: str) -> Executor:
-        """The executor of that name; made once, since it may keep decoded weights."""
+        """Return the executor of that name; it is made once, since it may keep decoded weights."""
         if name not in self._executors:
             module, _, function = name.partition(":")
             self._executors[name] = getattr(importlib.import_module(module), function)()

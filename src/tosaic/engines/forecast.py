@@ -1,4 +1,4 @@
-"""What a kernel call will give, found before it is computed: a file may ask for a result of any size.
+"""Predicts the result of a kernel call before it is computed: a file may request a result of any size.
 
 The shapes come from rules, or from torch's own kernels on the meta device, which has no memory. Arguments that torch
 does not check are checked here first.
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Forecast(NamedTuple):
-    """The shapes of the results, a list where one is a list of tensors, and the bytes a kernel needs beside them."""
+    """The shapes of the results (a list for a list of tensors), and the bytes that a kernel needs in addition."""
 
     results: list[Shape | list[Shape]]
     scratch: int = 0
 
 
 def foresee(kernel: Kernel, values: Sequence[Live], outs: Mapping[int, Live]) -> Forecast:
-    """The forecast of a call; `outs` are empty tensors of the types that the results have."""
+    """Predict a call; `outs` are empty tensors of the types that the results have."""
     named: Arguments = dict(zip(kernel.labels, values, strict=False))
     for check in _CHECKS.get(kernel.name, ()):
         check(named, outs)
@@ -48,7 +48,7 @@ def foresee(kernel: Kernel, values: Sequence[Live], outs: Mapping[int, Live]) ->
 
 
 def depends_on_numbers(kernel: Kernel, values: Sequence[Live]) -> bool:
-    """Whether the numbers in the inputs, not only their types, decide if the call is allowed and what it gives."""
+    """Tell whether the values of the inputs, not only their types, decide if the call is allowed and its result."""
     import torch
 
     if kernel.name not in _INDEXED:
@@ -70,14 +70,14 @@ def _list_items(value: Any) -> list[Any]:
 
 
 def _get_shape(result: Any) -> Any:
-    """The shape of a tensor, those of a list; a number has none."""
+    """Return the shape of a tensor, or of each tensor in a list; a number has none."""
     if type(result) in (list, tuple):
         return [_get_shape(item) for item in result]
     return tuple(result.shape) if hasattr(result, "shape") else ()
 
 
 def _count_masks(indices: Any) -> Any:
-    """Masks among indices as lists of as many places as they choose."""
+    """Replace masks among indices by lists of as many positions as they select."""
     import torch
 
     counted: list[Any] = []
@@ -100,7 +100,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _check_norm(named: Arguments, _outs: Mapping[int, Live]) -> None:
-    """The statistics of a batch norm: one number per channel."""
+    """Check the statistics of a batch norm: one number per channel."""
     source = named["input"]
     if not _is_tensor(source) or source.dim() < 2:
         raise _refuse("the input has fewer than two dimensions")
@@ -129,13 +129,13 @@ def _check_fft(named: Arguments, _outs: Mapping[int, Live]) -> None:
 
 def _check_factor(named: Arguments, _outs: Mapping[int, Live]) -> None:
     for label in ("upscale_factor", "downscale_factor"):
-        # Its square must be a number of 64 bits.
+        # Its square must fit 64 bits.
         if not 0 < named.get(label, 1) < 1 << 24:
             raise _refuse(f"`{label}` is {named[label]}")
 
 
 def _check_scales(named: Arguments, _outs: Mapping[int, Live]) -> None:
-    """The factors of a resize must be those between its sizes: source positions are computed from them."""
+    """Check that the factors of a resize match its sizes: source positions are computed from them."""
     source, sizes = named.get("self", named.get("input")), named.get("output_size")
     factors = named.get("scale_factors")
     if factors is None:
@@ -149,7 +149,7 @@ def _check_scales(named: Arguments, _outs: Mapping[int, Live]) -> None:
 
 
 def _check_pieces(named: Arguments, outs: Mapping[int, Live]) -> None:
-    """A tensor may be cut into as many pieces as there are values for them."""
+    """Check that a tensor is split into as many pieces as there are values for them."""
     (wanted,) = outs.values()
     source, dim = named["self"], named.get("dim", 0)
     if not _is_tensor(source) or not isinstance(wanted, list) or not -source.dim() <= dim < source.dim():
@@ -160,7 +160,7 @@ def _check_pieces(named: Arguments, outs: Mapping[int, Live]) -> None:
 
 
 def _check_division(named: Arguments, _outs: Mapping[int, Live]) -> None:
-    """The lowest whole number divided by -1 ends the process: the result has one bit too many."""
+    """Check that the lowest integer is not divided by -1: the overflow ends the process."""
     import torch
 
     if not _is_tensor(named["self"]):
@@ -191,7 +191,7 @@ def _foresee_repeats(named: Arguments) -> Forecast:
     repeats: torch.Tensor = named["repeats"]
     if repeats.dim() != 1 or repeats.is_floating_point() or repeats.is_complex():
         raise _refuse(f"the numbers of repeats are {repeats.dtype}{list(repeats.shape)}")
-    # As Python's numbers: a sum of 64 bits could overflow to a small one.
+    # As Python integers: a 64-bit sum could overflow to a small number.
     counts = [int(low) for low in (repeats.min(), repeats.max())] if repeats.numel() else [0, 0]
     if counts[0] < 0 or counts[1] * repeats.numel() >= 1 << 62:
         raise _refuse(f"the numbers of repeats are from {counts[0]} to {counts[1]}")
@@ -203,11 +203,11 @@ def _foresee_empty(named: Arguments) -> Forecast:
 
 
 def _count_scratch(name: str, named: Arguments, result: Shape) -> int:
-    """The bytes that a kernel needs beside its result."""
+    """Count the bytes that a kernel needs in addition to its result."""
     import torch
 
     if name.startswith("quantized_decomposed::"):
-        # Kernels in Python keep each of their steps as floats.
+        # Kernels in Python keep each intermediate result as floats.
         return 4 * 4 * math.prod(result)
     source: torch.Tensor = named.get("input", named.get("self"))
     if name == "aten::_upsample_bilinear2d_aa":
@@ -224,7 +224,7 @@ def _count_scratch(name: str, named: Arguments, result: Shape) -> int:
     return math.prod(moved) // max(1, moved[1 - weight.dim()]) * weight[:1].numel() * source.element_size()
 
 
-#: Kernels that give one number of an input or of its shape.
+#: Kernels that return one number of an input or of its shape.
 _NUMBERS = frozenset(("aten::_local_scalar_dense", "aten::sym_size", "aten::sym_numel"))
 #: Kernels whose indices may be masks.
 _INDEXED = frozenset(("aten::index", "aten::index_put", "aten::index_put_"))
@@ -248,7 +248,7 @@ _CHECKS: Mapping[str, tuple[_Check, ...]] = MappingProxyType(
         **dict.fromkeys(_DIVISIONS, (_check_division,)),
     }
 )
-#: Where the shape depends on numbers, not only on types.
+#: Kernels whose result shape depends on values, not only on types.
 _BY_VALUE: Mapping[str, Callable[[Arguments], Forecast]] = MappingProxyType(
     {
         "aten::nonzero": _foresee_nonzero,

@@ -25,7 +25,7 @@ _MEMBER = re.compile(r"[^/\\]+\.npy")
 
 
 def make_ones(types: Sequence[TensorType], max_memory: int | None = None) -> list[Array]:
-    """What a program is run with if the user gives nothing."""
+    """Make the default inputs of a program: ones."""
     budget = Budget(0, max_memory)
     for index, (dtype, shape) in enumerate(types):
         budget.take(math.prod(shape) * dtype.itemsize, f"input {index}")
@@ -33,7 +33,7 @@ def make_ones(types: Sequence[TensorType], max_memory: int | None = None) -> lis
 
 
 def read_inputs(files: Sequence[str | Path], types: Sequence[TensorType], max_memory: int | None = None) -> list[Array]:
-    """The inputs of a program from files, in order; a .npz or .pt may hold several. Without files, ones."""
+    """Read the inputs of a program from files, in order; a .npz or .pt may hold several. Without files, use ones."""
     if not files:
         return make_ones(types, max_memory)
     arrays: list[tuple[str, Array]] = []
@@ -53,7 +53,7 @@ def read_inputs(files: Sequence[str | Path], types: Sequence[TensorType], max_me
 
 
 def _read_file(file: Path, types: Sequence[TensorType], max_memory: int | None) -> list[tuple[str, Array]]:
-    """The arrays of a file, each with what errors call it; `types` are those of the inputs that are still open."""
+    """Read the arrays of a file, each with its name for errors; `types` are those of the remaining inputs."""
     suffix = file.suffix.lower()
     if suffix not in FORMATS:
         raise Invalid(f"`{file}` is no input file", why=f"its name ends with none of {', '.join(FORMATS)}")
@@ -69,7 +69,7 @@ def _read_file(file: Path, types: Sequence[TensorType], max_memory: int | None) 
 
 
 def read_content(file: Path, max_memory: int | None = None) -> tuple[Any, Budget]:
-    """What a .npy, .npz or .pt file holds (an array, arrays by name, or tensors in lists and dicts), and its budget."""
+    """Read a .npy, .npz or .pt file (an array, arrays by name, or tensors in lists and dicts); return a budget too."""
     (data, budget), what = input_file.read(file, max_memory), f"`{file}`"
     match file.suffix.lower():
         case ".npy":

@@ -1,7 +1,7 @@
-"""Runs a .pte file here: CPU kernels by torch, delegates by the executors it is given, memory as the file plans it.
+"""Interprets a .pte file: CPU kernels by torch, delegates by the given executors, memory as the file plans it.
 
-The plan is followed, and not only for its sizes: exir leaves a reshape out of the program altogether and gives its
-result the place of its input.
+The memory plan is followed for more than its sizes: exir omits a reshape from the program and places its result in the
+memory of its input.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 #: A bound for files that loop; a network has a few thousand instructions.
 MAX_STEPS = 1_000_000
 BACKEND = "EthosUBackend"
-#: The memory mode in a compile spec. Without a size it means what the official runtime reserves.
+#: The memory mode in a compile spec. Without a size it means the size that the official runtime reserves.
 _DEDICATED = re.compile(rb"Dedicated_Sram(?:_(\d{1,6})(KB|MB))?")
 _DEDICATED_DEFAULT = 0x60000
-#: How many inputs a blob says that it has, by the backend that it is for.
+#: The number of inputs that a blob declares, by the backend that it is for.
 _COUNT_INPUTS: Mapping[str, Callable[[bytes, Budget], int]] = {
     "TOSABackend": lambda blob, budget: len(read_tosa(blob, budget).inputs),
     "VgfBackend": lambda blob, budget: len(vgf_reader.read(blob, budget).inputs),
@@ -51,7 +51,7 @@ Executor: TypeAlias = Callable[[bytes, Sequence[tuple[str, bytes]], list[Array],
 
 
 def list_calls(plan: Plan) -> list[Call]:
-    """What a program does if it takes no jump: the calls of an engine that does not tell."""
+    """List the calls of a program without jumps, for an engine that does not report them."""
     calls: list[Call] = []
     for step in (step for chain in plan.chains for step in chain.instructions):
         match step:
@@ -65,7 +65,7 @@ def list_calls(plan: Plan) -> list[Call]:
 
 
 def find_fast_scratch(specs: Sequence[tuple[str, bytes]]) -> int:
-    """The bytes of SRAM that the NPU has for itself, by the memory mode that a blob was compiled for."""
+    """Return the bytes of SRAM dedicated to the NPU, by the memory mode that a blob was compiled for."""
     found = _DEDICATED.search(b" ".join(value for _, value in specs))
     if found is None:
         return 0
@@ -74,10 +74,10 @@ def find_fast_scratch(specs: Sequence[tuple[str, bytes]]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Npu:
-    """The executor for `EthosUBackend`: the built-in simulator. Keeps the weights it has decoded for the next run.
+    """The executor for `EthosUBackend`: the built-in simulator. It keeps decoded weights for the next run.
 
-    The checks stop where a real NPU would go on with a wrong result: at memory that nothing has written, and at a wait
-    that the command stream lacks.
+    The checks stop where a real NPU would continue with a wrong result: at a read of unwritten memory, and at a
+    missing wait in the command stream.
     """
 
     check_uninitialized: bool = False
@@ -108,7 +108,7 @@ class Npu:
 
 
 class Method:
-    """A method of a program, ready to run. What it keeps between runs is the memory, for models with a state."""
+    """A method of a program, ready to run. Its memory persists between runs, for models with state."""
 
     def __init__(
         self,
@@ -120,11 +120,11 @@ class Method:
         max_memory: int | None = None,
     ) -> None:
         self.pte, self.plan, self.max_steps = pte, pte.find(name), max_steps
-        #: What a run may still take: the planned memory, inputs and outputs are counted already.
+        #: What a run may still take: the planned memory, inputs and outputs are already counted.
         self.budget = take_plan(pte, self.plan, max_memory)
-        #: The backends by their id: the simulated NPU, unless the caller has others.
+        #: The executors by backend id: the simulated NPU, unless the caller provides others.
         self.executors: Mapping[str, Executor] = {BACKEND: Npu(budget=self.budget)} if executors is None else executors
-        #: What the last run did, in order.
+        #: The calls of the last run, in order.
         self.calls: list[Call] = []
         #: The kernels by operator, and the bytes and work of calls, by call and the types of its arguments.
         self.kernels: dict[int, Kernel] = {}
@@ -134,7 +134,7 @@ class Method:
 
     @property
     def inputs(self) -> list[TensorType]:
-        """The types of the inputs; where the program takes several shapes, the largest."""
+        """The types of the inputs; the largest where the program accepts several shapes."""
         return [self._border(index) for index in self.plan.inputs]
 
     @property
@@ -146,7 +146,7 @@ class Method:
         return type_of(value) if isinstance(value, Tensor) else TensorType(np.asarray(value).dtype, ())
 
     def check_inputs(self, arrays: Sequence[Array]) -> None:
-        """Refuse inputs that the program does not take."""
+        """Check that the program accepts these inputs."""
         if len(arrays) != len(self.plan.inputs):
             raise Invalid(f"{len(arrays)} inputs were given, but the program takes {len(self.plan.inputs)}")
         for position, (index, array) in enumerate(zip(self.plan.inputs, arrays, strict=True)):
@@ -157,7 +157,7 @@ class Method:
                 raise Invalid(f"input {position} of the program is fixed to {spec!r}, but {array!r} was given")
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """The outputs for these inputs."""
+        """Run the method and return its outputs."""
         import torch
 
         self.check_inputs(inputs)
@@ -175,13 +175,13 @@ class Method:
             run.free_all()
 
     def split(self, call: model.DelegateCall) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The arguments of a delegate that go in, and those that come out."""
+        """Split the arguments of a delegate into inputs and outputs."""
         count = self._splits[call]
         return call.args[:count], call.args[count:]
 
 
 def take_plan(pte: Pte, plan: Plan, max_memory: int | None = None) -> Budget:
-    """The budget of a program, less what it takes before it computes anything."""
+    """Make the budget of a program, less what it takes before it computes anything."""
     budget = Budget(pte.size, max_memory)
     budget.take(pte.taken, "the .pte file")
     budget.take(sum(plan.planned_sizes), f"the planned memory of method `{plan.name}`")
@@ -191,7 +191,7 @@ def take_plan(pte: Pte, plan: Plan, max_memory: int | None = None) -> Budget:
 
 
 def _split_delegate_args(pte: Pte, plan: Plan, budget: Budget) -> dict[model.DelegateCall, int]:
-    """How many arguments of each delegate are inputs, which its blob says; else those that come from somewhere."""
+    """Count the inputs among each delegate's arguments, from its blob or else from what is written before the call."""
     known = {*plan.inputs, *(i for i, v in enumerate(plan.values) if not isinstance(v, Tensor) or v.data is not None)}
     splits: dict[model.DelegateCall, int] = {}
     for chain in plan.chains:
@@ -202,7 +202,7 @@ def _split_delegate_args(pte: Pte, plan: Plan, budget: Budget) -> dict[model.Del
                     if plan.delegates[delegate].id == BACKEND:
                         count = _check_borders(pte, plan, step)
                     elif plan.delegates[delegate].id in _COUNT_INPUTS:
-                        # A view has memory of another value and no instruction that writes it.
+                        # A view shares the memory of another value, and no instruction writes it.
                         left = budget.left
                         count = _COUNT_INPUTS[plan.delegates[delegate].id](plan.delegates[delegate].blob, budget)
                         budget.give_back(left - budget.left)
@@ -218,7 +218,7 @@ def _split_delegate_args(pte: Pte, plan: Plan, budget: Budget) -> dict[model.Del
 
 
 def _check_borders(pte: Pte, plan: Plan, call: model.DelegateCall) -> int:
-    """Compare the tensors at an Ethos-U delegate's border with the table in its blob; gives the number of inputs."""
+    """Check an Ethos-U delegate's I/O tensors against the table in its blob; return the number of inputs."""
     blob = ethosu_blob.unpack(plan.delegates[call.delegate].blob, named=pte.named_data)
     ios = [*blob.inputs, *blob.outputs]
     if len(call.args) != len(ios):
@@ -236,7 +236,7 @@ def _check_border(value: model.Value, io: Slot, what: str) -> None:
     if not isinstance(value, Tensor):
         raise Invalid(f"{what} is no tensor but {value!r}")
     found = order_in_memory(value)
-    # Vela folds a reshape at the border into the blob's shape, so only the number of elements is sure to be the same.
+    # Vela folds a reshape at the boundary into the blob's shape, so only the number of elements must be the same.
     same = math.prod(found.shape) == math.prod(io.shape)
     if not same or found.dtype.itemsize != io.element_bytes or found.dtype.kind not in "iub" or io.element_bytes > 4:
         raise Invalid(
@@ -246,7 +246,7 @@ def _check_border(value: model.Value, io: Slot, what: str) -> None:
 
 
 def _check_input(index: int, array: Array, spec: Tensor) -> None:
-    """Refuse an array that does not fit an input of the program."""
+    """Check that an array fits an input of the program."""
     wanted, given = type_of(spec), TensorType(array.dtype, array.shape)
     within = spec.dynamism != "static" and len(given.shape) == len(wanted.shape)
     fits = given.shape == wanted.shape or (within and all(map(int.__le__, given.shape, wanted.shape)))

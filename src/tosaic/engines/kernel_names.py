@@ -1,12 +1,12 @@
 """The kernels that a program may call here: an allow list, since many of torch's operators trust their caller.
 
 Operators that take sizes, strides or offsets into memory without a check (`_reshape_alias`, `set_`, `resize_`,
-`as_strided`), that skip the check of an index, that compute gradients or that reach files are not here.
+`as_strided`), that skip the check of an index, that compute gradients or that access files are not here.
 """
 
 from __future__ import annotations
 
-#: Out variants whose results have shapes that torch can tell before it computes.
+#: Out variants whose result shapes torch can infer before it computes.
 _OUT = """
 _adaptive_avg_pool2d _adaptive_avg_pool3d _cdist_forward _conj_physical _fft_c2r _fft_r2c _log_softmax
 _native_batch_norm_legit _native_batch_norm_legit_no_training _pdist_forward _softmax _to_copy _upsample_bilinear2d_aa
@@ -29,14 +29,14 @@ unbind_copy unfold_copy unsqueeze_copy upsample_bicubic2d upsample_bilinear2d up
 upsample_nearest2d upsample_nearest3d upsample_trilinear3d var var_mean view_as_complex_copy view_as_real_copy view_copy
 where xlogy zeros zeros_like
 """
-#: The same beyond what ExecuTorch's own runtime has: what models leave on the CPU should run here all the same.
+#: The same beyond what ExecuTorch's own runtime has: CPU fallbacks of models should run here all the same.
 _MORE = """
 adaptive_max_pool2d addcdiv addcmul cummax cummin diag_embed hardshrink heaviside index_copy index_fill
 linalg_vector_norm mish softshrink std
 """
-#: Out variants whose results have shapes that depend on numbers in their inputs.
+#: Out variants whose result shapes depend on values of their inputs.
 _BY_VALUE = "masked_select nonzero repeat_interleave"
-#: Kernels without an out variant: they change their first argument, or give a number.
+#: Kernels without an out variant: they change their first argument, or return a number.
 _PLAIN = "_local_scalar_dense copy_ index_put_ sym_numel sym_size"
 _QUANTIZED = """
 choose_qparams choose_qparams_per_token_asymmetric dequantize_per_channel dequantize_per_tensor dequantize_per_token
@@ -45,6 +45,6 @@ quantize_per_channel quantize_per_tensor quantize_per_token
 
 BY_VALUE = frozenset(f"aten::{name}" for name in _BY_VALUE.split())
 PLAIN = frozenset(f"aten::{name}" for name in _PLAIN.split())
-#: Kernels of ExecuTorch that torch has as plain functions in Python, without out variants.
+#: Kernels of ExecuTorch that torch has as plain Python functions, without out variants.
 QUANTIZED = frozenset(f"quantized_decomposed::{name}" for name in _QUANTIZED.split())
 ALLOWED = frozenset(f"aten::{name}" for name in f"{_OUT} {_MORE}".split()) | BY_VALUE | PLAIN | QUANTIZED

@@ -26,10 +26,10 @@ _FIX = "run the file with engine `executorch` (`--engine executorch`), if its ru
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A callable for one operator, whose name is without the overload.
+    """A callable for one operator; its name omits the overload.
 
-    It takes `inputs` values, called `labels`, those in `names` by name. An out variant fills the values in `outs`; the
-    results of others go into the values that follow the inputs.
+    It takes `inputs` values, called `labels`; those in `names` are passed by name. An out variant fills the values in
+    `outs`; the results of others go into the values that follow the inputs.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Kernel:
     labels: tuple[str, ...] = ()
     names: Mapping[int, str] = field(default_factory=dict[int, str])
     outs: Mapping[int, str] = field(default_factory=dict[int, str])
-    #: Where the kernel copies a view: what makes the view alone. Not all out variants give a copy its shape.
+    #: For a kernel that copies a view: the function that makes only the view. Not all out variants resize a copy.
     view: Callable[..., Any] | None = None
 
     def apply(self, values: Sequence[Live], outs: Mapping[int, Live]) -> list[Any]:
@@ -54,7 +54,7 @@ class Kernel:
 
 
 def _check_types(result: Any, out: Any) -> Any:
-    """A view, or several in a list, if the values that they are copied to have their type."""
+    """Check that a view, or each view in a list, has the type of the value that it is copied to."""
     several = type(result) in (tuple, list)
     for view, place in zip(result, out, strict=True) if several else [(result, out)]:
         if view.dtype != place.dtype:
@@ -67,7 +67,7 @@ def _view(source: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
 
 
 def _convert(source: torch.Tensor, _blocking: bool, _order: Sequence[int]) -> torch.Tensor:
-    # Type and order are those of the value that the result goes into.
+    # Type and memory order are those of the value that receives the result.
     return source
 
 
@@ -88,7 +88,7 @@ def _quantize(source: torch.Tensor, scale: float, zero: int, low: int, high: int
 def _as_strided(
     source: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None
 ) -> torch.Tensor:
-    # The offset counts from the tensor's own first element, and nothing outside the tensor may be seen.
+    # The offset counts from the tensor's own first element, and the view must stay inside the tensor.
     return source.clone().as_strided(list(size), list(stride), offset or 0)
 
 
@@ -109,7 +109,7 @@ def _choose(condition: bool, a: float, b: float) -> float:
 
 
 def _on_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of numbers; Python's operators would also repeat and format texts of any length."""
+    """Restrict a function to numbers; Python's operators would also repeat and format strings of any length."""
 
     def call(*numbers: Live) -> Any:
         if not all(isinstance(number, int | float) for number in numbers):
@@ -122,7 +122,7 @@ def _on_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-#: Kernels on tensors that only ExecuTorch has or computes this way: what each takes, and what it does.
+#: Kernels on tensors that only ExecuTorch has or computes this way: parameters and function.
 _OWN: Mapping[str, tuple[tuple[str, ...], Callable[..., Any]]] = MappingProxyType(
     {
         "executorch_prim::et_view.default": (("self", "size"), _view),
@@ -137,7 +137,7 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Callable[..., Any]]] = MappingProxyTyp
         ),
     }
 )
-#: Kernels on numbers: how many each takes, and what it does.
+#: Kernels on numbers: parameter count and function.
 _PRIMS: Mapping[str, tuple[int, Callable[..., Any]]] = MappingProxyType(
     {
         "add.Scalar": (2, operator.add),
@@ -168,7 +168,7 @@ _PRIMS: Mapping[str, tuple[int, Callable[..., Any]]] = MappingProxyType(
 
 
 def find_kernel(name: Operator) -> Kernel:
-    """The kernel of an operator; Invalid if a program may not call it here."""
+    """Find the kernel of an operator; raise Invalid if a program may not call it here."""
     own = _OWN.get(str(name))
     if own is not None:
         return Kernel(name.name, own[1], len(own[0]), own[0])

@@ -1,4 +1,4 @@
-"""What a place where a .pte runs offers to the rest of Tosaic.
+"""The interface of an engine, a place where a .pte runs.
 
 An engine is a module with a subclass of `Engine`, and one line in `tosaic.engines.engine`.
 """
@@ -19,7 +19,7 @@ from tosaic.formats.sidecar import Sidecar
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A method of a .pte file, and what it is run on."""
+    """A method of a .pte file, and its inputs and options."""
 
     pte: bytes
     program: Pte
@@ -35,19 +35,19 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outputs of a run, and what was called on the way."""
+    """The outputs of a run, and the calls it made."""
 
     outputs: list[Array]
     calls: Sequence[Call]
 
 
 class Engine(Protocol):
-    """One place where a .pte runs. `title` is its name in messages."""
+    """A place where a .pte runs. `title` is its name in messages."""
 
     title: str
 
     def find_obstacle(self) -> str:
-        """Say why the engine does not work on this machine; empty if it does."""
+        """Explain why the engine does not work on this machine; return an empty text if it does."""
         return ""
 
     def require(self) -> None:
@@ -58,5 +58,5 @@ class Engine(Protocol):
         ...
 
     def open(self, plan: Plan, sidecar: Sidecar | None, budget: Budget) -> Executor:
-        """Return what computes a single delegate, for `verify` to compare."""
+        """Return the executor of a single delegate, for `verify` to compare."""
         ...

@@ -1,7 +1,7 @@
-"""The TOSA reference model: what a .tosa file computes, bit for bit.
+"""The TOSA reference model: the bit-exact result of a .tosa file.
 
-It is run as the program that comes with tosa-tools, a few milliseconds per run. The Python binding of the same package
-gives empty results for int48 and in precise mode, takes no int4 inputs, and a failing check in it ends the process.
+It runs as the program that comes with tosa-tools, a few milliseconds per run. The Python binding of the same package
+returns empty results for int48 and in precise mode, accepts no int4 inputs, and a failed check in it exits the process.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tosaic.formats.tosa_writer import read
 from tosaic.ir.graph import NUMPY, Array, DType, Type
 from tosaic.tools.process import run_tool
 
-#: The types of a .npy file that the program wants where numpy would write the type of the bits.
+#: The types that the program expects in a .npy file where numpy would write the type of the bits.
 _NPY_TYPES: Mapping[DType, str] = MappingProxyType({DType.BF16: "<V2", DType.F8E4M3: "<V1"})
 
 
 class Undefined(ToolFailed):
-    """TOSA does not say what comes out: an overflow, an index out of range."""
+    """A result that TOSA does not define: an overflow, an index out of range."""
 
 
 @functools.cache
 def version() -> str:
-    """The version of the installed tosa-tools."""
+    """Return the version of the installed tosa-tools."""
     try:
         return importlib.metadata.version("tosa-tools")
     except importlib.metadata.PackageNotFoundError:
@@ -42,10 +42,10 @@ def version() -> str:
 
 
 def run(tosa: bytes, inputs: Sequence[Array], *, timeout: float | None = None, precise: bool = False) -> list[Array]:
-    """The outputs of a .tosa file, kept as `tosaic.ir.graph.NUMPY` says; with `precise`, floats come as float64.
+    """Return the outputs of a .tosa file, in the types of `tosaic.ir.graph.NUMPY`; with `precise`, floats as float64.
 
-    Invalid if the file or an input is wrong, Undefined if TOSA does not define the result, ToolFailed if the model
-    crashes or takes longer than `timeout` seconds.
+    Raises Invalid if the file or an input is wrong, Undefined if TOSA does not define the result, ToolFailed if the
+    model crashes or takes longer than `timeout` seconds.
     """
     graph = read(tosa)
     input_names, output_names = _read_names(tosa)
@@ -70,7 +70,7 @@ def run(tosa: bytes, inputs: Sequence[Array], *, timeout: float | None = None, p
 
 
 def _read_names(tosa: bytes) -> tuple[list[str], list[str]]:
-    """The names of inputs and outputs. `read` has taken the file, so it has a main region with one block."""
+    """Read the names of inputs and outputs. `read` has checked the file, so it has a main region with one block."""
     regions = Buffer(tosa).root().get_tables(1, "region")
     main = next(region for region in regions if region.get_text(0, "a region's name") == "main")
     (block,) = main.get_tables(1, "block")
@@ -121,6 +121,6 @@ def _execute(folder: Path, precise: bool, timeout: float | None) -> None:
 
 
 def _find_reason(log: str) -> str:
-    """The first line that says something: the others hold places in the model's own source."""
+    """Find the first informative line: the others hold locations in the model's own source."""
     lines = (line.strip() for line in log.splitlines() if " AT /" not in line and not line.startswith("WARNING"))
     return next((line for line in lines if line), "")

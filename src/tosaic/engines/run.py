@@ -1,4 +1,4 @@
-"""One run of a method: the values as they are now, the calls of kernels and delegates, and what each may take."""
+"""One run of a method: the current values, the calls of kernels and delegates, and their limits."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     from tosaic.engines.interpreter import Method
 
-#: A program that changes its shapes makes new forecasts of its calls; so many are kept.
+#: A program that changes its shapes makes new forecasts of its calls; this many are kept.
 MAX_FORECASTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One thing that the program did: a kernel or a delegate, by name; `index` counts the plan's delegates."""
+    """A call of a kernel or a delegate, by name; `index` counts the plan's delegates."""
 
     kind: Literal["kernel", "delegate"]
     name: str
@@ -38,7 +38,7 @@ class Call:
 
 
 class Run:
-    """One run: the values as they are now, by index."""
+    """One run: the current values, by index."""
 
     def __init__(self, method: Method, memory: Memory) -> None:
         self.method, self.plan, self.memory = method, method.plan, memory
@@ -50,7 +50,7 @@ class Run:
         self._meter = Meter(method.pte.size)
 
     def _hold(self, index: int, size: int) -> None:
-        """Count the memory of a value without a plan, in place of what it had."""
+        """Count the memory of a value without a plan, replacing its previous memory."""
         self.method.budget.give_back(self._held.pop(index, 0))
         if size:
             self.method.budget.take(size, f"value {index} of the program")
@@ -88,7 +88,7 @@ class Run:
                     self._hold(value, 0)
 
     def _move(self, source: int, target: int) -> None:
-        """Make a value the same as another, whose type it must have."""
+        """Make a value the same as another of the same type."""
         import torch
 
         value, spec = self.read(source), self.plan.values[target]
@@ -110,7 +110,7 @@ class Run:
         return bool(tensor.all())
 
     def read(self, index: int) -> Live:
-        """A value as a kernel takes it."""
+        """Read a value as a kernel takes it."""
         if index in self.live:
             return self.live[index]
         match self.plan.values[index]:
@@ -144,7 +144,7 @@ class Run:
         return value
 
     def write(self, index: int, result: Live, what: str) -> None:
-        """Put a result into a value, which must have its type and be large enough."""
+        """Write a result into a value, which must have its type and be large enough."""
         import torch
 
         spec = self.plan.values[index]
@@ -160,12 +160,12 @@ class Run:
             self.live[index] = lay_out(result, spec)
             return
         place = self.memory.place(spec, shape)
-        # The result may lie in the same memory, with another shape.
+        # The result may share the memory, with another shape.
         shared = result.untyped_storage().data_ptr() == place.untyped_storage().data_ptr()
         self.live[index] = place.copy_(result.clone() if shared else result)
 
     def _check_shape(self, index: int, shape: Shape, what: str) -> None:
-        """Refuse a result that a value does not take."""
+        """Check that a value accepts a result of this shape."""
         spec = self.plan.values[index]
         if not isinstance(spec, Tensor) or shape == spec.shape:
             return
@@ -211,7 +211,7 @@ class Run:
         outs: Mapping[int, Live],
         targets: Sequence[int],
     ) -> tuple[int, int]:
-        """The bytes that a call takes while it computes, and its work, after a check that its results fit the plan."""
+        """Return the bytes that a call takes while it computes, and its work; check its results against the plan."""
         cached = self.method.sizes
         key = None if depends_on_numbers(kernel, values) else (call, *map(_get_type, values))
         if key in cached:
@@ -238,7 +238,7 @@ class Run:
         return type_of(spec).dtype.itemsize if isinstance(spec, Tensor) else 0
 
     def _make_out(self, index: int) -> Live:
-        """An empty tensor for a kernel to fill: torch gives it the shape of the result."""
+        """Make an empty tensor for a kernel to fill: torch resizes it to the result."""
         import torch
 
         spec = self.plan.values[index]
@@ -287,7 +287,7 @@ class Run:
         return spec
 
     def read_array(self, index: int, *, in_memory_order: bool = False) -> Array:
-        """A value as an array of its own; in memory order, the dimensions are those a delegate sees."""
+        """Read a value as a new array; in memory order, the dimensions are those that a delegate sees."""
         import torch
 
         value, spec = self.read(index), self.plan.values[index]
@@ -299,7 +299,7 @@ class Run:
 
 
 def _get_type(value: Live) -> object:
-    """What a kernel's checks depend on: the type of a tensor, and a plain value itself."""
+    """Return what a kernel's checks depend on: the type of a tensor, or a plain value itself."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -308,7 +308,7 @@ def _get_type(value: Live) -> object:
 
 
 def _find_width(values: Sequence[Live]) -> int:
-    """The bytes of the widest type among tensors: a result may first be computed in it."""
+    """Find the bytes of the widest type among tensors: a result may first be computed in it."""
     import torch
 
     flat = [item for value in values for item in (value if isinstance(value, list) else [value])]

@@ -1,6 +1,6 @@
 """Shapes of the results of common kernels.
 
-Torch can tell them too, but its rules for these are written in Python and load its compiler, which takes seconds.
+Torch can infer them too, but its rules for these are written in Python and load its compiler, which takes seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Shape: TypeAlias = tuple[int, ...]
 Arguments: TypeAlias = Mapping[str, Any]
 Rule: TypeAlias = Callable[[Arguments], list[Shape]]
 
-#: Kernels that compute each element of their broadcast arguments.
+#: Elementwise kernels with broadcasting.
 _ELEMENTWISE = """
 abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift
 bitwise_xor ceil celu clamp clamp_max clamp_min copysign cos cosh digamma div elu eq erf erfc erfinv exp exp2 expm1
@@ -39,7 +39,7 @@ _RESIZES = "bicubic2d bilinear2d linear1d nearest1d nearest2d nearest3d trilinea
 
 
 def broadcast(shapes: Sequence[Sequence[int]]) -> Shape:
-    """The shape that all of these stretch to."""
+    """Broadcast shapes to a common one."""
     rank = max(map(len, shapes), default=0)
     found = [1] * rank
     for shape in shapes:
@@ -61,7 +61,7 @@ def _keep_shape(named: Arguments) -> list[Shape]:
 
 
 def _reduce(named: Arguments) -> list[Shape]:
-    """The shape without some dimensions, once per result: with a single dimension, indices may follow."""
+    """Remove dimensions from the shape, once per result: with a single dimension, indices may follow."""
     source: torch.Tensor = named["self"]
     dim = named.get("dim")
     given: Sequence[int] = [dim] if isinstance(dim, int) else dim or range(source.dim())
@@ -117,7 +117,7 @@ def _find_pool(named: Arguments) -> list[Shape]:
             raise Invalid(f"a window of {k} with stride {s}, padding {p} and dilation {d} cannot be used")
         span = size + 2 * p - d * (k - 1) - 1
         count = -(-span // s) if named["ceil_mode"] else span // s
-        # A last window that begins in the padding behind the input does not count.
+        # A last window that begins in the trailing padding does not count.
         sizes.append(count + 1 - (named["ceil_mode"] and count * s >= size + p))
     shape = (*source.shape[:-2], *(max(0, size) for size in sizes))
     return [shape, shape]
@@ -184,7 +184,7 @@ def _take_size(named: Arguments) -> list[Shape]:
 
 
 def _join(named: Arguments) -> list[Shape]:
-    # A tensor of one dimension without elements fits any other: an old habit of torch.
+    # An empty 1-D tensor fits any other: a legacy rule of torch.
     shapes = [tuple(each.shape) for each in named["tensors"] if tuple(each.shape) != (0,)]
     if not shapes:
         return [(0,)]

@@ -22,13 +22,13 @@ _INSTEAD = "or use engine `npu`, which needs no compiler"
 
 
 def find_compiler() -> str:
-    """The C++ compiler: the one in CXX, else the first of the usual names; empty if there is none."""
+    """Find the C++ compiler: the one in CXX, else the first of the usual names; empty if there is none."""
     names = (os.environ.get("CXX", ""), *_COMPILERS)
     return next((path for name in names if name and (path := shutil.which(name))), "")
 
 
 def build() -> Path:
-    """The shared library of the shim; compiled if the cache does not have it."""
+    """Return the shared library of the shim; compile it if it is not in the cache."""
     source = importlib.resources.files("tosaic.engines").joinpath("shim.cpp").read_bytes()
     version, include = _find_executorch()
     parts = (source, version.encode(), " ".join(_FLAGS).encode(), platform.machine().encode())
@@ -40,7 +40,7 @@ def build() -> Path:
 
 
 def _find_executorch() -> tuple[str, Path]:
-    """Version and headers of the installed package, which is not imported."""
+    """Find version and headers of the installed package without importing it."""
     spec = importlib.util.find_spec("executorch")
     places = list(spec.submodule_search_locations or ()) if spec else []
     include = next((Path(place) / "include" for place in places if (Path(place) / "include").is_dir()), None)
@@ -61,7 +61,7 @@ def _compile(source: bytes, include: Path, target: Path) -> None:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as name:
             _run_compiler(compiler, source, include, Path(name))
-            # Another process may be building the same file: the last one to finish replaces it whole.
+            # Another process may be building the same file: the last one to finish replaces it atomically.
             (Path(name) / "shim.so").replace(target)
     except OSError as error:
         raise ToolFailed(

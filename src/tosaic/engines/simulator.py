@@ -15,7 +15,7 @@ class Simulator(Engine):
     title = "the simulated NPU"
 
     def run(self, job: Job) -> Result:
-        # Without executors a method has the simulated NPU, which shares its budget.
+        # By default a method uses the simulated NPU, which shares its budget.
         method = Method(job.program, job.method, max_memory=job.max_memory)
         return Result(method.run(job.inputs), method.calls)
 

@@ -1,4 +1,4 @@
-"""A .vgf file as a program of its own, which the runtime can load."""
+"""Wraps a .vgf file in a program that the runtime can load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tosaic.fx.stub import stub
 
 
 def pack(vgf: bytes) -> bytes:
-    """The .pte that does nothing but call this delegate."""
+    """Make the .pte that only calls this delegate."""
     found = reader.read(vgf)
     with FakeTensorMode():
         inputs, outputs = (

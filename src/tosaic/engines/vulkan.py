@@ -1,7 +1,7 @@
-"""The engine `vulkan`: a .pte with VGF delegates, run by ExecuTorch's runtime in a process of its own.
+"""The engine `vulkan`: a .pte with VGF delegates, run by ExecuTorch's runtime in a worker process.
 
-Nothing has to be set up by the user: driver and layers are found and put in order by that process. A driver that
-crashes becomes a ToolFailed here, and the next run starts a new process.
+The user has nothing to set up: that process finds the driver and orders the layers. A driver crash raises ToolFailed
+here, and the next run starts a new process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tosaic.tools.worker import Reply, Worker
 __all__ = ["INSTALL", "NoVulkan", "Probe", "Vulkan", "VulkanRuntime", "probe", "require", "run", "worker"]
 
 BACKEND = "VgfBackend"
-#: What the runtime prints where a message of an error could stand.
+#: Placeholder that the runtime prints instead of an error message.
 _CHATTER = ("Failed to find extension",)
 _IS_TROUBLE = re.compile(r"error|fail|missing|invalid|not |unsupported", re.IGNORECASE)
 #: Seconds that the probe may take; the first start of a driver on a loaded machine is slow.
@@ -50,7 +50,7 @@ class Probe:
 
 @functools.cache
 def worker() -> Worker:
-    """The one Vulkan process of this Python process."""
+    """Return the only Vulkan worker of this Python process."""
     return Worker("tosaic.engines.vulkan_child", "the Vulkan runtime")
 
 
@@ -58,7 +58,7 @@ def worker() -> Worker:
 def probe() -> Probe:
     """Run a file of one operator and compare its result: a driver may claim to be usable and then crash.
 
-    The answer is kept for this process; `probe.cache_clear()` forgets it.
+    The result is cached for this process; `probe.cache_clear()` discards it.
     """
     pte = importlib.resources.files("tosaic.engines").joinpath("probe.pte").read_bytes()
     x = np.arange(-8, 8, dtype=np.float32).reshape(1, 16)
@@ -73,14 +73,14 @@ def probe() -> Probe:
 
 
 def require() -> None:
-    """NoVulkan where no .vgf file can run."""
+    """Raise NoVulkan if no .vgf file can run."""
     found = probe()
     if not found.ok:
         raise NoVulkan(found.reason, found.fix)
 
 
 class Vulkan:
-    """The executor for `VgfBackend`: a delegate runs as a program of its own. bfloat16 comes and goes as its bits."""
+    """The executor for `VgfBackend`: a delegate runs as a separate program. bfloat16 is passed as its bits."""
 
     def __init__(self) -> None:
         self._programs: dict[bytes, bytes] = {}
@@ -125,9 +125,9 @@ def run(
     timeout: float | None = None,
     max_memory: int | None = None,
 ) -> list[Array]:
-    """The outputs of a .pte file whose delegates are VGF; a bfloat16 array is one of `ml_dtypes.bfloat16`.
+    """Run a .pte file whose delegates are VGF and return its outputs; bfloat16 arrays use `ml_dtypes.bfloat16`.
 
-    Invalid for a damaged file, wrong inputs or a plan beyond `max_memory` bytes, NoVulkan where there is no usable
+    Raises Invalid for a damaged file, wrong inputs or a plan beyond `max_memory` bytes, NoVulkan if there is no usable
     device, ToolFailed for a crash.
     """
     program = pte_file.read(pte, max_memory=max_memory)
@@ -145,7 +145,7 @@ def run(
 
 
 def _take_resources(vgf: reader.Vgf, budget: Budget) -> None:
-    """Count the tensors that a device will make for a .vgf file."""
+    """Count the tensors that a device will allocate for a .vgf file."""
     for resource in vgf.resources:
         budget.take(resource.nbytes, "a tensor of the .vgf file")
 
@@ -153,7 +153,7 @@ def _take_resources(vgf: reader.Vgf, budget: Budget) -> None:
 def _request(
     pte: bytes, method: str, inputs: Sequence[Array], timeout: float | None, orders: Sequence[Sequence[int]]
 ) -> Reply:
-    """Ask the child to run a program; `orders` says for each input in which order its dimensions lie in memory."""
+    """Ask the worker to run a program; `orders` gives the memory order of each input's dimensions."""
     parts = vulkan_env.find()
     if vulkan_env.mode() != "keep" and not parts.others:
         vulkan_env.require_emulation(parts)
@@ -164,7 +164,7 @@ def _request(
     body = {"method": method, "inputs": types}
     reply = worker().request(body, (pte, *(np.ascontiguousarray(a).tobytes() for a in inputs)), timeout=timeout)
     if reply.body.get("missing"):
-        # A process that has looked once keeps a half-open device: the next request gets a new one.
+        # A process that has probed once keeps a half-open device: the next request gets a new one.
         worker().close()
         raise _explain_missing(reply)
     if reply.failure:
@@ -175,7 +175,7 @@ def _request(
 
 
 def _explain_missing(reply: Reply) -> NoVulkan:
-    """Why ExecuTorch says that its VGF backend is not available."""
+    """Explain why ExecuTorch reports that its VGF backend is not available."""
     why = _find_reason(reply.log)
     if reply.body.get("trouble"):
         chosen = vulkan_env.chosen_by()
@@ -189,7 +189,7 @@ def _explain_missing(reply: Reply) -> NoVulkan:
 
 
 def _find_reason(log: str) -> str:
-    """The first line in which the layers, the loader or the runtime complain."""
+    """Find the first line with a complaint of the layers, the loader or the runtime."""
     for line in log.splitlines():
         match = re.search(r"(?:\[\w+\.cpp:\d+\]|\[Layer\]\[Error\]|ERROR:?)\s*(.+)", line)
         if match and (not _IS_TROUBLE.search(line) or match[1].startswith(_CHATTER)):

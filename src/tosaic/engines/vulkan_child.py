@@ -1,4 +1,4 @@
-"""The child that runs .pte files with ExecuTorch's runtime on Vulkan. A crash of a driver ends only this process."""
+"""The worker that runs .pte files with ExecuTorch's runtime on Vulkan. A driver crash ends only this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tosaic.tools import wire
 from tosaic.tools.process import run_tool
 from tosaic.tools.serve import serve
 
-#: Set in the process that has its final environment: the loader of libraries reads it only at the start.
+#: Set in the process that has its final environment: the dynamic loader reads it only at startup.
 _READY = "TOSAIC_VULKAN_READY"
 _MODULE = "tosaic.engines.vulkan_child"
 _ASK = "from executorch.runtime import Runtime as R; print(R.get().backend_registry.is_available('VgfBackend'))"
@@ -25,7 +25,7 @@ _ASK_SECONDS = 60.0
 
 
 def _prepare() -> dict[str, str]:
-    """The environment to run in: the user's own, a native driver's, or the emulation on a software driver."""
+    """Return the environment to run in: the user's own, a native driver's, or the emulation on a software driver."""
     parts = vulkan_env.find()
     kept = {**os.environ, **vulkan_env.keep(parts)}
     if vulkan_env.mode() == "keep":
@@ -36,7 +36,7 @@ def _prepare() -> dict[str, str]:
 
 
 def _has_backend(environment: dict[str, str]) -> bool:
-    """Whether the backend works without layers: then the driver has Arm's extensions itself."""
+    """Tell whether the backend works without layers: then the driver itself has Arm's extensions."""
     try:
         done = run_tool("ExecuTorch", [sys.executable, "-c", _ASK], timeout=_ASK_SECONDS, environment=environment)
     except ToolFailed:
@@ -48,10 +48,10 @@ class _Programs:
     """Runs programs; the last one stays loaded, since loading costs far more than running."""
 
     def __init__(self) -> None:
-        # Everything that can print or fail on import comes here, after the pipes are safe.
+        # Imports that can print or fail come here, after the pipes are safe.
         import torch
 
-        # What it says about parts of its own that cannot be loaded would stand in the log of every error.
+        # Its warnings about components that cannot be loaded would appear in the log of every error.
         for name in ("torch", "torchao"):
             logging.getLogger(name).setLevel(logging.ERROR)
         from executorch.runtime import Runtime
@@ -77,7 +77,7 @@ class _Programs:
     def _load(self, pte: bytes, method: str) -> Any:
         key = f"{hashlib.sha256(pte).hexdigest()} {method}"
         if key != self._key:
-            # The old one goes first: a device has room for few.
+            # The old one is freed first: a device has room for few.
             self._key, self._method, self._program = "", None, None
             self._program = self._runtime.load_program(pte)
             self._method = self._program.load_method(method)
@@ -90,7 +90,7 @@ class _Programs:
             return torch.empty(kind["shape"], dtype=getattr(torch, kind["dtype"]))
         raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         tensor, order = raw.view(getattr(torch, kind["dtype"])).reshape(kind["shape"]), kind["order"]
-        # The runtime reads the memory of a tensor, whatever its strides are.
+        # The runtime reads the memory of a tensor, regardless of its strides.
         return tensor.permute(order).contiguous().permute([order.index(dim) for dim in range(len(order))])
 
     def _dump(self, tensor: Any) -> bytes:

@@ -1,6 +1,6 @@
-"""The Vulkan device that would run a .vgf file, and what it lacks; asked in a process that the driver may end.
+"""The Vulkan device that would run a .vgf file, and its missing features; queried in a process that the driver may end.
 
-The runtime opens a device whatever its features are, and a driver without small integers then crashes.
+The runtime opens a device regardless of its features, and a driver without small integers then crashes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _VERSION_1_3 = (1 << 22) | (3 << 12)
 _NAME_OFFSET, _NAME_SIZE = 20, 256
 _PROPERTIES_SIZE = 2048
 
-#: Structures of features: their number in Vulkan, how many switches they have, and the place of those that are needed.
+#: Feature structures: their number in Vulkan, how many flags they have, and the position of the required ones.
 _FEATURES: Mapping[int, tuple[int, Mapping[str, int]]] = {
     1000059000: (55, {"shaderInt64": 40, "shaderInt16": 41}),
     49: (12, {"storageBuffer16BitAccess": 0}),
@@ -52,7 +52,7 @@ class _Instance(ctypes.Structure):
 
 
 def find_trouble(environment: Mapping[str, str]) -> str:
-    """Why the first device cannot run a .vgf file, in an environment; empty if nothing is known against it."""
+    """Find why the first device cannot run a .vgf file in an environment; empty if no problem is known."""
     arguments = [sys.executable, "-m", "tosaic.engines.vulkan_device"]
     try:
         done = run_tool("the driver", arguments, timeout=_SECONDS, environment=environment, keep_errors_apart=True)
@@ -64,7 +64,7 @@ def find_trouble(environment: Mapping[str, str]) -> str:
 
 
 def _ask() -> str:
-    """The trouble with the first device of this process's Vulkan."""
+    """Find the problem with the first device of this process's Vulkan."""
     loader = ctypes.CDLL("libvulkan.so.1")
     application = _Application(api_version=_VERSION_1_3)
     instance, count, device = ctypes.c_void_p(), ctypes.c_uint32(1), ctypes.c_void_p()
@@ -86,10 +86,10 @@ def _ask() -> str:
 
 
 def _list_lacking(loader: ctypes.CDLL, device: ctypes.c_void_p) -> list[str]:
-    """The needed features that a device does not have: all structures of features, linked, in one question."""
+    """List the required features that a device lacks: all feature structures, linked, in one query."""
     blocks: list[ctypes.Array[ctypes.c_uint32]] = []
     for kind, (count, _) in reversed([*_FEATURES.items()]):
-        # Number, padding and the pointer to the next one come first.
+        # Number, padding and the pointer to the next structure come first.
         block = (ctypes.c_uint32 * (4 + count))()
         block[0] = kind
         following = ctypes.addressof(blocks[-1]) if blocks else 0

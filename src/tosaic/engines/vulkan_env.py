@@ -2,7 +2,7 @@
 
 The emulation layers give any Vulkan 1.3 driver the extensions VK_ARM_tensors and VK_ARM_data_graph. The Graph layer
 must sit above the Tensor layer. Older loaders stack layers in the order in which they find the manifests, whatever
-VK_INSTANCE_LAYERS says, so each manifest gets a folder of its own.
+VK_INSTANCE_LAYERS says, so each manifest gets a separate folder.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import Literal, TypeAlias
 from tosaic.core.errors import ToolFailed
 from tosaic.core.paths import find_cache_folder
 
-#: `auto` (the default), `keep` (take the VK_* variables as they are) or `off` (as if there were no Vulkan).
+#: `auto` (the default), `keep` (use the VK_* variables as they are) or `off` (as if there were no Vulkan).
 MODE_VARIABLE = "TOSAIC_VULKAN"
 INSTALL = "tosaic doctor --fix vgf, or make setup-vgf in a checkout"
 
 Driver: TypeAlias = Literal["emulated", "native", "kept"]
 
 _LAYERS = ("Graph", "Tensor")
-#: The newer name of a variable goes before its older one.
+#: The newer name of a variable comes before its older one.
 _DRIVER_VARIABLES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
 _MANIFEST_FOLDERS = ("/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/usr/share/vulkan/icd.d")
-#: Mesa's drivers by the beginning of their manifests: none of them has Arm's extensions of its own.
+#: Mesa's drivers by the prefix of their manifests: none of them has Arm's extensions built in.
 _MESA = ("lvp_", "intel_", "radeon_", "nouveau_", "virtio_", "gfxstream_", "dzn_", "asahi_", "freedreno_", "broadcom_")
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What was found: folders of unpacked libraries, a driver's manifest, the layers' folder, drivers of others."""
+    """Parts that were found: folders of unpacked libraries, a driver's manifest, the layers' folder, other drivers."""
 
     libraries: tuple[Path, ...]
     driver: Path | None
@@ -51,22 +51,22 @@ class NoVulkan(ToolFailed):
 
 
 def mode() -> str:
-    """The user's choice in TOSAIC_VULKAN."""
+    """Return the user's choice in TOSAIC_VULKAN."""
     return os.environ.get(MODE_VARIABLE, "") or "auto"
 
 
 def chosen_by() -> str:
-    """The variable with which the user chose a driver, empty if there is none."""
+    """Return the variable with which the user chose a driver, empty if there is none."""
     return next((name for name in _DRIVER_VARIABLES if os.environ.get(name)), "")
 
 
 def unpacked() -> Path:
-    """The folder into which `tosaic doctor --fix vgf` unpacks Debian's packages when it may not install them."""
+    """Return the folder into which `tosaic doctor --fix vgf` unpacks Debian's packages when it may not install them."""
     return find_cache_folder() / "vulkan"
 
 
 def find() -> Parts:
-    """Look for the parts; NoVulkan if one is missing that nothing can replace."""
+    """Find the parts; raise NoVulkan if one is missing that has no replacement."""
     if mode() == "off":
         raise NoVulkan(f"`{MODE_VARIABLE}=off` hides it", f"unset `{MODE_VARIABLE}`")
     own = tuple(path for form in ("usr/lib/*-linux-*", "lib/*-linux-*") for path in sorted(unpacked().glob(form)))
@@ -102,14 +102,14 @@ def _list_manifests() -> list[Path]:
 
 
 def _find_layers() -> Path | None:
-    """The folder of the emulation layer's package."""
+    """Find the folder of the emulation layer's package."""
     spec = importlib.util.find_spec("emulation_layer")
     folders = (spec.submodule_search_locations or []) if spec is not None else []
     return next((Path(f) / "deploy" for f in folders if (Path(f) / "deploy/lib").is_dir()), None)
 
 
 def require_emulation(parts: Parts) -> None:
-    """NoVulkan where the driver must be emulated and something for that is missing."""
+    """Raise NoVulkan if the driver must be emulated and a part for that is missing."""
     if parts.layers is None:
         raise NoVulkan("the ML emulation layer is not installed", INSTALL)
     if parts.driver is None:
@@ -117,7 +117,7 @@ def require_emulation(parts: Parts) -> None:
 
 
 def emulate(parts: Parts, folder: Path) -> dict[str, str]:
-    """Write the manifests into `folder`; gives the variables that make the loader use them."""
+    """Write the manifests into `folder`; return the variables that make the loader use them."""
     require_emulation(parts)
     assert parts.layers is not None and parts.driver is not None
     driver = str(_relocate(parts.driver, folder))
@@ -139,7 +139,7 @@ def emulate(parts: Parts, folder: Path) -> dict[str, str]:
 
 
 def keep(parts: Parts) -> Mapping[str, str]:
-    """The variables for a driver that has the extensions itself, or that the user has set up."""
+    """Return the variables for a driver that has the extensions itself, or that the user has set up."""
     return _search_path(parts)
 
 
@@ -151,7 +151,7 @@ def _search_path(parts: Parts) -> dict[str, str]:
 
 
 def _relocate(manifest: Path, folder: Path) -> Path:
-    """A manifest from an unpacked package names the place where the package would have been installed."""
+    """Rewrite a manifest of an unpacked package, which names the path where the package would have been installed."""
     root = unpacked()
     if not manifest.is_relative_to(root):
         return manifest

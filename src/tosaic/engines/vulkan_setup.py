@@ -1,6 +1,6 @@
-"""Gets what the engine vulkan needs: Debian's Vulkan loader and software driver, with root or without.
+"""Installs what the engine vulkan needs: Debian's Vulkan loader and software driver, with root or without.
 
-With root the packages are installed. Without, they and what they need beyond the installed packages are unpacked into
+With root the packages are installed. Without, they and their missing dependencies are unpacked into
 Tosaic's cache folder (`TOSAIC_CACHE`), where `vulkan_env` looks for them.
 """
 
@@ -66,7 +66,7 @@ def _needs_packages() -> bool:
 
 
 def install_with_root(announce: Announce) -> None:
-    """apt-get install; with fresh package lists if the first try fails."""
+    """Run apt-get install; update the package lists and retry if the first try fails."""
     announce(f"installing {', '.join(PACKAGES)}")
     command = list(_INSTALL)
     try:
@@ -78,12 +78,12 @@ def install_with_root(announce: Announce) -> None:
 
 
 def unpack_without_root(announce: Announce) -> Path:
-    """Download the packages that are not installed and unpack them; gives the folder."""
+    """Download the packages that are not installed and unpack them; return the folder."""
     target = vulkan_env.unpacked()
     state = target.parent / "apt"
     for folder in ("lists/partial", "cache/archives/partial"):
         (state / folder).mkdir(parents=True, exist_ok=True)
-    # Lists and downloads of our own: those of the system belong to root, and may be empty.
+    # Separate lists and downloads: those of the system belong to root, and may be empty.
     places = {"Dir::State::Lists": state / "lists", "Dir::Cache": state / "cache", "Debug::NoLocking": "1"}
     options = [part for name, value in places.items() for part in ("-o", f"{name}={value}")]
     announce("reading the package lists")
@@ -104,7 +104,7 @@ def unpack_without_root(announce: Announce) -> Path:
 
 
 def list_missing(needed: str, present: str) -> list[str]:
-    """The packages that `apt-cache depends` heads its paragraphs with, without those that dpkg has installed."""
+    """List the packages that start a paragraph of `apt-cache depends` and that dpkg has not installed."""
     installed = set(re.findall(r"^installed (\S+)$", present, re.MULTILINE))
     # A paragraph of a virtual package begins with `<`, one of another architecture has a colon.
     names = dict.fromkeys(re.findall(r"^([a-z0-9][a-z0-9+.-]+)$", needed, re.MULTILINE))

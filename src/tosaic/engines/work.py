@@ -1,6 +1,6 @@
-"""How long a kernel call takes, from the shapes of its arguments and results alone: counted before it is computed.
+"""Estimates the time of a kernel call from the shapes of its arguments and results alone, before it is computed.
 
-A file of a kilobyte may ask for hours: by a loop, or by one convolution whose window is as large as its input.
+A file of a kilobyte may request hours of work: by a loop, or by one convolution whose window is as large as its input.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tosaic.engines.shapes import Arguments, Shape
 if TYPE_CHECKING:
     import torch
 
-#: What a run may take, in about nanoseconds on one core: minutes, where networks for an NPU take seconds.
+#: The limit of a run, in approximate nanoseconds on one core: minutes, where networks for an NPU take seconds.
 MAX_WORK = 100_000_000_000
-#: What it may take besides, for each byte of the file: large networks have large files.
+#: Additional limit for each byte of the file: large networks have large files.
 PER_BYTE = 20_000
-#: A call of its own, whatever its size.
+#: Nanoseconds per call, regardless of its size.
 _FIXED = 20_000
 #: Nanoseconds per element, of arguments and results alike.
 _ELEMENT = 10
@@ -34,14 +34,14 @@ _POWER = 20
 
 
 class Meter:
-    """The work that one run may still do."""
+    """The remaining work of one run."""
 
     def __init__(self, file_size: int) -> None:
         self._limit = MAX_WORK + PER_BYTE * file_size
         self._left = self._limit
 
     def take(self, work: int, what: str) -> None:
-        """Count work that is about to be done for `what`, or that a delegate has done; refuse it if it is too much."""
+        """Count work that is about to be done for `what`, or that a delegate has done; raise if it is too much."""
         self._left -= work
         if self._left < 0:
             raise Invalid(
@@ -52,7 +52,7 @@ class Meter:
 
 
 def estimate_work(name: str, named: Arguments, values: Sequence[Live], results: Sequence[Shape | list[Shape]]) -> int:
-    """About the nanoseconds that a call of this kernel takes; `named` are those of its values that have a name."""
+    """Estimate the nanoseconds that a call of this kernel takes; `named` are its values that have a name."""
     shapes = [shape for result in results for shape in (result if isinstance(result, list) else [result])]
     elements = sum(map(count_elements, values)) + sum(map(math.prod, shapes))
     inner = _INNER.get(name)
@@ -60,7 +60,7 @@ def estimate_work(name: str, named: Arguments, values: Sequence[Live], results: 
 
 
 def count_elements(value: Live) -> int:
-    """The elements of a tensor, or of all tensors in a list."""
+    """Count the elements of a tensor, or of all tensors in a list."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -75,12 +75,12 @@ def _convolve(named: Arguments, result: Shape) -> int:
 
 
 def _multiply(label: str, cost: int = 1) -> Callable[[Arguments, Shape], int]:
-    """Each result is a sum along the last dimension of this argument."""
+    """Make an estimate for results that are sums along the last dimension of this argument."""
     return lambda named, result: cost * math.prod(result) * named[label].shape[-1]
 
 
 def _pool(named: Arguments, result: Shape) -> int:
-    """Each result looks at a window; one size may stand for all dimensions of it."""
+    """Estimate a pool: each result looks at a window; one size may apply to all its dimensions."""
     kernel: list[int] = list(named["kernel_size"])
     return math.prod(result) * math.prod(kernel) ** (3 if len(kernel) == 1 else 1)
 
@@ -93,7 +93,7 @@ def _pool_to_size(named: Arguments, result: Shape) -> int:
     )
 
 
-#: Kernels that do more than look at each element once: what is done besides, in nanoseconds.
+#: Kernels that do more than one step per element: the additional nanoseconds.
 _INNER: Mapping[str, Callable[[Arguments, Shape], int]] = MappingProxyType(
     {
         "aten::convolution": _convolve,

@@ -1,4 +1,4 @@
-"""EthosUBackend: makes the delegate blob that the official runtime executes."""
+"""EthosUBackend: compiles the delegate blob that the official runtime executes."""
 
 from __future__ import annotations
 

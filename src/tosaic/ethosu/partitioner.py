@@ -14,7 +14,7 @@ from tosaic.ethosu.compile_spec import EthosUCompileSpec
 
 
 class EthosUPartitioner(TosaicPartitioner):
-    """Delegates as much as the accelerator takes; `additional_checks` keep more of it on the CPU."""
+    """Delegates as much as the accelerator supports; `additional_checks` keep more of it on the CPU."""
 
     backend = EthosUBackend
 

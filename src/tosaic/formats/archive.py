@@ -1,8 +1,8 @@
-"""Unpacks zip files that nobody vouches for, in memory and within bounds.
+"""Unpacks untrusted zip files, in memory and within bounds.
 
 A zip file can be read in more than one way: by its directory, by the headers before its parts, from either end. This
-reader takes only files that every way shows the same: one directory right before the end, parts that fill the rest
-without a gap, and headers that agree. What it returns was checked, so no other reader may open the file again.
+reader accepts only files that look the same either way: one directory right before the end, parts that fill the rest
+without a gap, and headers that agree. Its result is checked, so no other reader may open the file again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NoReturn
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
 
-#: In how many parts a file may be, and what each takes besides its content.
+#: The maximum number of parts in a file, and the overhead of each in bytes.
 MAX_FILES = 1 << 16
 ENTRY_COST = 1024
 
@@ -32,7 +32,7 @@ _ZIP64, _MAX16, _MAX32 = 1, 0xFFFF, 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A part of the file as the directory describes it."""
+    """An entry of the file as the directory describes it."""
 
     name: str
     raw_name: bytes
@@ -47,7 +47,7 @@ class _Entry:
 def unpack(
     data: bytes | bytearray | memoryview, names: re.Pattern[str], what: str, budget: Budget
 ) -> dict[str, memoryview]:
-    """The files of a zip in its order, if all of them have a name that `names` knows; `what` is the zip in errors."""
+    """Return the files of a zip in its order; reject one that `names` does not know. `what` is the zip in errors."""
     view = memoryview(data)
     name = "the directory"
     try:
@@ -67,7 +67,7 @@ def unpack(
 
 
 class _DamagedError(Exception):
-    """Why a file is refused, and the part that is at fault if it is not the current one."""
+    """Why a file is rejected, and the invalid part if it is not the current one."""
 
     name = ""
 
@@ -79,7 +79,7 @@ def _fail(why: str, name: str = "") -> NoReturn:
 
 
 def _read_directory(view: memoryview, budget: Budget) -> tuple[int, list[_Entry]]:
-    """Where the directory begins, and what is in it."""
+    """Read the directory; return its offset and its entries."""
     end = len(view) - 22
     if end < 0 or bytes(view[end : end + 4]) != _END:
         _fail("it does not end with the end record of a zip file, or a comment follows")
@@ -105,7 +105,7 @@ def _read_directory(view: memoryview, budget: Budget) -> tuple[int, list[_Entry]
 
 
 def _read_end64(view: memoryview, at: int, short: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """The end record for large files: where it begins, and the count, size and start of the directory."""
+    """Read the end record for large files: its offset, and the count, size and start of the directory."""
     disk, place, disks = struct.unpack("<LQL", view[at + 4 : at + 20])
     if disk or disks != 1 or place + 56 != at or bytes(view[place : place + 4]) != _END64:
         _fail("its two end records are not next to each other")
@@ -147,7 +147,7 @@ def _decode(raw_name: bytes) -> str:
 
 
 def _widen(short: tuple[int, ...], extra: memoryview, name: str) -> tuple[int, ...]:
-    """Sizes and offset, with those that did not fit into 32 bits taken from the extra field."""
+    """Return sizes and offset, taking those that did not fit into 32 bits from the extra field."""
     found: memoryview | None = None
     at = 0
     while at < len(extra):
@@ -175,14 +175,14 @@ def _check_names(entries: Sequence[_Entry], names: re.Pattern[str]) -> None:
     for entry in entries:
         if not names.fullmatch(entry.name):
             _fail("no file of this name belongs here", entry.name)
-        # Some readers find files without regard to case.
+        # Some readers ignore case in file names.
         if entry.name.casefold() in seen:
             _fail("there is an earlier file of this name", entry.name)
         seen.add(entry.name.casefold())
 
 
 def _find_contents(view: memoryview, entries: Sequence[_Entry], end: int) -> Iterator[memoryview]:
-    """The packed bytes of every entry; together with their headers they fill the file up to the directory."""
+    """Yield the packed bytes of every entry; together with their headers they fill the file up to the directory."""
     places = sorted(entry.offset for entry in entries)
     next_place = dict(zip(places, [*places[1:], end], strict=True))
     if len(next_place) != len(places) or places[:1] != ([0] if entries else []) or (not entries and end):
@@ -192,7 +192,7 @@ def _find_contents(view: memoryview, entries: Sequence[_Entry], end: int) -> Ite
 
 
 def _find_content(view: memoryview, entry: _Entry) -> memoryview:
-    """The packed bytes of one entry, which must end where `view` ends."""
+    """Return the packed bytes of one entry, which must end where `view` ends."""
     at = entry.offset
     if bytes(view[at : at + 4]) != _LOCAL or len(view) < at + 30:
         _fail(f"there is no header at {at}", entry.name)
@@ -225,7 +225,7 @@ def _inflate(entry: _Entry, content: memoryview, budget: Budget) -> memoryview:
         return content
     budget.take(entry.size, f"`{entry.name[:80]}`")
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-    # One byte more than was counted, to see whether there is more.
+    # One byte more than was counted, to detect excess data.
     made = inflater.decompress(content, entry.size + 1)
     if len(made) != entry.size or not inflater.eof or inflater.unused_data:
         _fail("it does not unpack to the size it says")

@@ -12,7 +12,7 @@ from tosaic.tools.vela import Compiled, Slot
 
 _FIRST, _LAST = "vela_bin_stream", "vela_end_stream"
 _CONTENT = ("cmd_data", "weight_data", "scratch_size", "inputs", "outputs")
-#: Blocks whose payload may lie outside the blob, under a key in the program's named data.
+#: Blocks whose payload may be outside the blob, under a key in the program's named data.
 _MAY_BE_EXTERNAL = ("cmd_data", "weight_data")
 _HEADER = struct.Struct("<16sIB11x")
 _IO = struct.Struct("<9i")
@@ -22,7 +22,7 @@ _SCRATCH_REGION = 1
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """What a blob holds."""
+    """The content of a blob."""
 
     cmd_data: bytes
     weight_data: bytes
@@ -44,7 +44,7 @@ class _Block:
 
 
 def pack(compiled: Compiled) -> bytes:
-    """The blob of a compiled network."""
+    """Pack the blob of a compiled network."""
     try:
         blocks = {
             _FIRST: b"",
@@ -75,7 +75,7 @@ def _pack_ios(ios: tuple[Slot, ...]) -> bytes:
 
 
 def unpack(data: bytes, *, named: Mapping[str, bytes] | None = None) -> Blob:
-    """Read an untrusted blob. `named` is the program's named data, for payloads that lie outside the blob."""
+    """Read an untrusted blob. `named` is the program's named data, for payloads outside the blob."""
     blocks = _read_blocks(data)
     command, weights = (_resolve(blocks[name], named or {}) for name in _MAY_BE_EXTERNAL)
     if command[:4] not in (b"COP1", b"COP2"):
@@ -89,7 +89,7 @@ def unpack(data: bytes, *, named: Mapping[str, bytes] | None = None) -> Blob:
 
 
 def _read_blocks(data: bytes) -> dict[str, _Block]:
-    """The content blocks by name; each must be there once, between the first and the last marker."""
+    """Read the content blocks by name; each must occur once, between the first and the last marker."""
     blocks: dict[str, _Block] = {}
     at = 0
     while _LAST not in blocks:

@@ -10,20 +10,20 @@ import numpy.typing as npt
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
 
-#: What Python takes for a table or a text, and for a number, in bytes.
+#: Bytes that Python needs for a table or a text, and for a number.
 _OBJECT, _NUMBER = 512, 40
 
 
 class Buffer:
-    """The bytes of an untrusted file, and a bound that ends files whose tables point at each other.
+    """The bytes of an untrusted file, and a bound that stops files whose tables point at each other.
 
-    What is made of the tables is counted in `budget`: a vector of offsets may name one table a million times.
+    Objects made from the tables are counted in `budget`: a vector of offsets may name one table a million times.
     """
 
     def __init__(self, data: bytes, budget: Budget | None = None) -> None:
         self.data = data
         self.budget = budget or Budget(len(data))
-        # Each byte is visited about once in an honest file; shared tables would multiply without a bound.
+        # Each byte is visited about once in a regular file; shared tables would multiply without a bound.
         self._budget = 4 * len(data) + 4096
 
     def fail(self, what: str, at: int) -> Invalid:
@@ -47,7 +47,7 @@ class Buffer:
         return int(struct.unpack_from(form, self.data, at)[0])
 
     def follow(self, at: int, what: str) -> int:
-        """The place an offset points to."""
+        """Return the position an offset points to."""
         target = at + self.read("<I", at, what)
         self.need(target, 4, what)
         return target
@@ -74,7 +74,7 @@ class Table:
         buffer.spend(self._size, at)
 
     def _find(self, slot: int, size: int) -> int | None:
-        """Where a field lies; None if the file leaves it at its default."""
+        """Find the position of a field; None if the file leaves it at its default."""
         entry = 4 + 2 * slot
         offset = self.buffer.read("<H", self._vtable + entry, self.what) if entry + 2 <= self._slots_end else 0
         if offset and offset + size > self._size:
@@ -82,7 +82,7 @@ class Table:
         return self.at + offset if offset else None
 
     def get(self, slot: int, form: str, default: int = 0) -> int:
-        """A number, in `struct` notation."""
+        """Read a number, in `struct` notation."""
         at = self._find(slot, struct.calcsize(form))
         return default if at is None else self.buffer.read(form, at, self.what)
 
@@ -91,7 +91,7 @@ class Table:
         return None if at is None else Table(self.buffer, self.buffer.follow(at, what), what)
 
     def get_vector(self, slot: int, width: int, what: str) -> tuple[int, int]:
-        """Start and length of a vector whose elements have `width` bytes; an absent one is empty."""
+        """Return start and length of a vector whose elements have `width` bytes; an absent one is empty."""
         field = self._find(slot, 4)
         if field is None:
             return self.at, 0

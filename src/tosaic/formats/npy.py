@@ -1,4 +1,4 @@
-"""Arrays as .npy bytes: written the same way every time, read without trust."""
+"""Arrays as .npy bytes: written deterministically, read without trusting the input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEADER = re.compile(
 
 
 def write_npy(array: Array, descr: str = "") -> bytes:
-    """Return the .npy file of an array, in row-major order and little endian; `descr` is another name of its type."""
+    """Return the .npy file of an array, in row-major order and little endian; `descr` overrides its type's name."""
     little = array.astype(array.dtype.newbyteorder("<"), order="C")
     text = repr({"descr": descr or little.dtype.str, "fortran_order": False, "shape": array.shape}).encode()
     # Magic, version 1.0, header length; the data begin at a multiple of 64.
@@ -32,7 +32,7 @@ def write_npy(array: Array, descr: str = "") -> bytes:
 
 
 def read_npy(data: bytes | bytearray | memoryview, what: str, budget: Budget | None = None) -> Array:
-    """The array in a .npy file; `what` names the file in errors."""
+    """Read the array in a .npy file; `what` names the file in errors."""
     if data[:6] != _MAGIC or len(data) < 12:
         raise Invalid(f"{what} is no .npy file", why=f"it begins with {bytes(data[:6])!r}")
     start = 10 if data[6] == 1 else 12

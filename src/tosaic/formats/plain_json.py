@@ -1,4 +1,4 @@
-"""Reads JSON that nobody vouches for: what its objects will take is counted before they are made."""
+"""Reads untrusted JSON: the memory of its objects is estimated before they are made."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tosaic.core.errors import Invalid
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
-#: The most that Python takes for each of these, in bytes: objects, their share of a container, and its growth.
+#: The most bytes that Python needs for each of these: objects, their share of a container, and its growth.
 _COSTS = {b"[": 128, b"{": 320, b",": 80, b":": 128, b'"': 40}
 #: A character may take four bytes, once in the whole text and once in a value.
 _BYTE_COST = 8
 
 
 def estimate(text: bytes) -> int:
-    """At least the memory that json.loads needs for this text."""
+    """Estimate an upper bound of the memory that json.loads needs for this text."""
     return len(text) * _BYTE_COST + sum(text.count(mark) * cost for mark, cost in _COSTS.items())
 
 
 def loads(data: bytes | memoryview, what: str, budget: Budget) -> Json:
-    """The JSON value in this text; `what` names the text in errors."""
+    """Parse the JSON value in this text; `what` names the text in errors."""
     text = bytes(data)
     budget.take(estimate(text), f"the JSON of {what}")
     try:

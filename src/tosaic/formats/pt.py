@@ -1,6 +1,6 @@
-"""Reads .pt files of torch.save that nobody vouches for: tensors in lists and dicts, within bounds.
+"""Reads untrusted .pt files of torch.save: tensors in lists and dicts, within bounds.
 
-A .pt file is a program for Python's pickle machine. This module follows the few instructions that torch.save writes for
+A .pt file is a program for Python's pickle machine. This module executes the few instructions torch.save writes for
 tensors and plain values. A name in the file is only compared with the names below, never looked up, so nothing in the
 file can be called.
 """
@@ -38,14 +38,14 @@ _DTYPES = {
 _ORDERED, _SIZE = "collections OrderedDict", "torch Size"
 _TENSOR, _PARAMETER = "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter"
 _NAMES = {*_DTYPES, _ORDERED, _SIZE, _TENSOR, _PARAMETER}
-#: the most that one instruction takes besides the text in it; a tensor takes some twenty of them
+#: upper bound for one instruction, excluding the text in it; a tensor takes some twenty of them
 _STEP_COST = 256
 #: a bound for the time; a file has some thousand tensors at most
 MAX_STEPS = 1_000_000
 
 
 def read_pt(data: bytes | bytearray | memoryview, what: str, budget: Budget) -> Any:
-    """The content of a .pt file; `what` names the file in errors."""
+    """Read the content of a .pt file; `what` names the file in errors."""
     files = unpack(data, _MEMBERS, what, budget)
     root = next(iter(files), "").partition("/")[0]
     if any(not name.startswith(f"{root}/") for name in files) or f"{root}/data.pkl" not in files:
@@ -57,17 +57,17 @@ def read_pt(data: bytes | bytearray | memoryview, what: str, budget: Budget) -> 
 
 
 class _Name(str):
-    """A name that a file gives for something to be called."""
+    """The name of a callable in a file."""
 
     __slots__ = ()
 
 
 class _Mark:
-    """Where a group of values on the stack begins."""
+    """The start of a group of values on the stack."""
 
 
 class _Machine:
-    """The stack and memory of one file."""
+    """The stack and memo of one file."""
 
     def __init__(self, parts: Mapping[str, memoryview], what: str, budget: Budget) -> None:
         self._parts, self._what, self._budget = parts, what, budget
@@ -131,7 +131,7 @@ class _Machine:
 
     def recall(self, place: int) -> None:
         value = self._memory[place]
-        # Lists that hold lists more than once could be endless to walk through.
+        # Traversing lists that hold lists more than once could be endless.
         if isinstance(value, list | dict | tuple) and not _is_shape(value):
             self._refuse("it holds one list or dict twice")
         self._stack.append(value)
@@ -149,7 +149,7 @@ class _Machine:
         if kind != "storage" or not isinstance(dtype, _Name) or dtype not in _DTYPES or not isinstance(key, str):
             self._refuse("it refers to what is no storage of numbers")
         if key not in self._storages:
-            # A file without tensors is read without torch.
+            # A file without tensors is read without importing torch.
             import torch
 
             from tosaic.formats.storage import Storage
@@ -187,7 +187,7 @@ class _Machine:
         return storage.view(sizes, strides, offset)
 
     def set_state(self) -> None:
-        """Leave out what torch notes about the modules of a state dict."""
+        """Drop torch's metadata about the modules of a state dict."""
         self._stack.pop()
         if type(self._stack[-1]) is not dict:
             self._refuse("it gives a state to what is no dict")

@@ -1,6 +1,6 @@
-"""Reads .pt2 files of torch.export.save that nobody vouches for.
+"""Reads untrusted .pt2 files of torch.export.save.
 
-The file is read once, by the reader of this project. Torch gets the program as checked JSON and the weights as tensors
+The file is read once, by this reader. Torch gets the program as checked JSON and the weights as tensors
 on checked bytes: it never opens the file, and nothing in it is unpickled, evaluated or printed into Python code.
 """
 
@@ -25,21 +25,21 @@ _CODE = ("/data/constants/custom_obj", "/data/constants/opaque_obj", "/data/aoti
 _MODEL = "models/model.json"
 _FIX = "write it with torch.export.save"
 
-#: Names that torch writes into Python code as they are: letters, digits and underscores.
+#: Names that torch writes unquoted into Python code: letters, digits and underscores.
 _PLAIN = re.compile(r"\w*", re.ASCII)
 #: Names that torch writes between quotes: nothing that could end them.
 _QUOTED = re.compile(r"[^\"'\\\0-\x1f\x7f-\x9f\u2028\u2029]*")
 _PLAIN_KEYS = ("name", "as_name", "user_input_name")
 _QUOTED_KEYS = ("parameter_name", "buffer_name", "tensor_constant_name", "fqn")
 _NAMED = ("tensor_values", "sym_int_values", "sym_float_values", "sym_bool_values")
-#: what is kept of a node's metadata: torch resolves or parses the rest
+#: the metadata of a node to keep: torch resolves or parses the rest
 _METADATA = ("stack_trace", "nn_module_stack", "torch_fn")
 _TREES = re.compile(r"builtins\.(tuple|list|dict)|collections\.OrderedDict")
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A weight or a constant: its bytes, and what is said about its tensor."""
+    """A weight or a constant: its bytes, and the metadata of its tensor."""
 
     name: str
     content: memoryview
@@ -49,7 +49,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """What is in a .pt2 file, checked. The operators still have to be, by their names."""
+    """The checked content of a .pt2 file. The operators still have to be checked, by their names."""
 
     path: Path
     program: dict[str, Json]
@@ -61,13 +61,13 @@ class Archive:
 
 
 def read(path: Path, max_memory: int | None = None) -> Archive:
-    """The content of a .pt2 file; Invalid for one that could do more than describe a model."""
+    """Read the content of a .pt2 file; raise Invalid for one that could do more than describe a model."""
     data, budget = input_file.read(path, max_memory)
     return _Reader(path, data, budget).read()
 
 
 class _Reader:
-    """One file while it is checked."""
+    """Checks one file."""
 
     def __init__(self, path: Path, data: bytearray, budget: Budget) -> None:
         self._path, self._budget = path, budget
@@ -125,7 +125,7 @@ class _Reader:
         return content if isinstance(content, dict) else self._refuse("it is no JSON object", name)
 
     def _check(self, program: Json) -> Iterator[str]:
-        """The names of all operators; whatever torch would evaluate or print into code is refused or left out."""
+        """Yield the names of all operators; reject or drop whatever torch would evaluate or print into code."""
         waiting = [program]
         while waiting:
             value = waiting.pop()
@@ -167,7 +167,7 @@ class _Reader:
             self._refuse(f"{str(name)[:80]!r} cannot be a name", _MODEL)
 
     def _check_tree(self, text: str, is_input: bool) -> None:
-        """How inputs and outputs are nested: torch would import the modules that other kinds of nesting name."""
+        """Check how inputs and outputs are nested: torch would import the modules that other kinds of nesting name."""
         tree = plain_json.loads(text.encode(), "a tree of inputs or outputs", self._budget)
         if not isinstance(tree, list) or len(tree) != 2 or tree[0] != 1:
             self._refuse("a tree of inputs or outputs is damaged", _MODEL)

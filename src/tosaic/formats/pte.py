@@ -1,4 +1,4 @@
-"""Reads .pte files that nobody vouches for: a Pte, or Invalid that names the field and the offset."""
+"""Reads untrusted .pte files: returns a Pte, or raises Invalid with the field and the offset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tosaic.core.errors import Invalid
 from tosaic.core.hints import Hint
 from tosaic.formats.pte_schema import IDENTIFIER, Row, open_program
 
-#: The most dimensions that ExecuTorch's runtime takes.
+#: The most dimensions that ExecuTorch's runtime supports.
 MAX_RANK = 16
 _HEADER = struct.Struct("<4sIQQ")
 _HEADER_AT = 8
@@ -23,7 +23,7 @@ _DYNAMISM: tuple[Literal["static", "bound", "unbound"], ...] = ("static", "bound
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Where a tensor lies in the planned memory: which buffer, and the byte in it."""
+    """Location of a tensor in the planned memory: the buffer, and the byte in it."""
 
     memory_id: int
     offset: int
@@ -31,10 +31,10 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor's type and place. `data` is a constant, or with `allocation` what a mutable tensor starts with.
+    """A tensor's type and location. `data` is a constant, or with `allocation` the initial data of a mutable tensor.
 
-    `dim_order` lists the dimensions from outer to inner as they lie in memory. `external` data are not in the file:
-    they go by `name`.
+    `dim_order` lists the dimensions from outer to inner as they are in memory. `external` data are not in the file:
+    they are found by `name`.
     """
 
     dtype: str
@@ -77,7 +77,7 @@ class TensorList:
 
 @dataclass(frozen=True, slots=True)
 class OptionalTensorList:
-    """Indices of tensor values; -1 is no tensor."""
+    """Indices of tensor values; -1 stands for None."""
 
     items: tuple[int, ...]
 
@@ -133,14 +133,14 @@ Instruction: TypeAlias = KernelCall | DelegateCall | MoveCall | JumpFalseCall | 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Instructions that run one after the other."""
+    """A sequence of instructions."""
 
     instructions: tuple[Instruction, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Delegate:
-    """What a backend gets: its blob, where that begins in the file, and the settings it was compiled with."""
+    """Input of a backend: its blob, the blob's offset in the file, and the settings it was compiled with."""
 
     id: str
     blob: bytes
@@ -170,7 +170,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of the file behind the program; the offset is that in the file."""
+    """A piece of the file after the program; the offset is from the start of the file."""
 
     offset: int
     size: int
@@ -188,7 +188,7 @@ class Pte:
     taken: int = 0
 
     def find(self, name: str = "forward") -> Plan:
-        """The method of that name."""
+        """Find the method of that name."""
         for plan in self.plans:
             if plan.name == name:
                 return plan
@@ -201,7 +201,7 @@ class Pte:
 
 
 def read(data: bytes, *, max_memory: int | None = None) -> Pte:
-    """The program in a .pte file, in which every offset, index and size is checked."""
+    """Read the program in a .pte file and check every offset, index and size."""
     budget = Budget(len(data), max_memory)
     program_size, base, end = _read_header(data)
     budget.take(program_size if program_size < len(data) else 0, "the program")
@@ -217,7 +217,7 @@ def read(data: bytes, *, max_memory: int | None = None) -> Pte:
 
 
 def _read_header(data: bytes) -> tuple[int, int, int]:
-    """Where the flatbuffer ends, and where the segments begin and end. Without segments a file has no header."""
+    """Return the flatbuffer's end, and the segments' start and end. A file without segments has no header."""
     if data[_HEADER_AT : _HEADER_AT + 4] != b"eh00" or data[4:8] != IDENTIFIER:
         return len(data), 0, 0
     if len(data) < _HEADER_AT + _HEADER.size:
@@ -244,7 +244,7 @@ def _read_segments(root: Row, base: int, end: int) -> tuple[Segment, ...]:
     segments: list[Segment] = []
     for row in root.get_rows("segments", "DataSegment"):
         segment = Segment(base + row.get_int("offset", "<Q"), row.get_int("size", "<Q"))
-        # Overlapping segments would let a small file ask for much memory.
+        # Overlapping segments would let a small file request much memory.
         start = segments[-1].offset + segments[-1].size if segments else base
         if segment.size and (segment.offset < start or segment.offset + segment.size > end):
             raise row.fail(f"is {segment}, which is not between {start} and {end}")
@@ -265,11 +265,11 @@ class _File:
         self._mutables = [
             self._read_offsets(row) for row in root.get_rows("mutable_data_segments", "SubsegmentOffsets")
         ]
-        # One copy per piece, however many refer to it.
+        # One copy per piece, however many tensors refer to it.
         self._blobs: dict[tuple[int, int], bytes] = {}
 
     def _read_offsets(self, row: Row | None) -> list[tuple[int, int]]:
-        """Start and longest length of each tensor in a segment."""
+        """Return start and maximum length of each tensor in a segment."""
         if row is None:
             return []
         offsets = row.get_numbers("offsets", "Q")
@@ -300,7 +300,7 @@ class _File:
         return named
 
     def read_blob(self, row: Row) -> tuple[bytes, Literal["inline", "segment"], int]:
-        """A delegate's blob and its place."""
+        """Return a delegate's blob and its location."""
         location, index = row.get_int("location", "<B"), row.get_int("index", "<I")
         if location == 1:
             segment = self.find_segment(row, index)
@@ -311,7 +311,7 @@ class _File:
         return self._copy(start, size), "inline", start
 
     def read_tensor_data(self, row: Row, index: int, mutable: int | None, size: int) -> memoryview:
-        """The data of a tensor; `mutable` is the list that a mutable tensor's first data are in."""
+        """Return the data of a tensor; `mutable` is the list that holds a mutable tensor's initial data."""
         if mutable is not None and not self._buffers:
             table = self._mutables[mutable] if mutable < len(self._mutables) else []
         else:
@@ -348,7 +348,7 @@ def _check_indices(row: Row, what: str, indices: Sequence[int], count: int, lowe
 
 
 def _check_lists(row: Row, values: tuple[Value, ...]) -> None:
-    """The members of lists must be there and have the list's type."""
+    """Check that the members of lists exist and have the list's type."""
     for position, value in enumerate(values):
         match value:
             case IntList(items):
@@ -469,7 +469,7 @@ def _read_instruction(row: Row, values: int, operators: int, delegates: int, len
         case "MoveCall":
             return MoveCall(index("move_from", values), index("move_to", values))
         case "JumpFalseCall":
-            # The end of the chain is a place to jump to.
+            # The end of the chain is a valid jump target.
             return JumpFalseCall(index("cond_value_index", values), index("destination_instruction", length + 1))
         case _:
             return FreeCall(index("value_index", values))

@@ -1,4 +1,4 @@
-"""The tables of ExecuTorch's program schema as far as we read them, and checked access to their fields by name."""
+"""The tables of ExecuTorch's program schema that we read, and checked access to their fields by name."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Row:
     """One table with its fields by name; `what` names it in errors.
 
     Not `tosa.table.Table`: the Python writer behind exir lets tables of different sizes share one field list, so the
-    size in a field list is wrong in honest files. Every field is checked against the file instead.
+    size in a field list is wrong in valid files. Every field is checked against the file instead.
     """
 
     def __init__(self, buffer: Buffer, at: int, kind: str, what: str) -> None:
@@ -140,7 +140,7 @@ class Row:
         return 0 if at is None else self.buffer.read(form, at, self._label(field))
 
     def get_float(self, field: str) -> float:
-        # The shared reader gives whole numbers; the bits of a double are one.
+        # The shared reader returns integers: read the bits of a double as one.
         (value,) = struct.unpack("<d", struct.pack("<q", self.get_int(field, "<q")))
         return value
 
@@ -154,11 +154,11 @@ class Row:
             raise self.buffer.fail(f"{self._label(field)} is no UTF-8 text", start) from None
 
     def get_bytes(self, field: str) -> tuple[int, int]:
-        """Where a vector of bytes starts in the file, and its length."""
+        """Return the start of a vector of bytes in the file, and its length."""
         return self._vector(field, 1)
 
     def get_numbers(self, field: str, form: str) -> tuple[int, ...]:
-        """A vector of whole numbers, each as the letter of `struct` says."""
+        """Read a vector of integers, in `struct` notation."""
         start, count = self._vector(field, struct.calcsize(f"<{form}"))
         self.buffer.make(self._label(field), numbers=count)
         return struct.unpack_from(f"<{count}{form}", self.buffer.data, start)
@@ -174,13 +174,13 @@ class Row:
 
     def get_rows(self, field: str, kind: str) -> list[Row]:
         start, count = self._vector(field, 4)
-        # What is read out of a table is about as large again.
+        # What is read from a table is about as large again.
         self.buffer.make(self._label(field), objects=2 * count)
         places = range(start, start + 4 * count, 4)
         return [Row(self.buffer, self.buffer.follow(at, kind), kind, f"{kind} {i}") for i, at in enumerate(places)]
 
     def get_union(self, field: str, union: str) -> Row | None:
-        """The member of a union; None for the member that has no fields."""
+        """Return the member of a union; None for the member that has no fields."""
         code = self.get_int(f"{field}_type", "<B")
         if not 0 < code <= len(UNIONS[union]):
             raise self.fail(f"has {union} number {code}; 1 to {len(UNIONS[union])} are known")
@@ -193,7 +193,7 @@ class Row:
         return row
 
     def _find(self, field: str) -> int | None:
-        """Where a field lies; None if the file leaves it at its default."""
+        """Find the position of a field; None if the file leaves it at its default."""
         entry = 4 + 2 * _SLOTS[self.kind][field]
         if entry + 2 > self._list_size:
             return None
@@ -201,7 +201,7 @@ class Row:
         return self.at + offset if offset else None
 
     def _vector(self, field: str, width: int) -> tuple[int, int]:
-        """Start and length of a vector whose elements have `width` bytes; an absent one is empty."""
+        """Return start and length of a vector whose elements have `width` bytes; an absent one is empty."""
         field_at, label = self._find(field), self._label(field)
         if field_at is None:
             return self.at, 0
@@ -216,7 +216,7 @@ class Row:
 
 
 def open_program(data: bytes, budget: Budget) -> Row:
-    """The root table of a .pte file's flatbuffer."""
+    """Open the root table of a .pte file's flatbuffer."""
     buffer = PteBuffer(data, budget)
     buffer.need(0, 8, "the header")
     if data[4:8] != IDENTIFIER:

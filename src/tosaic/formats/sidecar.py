@@ -1,15 +1,15 @@
-"""The .tosaic file beside a .pte: what verify and reports need, as a zip with the same bytes for the same content.
+"""The .tosaic file next to a .pte: data for verify and reports, as a zip with the same bytes for the same content.
 
 manifest.json                      versions, the .pte's sha256, target, options, inputs and outputs
-delegates/0/graph.tosa             what was compiled
-delegates/0/origins.json           where each torch node comes from, and what it became
+delegates/0/graph.tosa             the graph that was compiled
+delegates/0/origins.json           the location of each torch node, and the TOSA operators it was lowered to
 delegates/0/debug.xml              Vela's debug database
 delegates/0/summary.json           Vela's figures
 samples/0/input_0.npy              an input; bfloat16 is kept as its bits, in uint16
-samples/0/output_0.npy             what the float model makes of it
-samples/0/torch_0.npy              what torch makes of it with the graph that was compiled
+samples/0/output_0.npy             the float model's result
+samples/0/torch_0.npy              the result of the compiled graph, run by torch
 
-Format 1 had no outputs of the compiled graph and no traits of the outputs.
+Format 1 had neither outputs of the compiled graph nor traits of the outputs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tosaic.formats import plain_json
 from tosaic.formats.archive import MAX_FILES, unpack
 from tosaic.formats.npy import Array, read_npy, write_npy
 
-#: Counts up when a reader of the version before could misread the file.
+#: Incremented when a reader of the previous version could misread the file.
 FORMAT = 2
 OLD_FORMATS = (1,)
 MAX_SAMPLES = 4
@@ -52,7 +52,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DelegateFiles:
-    """What is kept of one delegate. `summary` and `debug_db` are Vela's, and empty for other targets."""
+    """The files of one delegate. `summary` and `debug_db` are Vela's, and empty for other targets."""
 
     tosa: bytes
     origins: tuple[Mapping[str, Json], ...] = ()
@@ -62,12 +62,12 @@ class DelegateFiles:
 
 @dataclass(frozen=True, slots=True)
 class Trait:
-    """What the compiled graph does before an output, which decides how closely the program must match torch there.
+    """Properties of an output that decide how closely the program must match torch there.
 
     rounded    a float operator comes before it, whose last bits may differ
     quantized  a quantize or dequantize comes before it
-    scale      the step of the grid that a dequantize gives the output, and
-    dtype      the type of its codes (int8, int16); empty if the output is on no such grid
+    scale      the scale of the dequantize that produces the output, and
+    dtype      the type of its quantized values (int8, int16); empty if no dequantize produces the output
     """
 
     rounded: bool = False
@@ -80,7 +80,7 @@ class Trait:
 class Sample:
     """Inputs of the program, with the outputs of the float model and of the compiled graph, both run by torch.
 
-    A model that was given already quantized has no float outputs, and a file of format 1 none of the compiled graph.
+    A model that was already quantized has no float outputs, and a file of format 1 none of the compiled graph.
     """
 
     inputs: tuple[Array, ...]
@@ -103,7 +103,7 @@ class Sidecar:
     traits: tuple[Trait, ...] = ()
 
     def check(self, pte: bytes) -> None:
-        """Refuse a .pte that this file was not made with."""
+        """Check that this file was made with this .pte."""
         found = hashlib.sha256(pte).hexdigest()
         if found != self.pte_sha256:
             raise Invalid(
@@ -114,7 +114,7 @@ class Sidecar:
 
 
 def write(sidecar: Sidecar) -> bytes:
-    """The bytes of a .tosaic file."""
+    """Return the bytes of a .tosaic file."""
     if len(sidecar.samples) > MAX_SAMPLES:
         raise Invalid(f"a .tosaic file takes {MAX_SAMPLES} samples, not {len(sidecar.samples)}")
     file = io.BytesIO()
@@ -129,7 +129,7 @@ def write(sidecar: Sidecar) -> bytes:
 def _list_files(sidecar: Sidecar) -> dict[str, bytes]:
     files = {"manifest.json": _dump(_describe(sidecar))}
     for i, delegate in enumerate(sidecar.delegates):
-        # JSON has no infinity, and Vela gives one for a rate of nothing.
+        # JSON has no infinity, and Vela's rates may be infinite when divided by zero.
         summary = {name: value for name, value in delegate.summary.items() if math.isfinite(value)}
         files[f"delegates/{i}/graph.tosa"] = delegate.tosa
         files[f"delegates/{i}/origins.json"] = _dump(delegate.origins)
@@ -165,7 +165,7 @@ def _dump(value: Json) -> bytes:
 
 
 def read(data: bytes | bytearray, *, max_memory: int | None = None) -> Sidecar:
-    """The content of a .tosaic file that nobody vouches for."""
+    """Read an untrusted .tosaic file."""
     budget = Budget(len(data), max_memory)
     budget.take(len(data), "the .tosaic file")
     files = _Files(unpack(data, _NAME, "the .tosaic file", budget), budget)
@@ -197,7 +197,7 @@ def read(data: bytes | bytearray, *, max_memory: int | None = None) -> Sidecar:
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """The parts that were not taken yet, and the memory that is left for them."""
+    """The parts that were not read yet, and the memory that is left for them."""
 
     parts: dict[str, memoryview]
     budget: Budget
@@ -205,7 +205,7 @@ class _Files:
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """A JSON object whose members are not what they should be until they are asked for by type."""
+    """A JSON object whose members are type-checked on access."""
 
     values: Mapping[str, Json]
     where: str
@@ -216,7 +216,7 @@ class _Object:
 
     def get(self, name: str, kind: type[Kind]) -> Kind:
         value = self.values.get(name)
-        # To Python a bool is a whole number.
+        # In Python a bool is an int.
         if isinstance(value, bool) or not isinstance(value, kind):
             _fail(self.where, f"its member `{name}` is not of type {kind.__name__}")
         return value

@@ -1,4 +1,4 @@
-"""Tensors on bytes that nobody vouches for: never outside of them, and none larger than the memory allows."""
+"""Tensors on untrusted bytes: never outside of them, and none larger than the memory allows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Storage:
         if dtype == torch.bool and bytes(content).strip(b"\0\1"):
             raise Invalid(f"{what} is damaged", why="a bool is a byte of 0 or 1")
         self._flat = self._make(content)
-        # What the tensors may take together before it counts: the bytes are already there.
+        # The size that the tensors may have together before it is counted: the bytes are already there.
         self._free = len(content)
 
     def _make(self, content: memoryview) -> torch.Tensor:
@@ -41,7 +41,7 @@ class Storage:
         return self._flat.numel()
 
     def view(self, sizes: Sequence[object], strides: Sequence[object], offset: object) -> torch.Tensor:
-        """A tensor on these bytes, if they have all of its elements."""
+        """Return a tensor on these bytes, after checking that they have all of its elements."""
         shape, steps, first = _as_counts(sizes), _as_counts(strides), _as_counts([offset])
         if shape is None or steps is None or first is None or len(shape) != len(steps):
             raise Invalid(f"{self._what} is damaged", why="the sizes or strides of a tensor are not usable")
@@ -51,7 +51,7 @@ class Storage:
             raise Invalid(
                 f"{self._what} is damaged", why=f"a tensor of shape {list(shape)} ends after its {len(self)} elements"
             )
-        # A tensor may repeat the few numbers that a file holds any number of times.
+        # A tensor may repeat the few numbers of a file any number of times.
         size = count * self.dtype.itemsize
         self._budget.take(max(0, size - self._free), f"a tensor of {self._what}")
         self._free = max(0, self._free - size)

@@ -1,4 +1,4 @@
-"""Tensors of a program in memory: where they lie, in which order, and as arrays."""
+"""Tensors of a program in memory: their location, their dimension order, and their conversion to arrays."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class TensorType(NamedTuple):
 
 
 def type_of(tensor: Tensor) -> TensorType:
-    """A tensor's type as its caller sees it."""
+    """Return a tensor's type as its caller sees it."""
     if tensor.dtype not in NUMPY:
         raise Invalid(f"tensors of type {tensor.dtype} cannot be computed here")
     return TensorType(np.dtype(NUMPY[tensor.dtype]), tensor.shape)
 
 
 def order_in_memory(tensor: Tensor) -> TensorType:
-    """A tensor's type with the dimensions in the order in which they lie in memory: what a delegate sees."""
+    """Return a tensor's type with the dimensions in memory order, as a delegate sees it."""
     found = type_of(tensor)
     return TensorType(found.dtype, tuple(found.shape[dim] for dim in tensor.dim_order))
 
@@ -48,15 +48,15 @@ class Memory:
     """The planned buffers and the constants as torch tensors."""
 
     def __init__(self, pte: Pte, plan: Plan, budget: Budget) -> None:
-        """Set up the memory of a plan, whose buffers the budget has counted already."""
+        """Set up the memory of a plan, whose buffers the budget already includes."""
         import torch
 
         # The first entry of the file's list is not a buffer.
         self._buffers = [torch.zeros(size, dtype=torch.uint8) for size in (0, *plan.planned_sizes)]
         self._constants: dict[tuple[int, int], torch.Tensor] = {}
-        # What was found once, by the identity of the plan's tensor.
+        # Cached tensors, by the identity of the plan's tensor.
         self._views: dict[tuple[int, Shape], torch.Tensor] = {}
-        # Constants of an honest file do not overlap, so all of them together are no larger than the file.
+        # Constants of a valid file do not overlap, so together they are no larger than the file.
         self._unread = 2 * pte.size
         self._budget = budget
         for value in plan.values:
@@ -64,7 +64,7 @@ class Memory:
                 self.place(value, value.shape).copy_(self.read_constant(value))
 
     def place(self, spec: Tensor, shape: Sequence[int]) -> torch.Tensor:
-        """The planned memory of a tensor, seen with a shape."""
+        """Return the planned memory of a tensor, viewed with a shape."""
         key = (id(spec), tuple(shape))
         found = self._views.get(key)
         if found is not None:
@@ -101,18 +101,18 @@ class Memory:
 
 
 def arrange(flat: torch.Tensor, spec: Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Bytes as a tensor whose dimensions lie in memory as its dim order says."""
+    """View bytes as a tensor whose dimensions are ordered in memory by its dim order."""
     import torch
 
     dtype: torch.dtype = getattr(torch, spec.dtype)
-    # Nothing has no stride that a view would take.
+    # An empty tensor has no strides that a view would accept.
     typed = flat.view(dtype) if flat.numel() else flat.to(dtype)
     ordered = typed.reshape([shape[dim] for dim in spec.dim_order])
     return ordered.permute([spec.dim_order.index(dim) for dim in range(len(shape))])
 
 
 def lay_out(tensor: torch.Tensor, spec: Tensor) -> torch.Tensor:
-    """The same values in memory of their own, in the order that the spec wants."""
+    """Copy the values into new memory, in the order of the spec."""
     import torch
 
     memory = torch.zeros(tensor.numel() * type_of(spec).dtype.itemsize, dtype=torch.uint8)
@@ -120,14 +120,14 @@ def lay_out(tensor: torch.Tensor, spec: Tensor) -> torch.Tensor:
 
 
 def from_array(array: Array, dtype: str) -> torch.Tensor:
-    """A torch tensor with the values of an array; `dtype` says what the bits of a uint16 or uint8 are."""
+    """Make a torch tensor with the values of an array; `dtype` is the meaning of uint16 or uint8 bits."""
     import torch
 
     return torch.as_tensor(np.array(array, order="C")).view(getattr(torch, dtype))
 
 
 def to_array(tensor: torch.Tensor, dtype: np.dtype[np.generic]) -> Array:
-    """An array of its own with the values of a torch tensor."""
+    """Make a new array with the values of a torch tensor."""
     import torch
 
     flat: Any = tensor.contiguous().reshape(-1).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""Reads an untrusted .tosa file: a Graph, or Invalid that names the field or the offset."""
+"""Reads an untrusted .tosa file: returns a Graph, or raises Invalid with the field or the offset."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tosaic.ir.graph import NUMPY, Array, Attr, DType, Graph, Op, Type, Value
 from tosaic.ir.ops import CONST_SHAPE, DEFINITIONS, VARIABLE, VARIABLE_READ, VARIABLE_WRITE
 
 _DTYPES = {entry.value: dtype for dtype, entry in binding.DTYPES.items()}
-#: The union of attributes is numbered as the operators are.
+#: The union of attributes is numbered like the operators.
 _DEFINITIONS = {binding.OPS[name].value: definition for name, definition in DEFINITIONS.items()}
 _CHOICES = {field: {binding.CHOICES[field][name].value: name for name in names} for field, names in CHOICES.items()}
 _MAX_NESTING = 64
-#: What TOSA's largest level allows; a product of thousands of sizes would take minutes.
+#: The maximum of TOSA's largest level; a product of thousands of sizes would take minutes.
 _MAX_RANK = 32
 
 
@@ -87,7 +87,7 @@ class _Location(IntEnum):
 def read(data: bytes, budget: Budget | None = None) -> Graph:
     """Read the graph of a .tosa file. Types are as the file says: `verify` checks them against the definitions.
 
-    `budget` is the memory that it may take; that of a file of its own, unless given.
+    `budget` is the memory that it may take; the default is that of a separate file.
     """
     root = Buffer(data, budget).root()
     version = root.get_table(_Graph.VERSION, "the version")
@@ -105,7 +105,7 @@ def read(data: bytes, budget: Budget | None = None) -> Graph:
 
 @dataclass(slots=True)
 class _Scope:
-    """What is known while the ops of one block are read."""
+    """State while the ops of one block are read."""
 
     tensors: dict[str, Table]
     shapes: dict[str, Table]
@@ -215,7 +215,7 @@ def _read_constant(definition: OpDef, name: str, type: Type, scope: _Scope) -> A
 def _read_variable_op(
     definition: OpDef, sources: list[str], results: list[str], scope: _Scope, origin: tuple[str, ...]
 ) -> Op:
-    """Read an op on a variable: a tensor that VARIABLE and VARIABLE_WRITE give, and that VARIABLE_READ takes."""
+    """Read an op on a variable: an output tensor of VARIABLE and VARIABLE_WRITE, an input of VARIABLE_READ."""
     holders, plain = (sources, results) if definition is VARIABLE_READ else (results, sources)
     if len(holders) != 1 or len(plain) != (definition is not VARIABLE):
         raise Invalid(f"{definition.name} of the .tosa file has {len(sources)} inputs and {len(results)} outputs")
@@ -308,7 +308,7 @@ def _read_attr(
         case Field.DTYPE:
             return _choose(_DTYPES, table.get(slot, "<I"), what)
         case Field.NAN_MODE:
-            # Zero means that the writer left it out, and TOSA's default is to propagate.
+            # Zero means that the writer omitted it, and TOSA's default is to propagate.
             return _choose(_CHOICES[Field.NAN_MODE], table.get(slot, "<I") or 1, what)
         case _:
             return _choose(_CHOICES[attribute.field], table.get(slot, "<I"), what)
@@ -326,5 +326,5 @@ def _read_number(table: Table, slot: int, what: str, inputs: tuple[Value, ...]) 
     if raw.size != count_bytes(1, dtype):
         raise Invalid(f"{what} in the .tosa file has {raw.size} bytes, which is wrong for {dtype.value}")
     numbers = decode(from_bytes(raw, (1,), dtype), dtype)
-    with np.errstate(invalid="ignore"):  # a signalling NaN is for the verifier to refuse
+    with np.errstate(invalid="ignore"):  # a signaling NaN is for the verifier to reject
         return float(numbers.astype(np.float64)[0]) if dtype.is_float else int(numbers.astype(np.int64)[0])

@@ -20,7 +20,7 @@ __all__ = ["names", "read", "serialize"]
 
 
 def serialize(graph: Graph, *, location: Callable[[Op], str] | None = None) -> bytes:
-    """Write the .tosa file of a graph (TOSA 1.0.0). `location` gives the text kept beside each op."""
+    """Write the .tosa file of a graph (TOSA 1.0.0). `location` returns the text kept with each op."""
     regions = _name_regions(_separate_outputs(graph))
     serializer = binding.make_serializer("", targetMajor=1, targetMinor=0, targetPatch=0, targetDraft=False)
     for region in regions.all:
@@ -42,12 +42,12 @@ class _Region:
     graph: Graph
     values: dict[Value, str]
     bodies: dict[tuple[Op, str], str] = field(default_factory=dict[tuple[Op, str], str])
-    variables: set[str] = field(default_factory=set[str])  # those whose tensor stands in this region's block
+    variables: set[str] = field(default_factory=set[str])  # those whose tensor is in this region's block
 
 
 @dataclass(slots=True)
 class _Regions:
-    """Every graph of a file, the bodies of control flow included, with the names of all their values."""
+    """Every graph of a file, including the bodies of control flow, with the names of all their values."""
 
     all: list[_Region] = field(default_factory=list[_Region])
     values: dict[Value, str] = field(default_factory=dict[Value, str])
@@ -120,7 +120,7 @@ def _write_block(
 
 
 def _name_operands(block: binding.Block, op: Op, region: _Region, regions: _Regions) -> tuple[list[str], list[str]]:
-    """Name the op's tensors. A variable is a tensor of its own: the output of VARIABLE and VARIABLE_WRITE."""
+    """Name the op's tensors. A variable is a separate tensor: the output of VARIABLE and VARIABLE_WRITE."""
     try:
         inputs, outputs = ([region.values[value] for value in values] for values in (op.inputs, op.outputs))
     except KeyError:

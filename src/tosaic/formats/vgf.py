@@ -1,7 +1,7 @@
-"""Reads .vgf files that nobody vouches for: a Vgf, or Invalid that names the field and the offset.
+"""Reads untrusted .vgf files: returns a Vgf, or raises Invalid with the field and the offset.
 
-A file is a header with the places of four sections: modules (SPIR-V), the sequence in which they run, the resources
-they bind, and the data of those resources that are constants. The first three are flatbuffers of their own.
+A file is a header with the offsets of four sections: modules (SPIR-V), the sequence in which they run, the resources
+they bind, and the data of constant resources. Each of the first three is a separate flatbuffer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAGIC = b"VGF1"
 HEADER_SIZE = 128
 #: The file version that the runtime of ExecuTorch 1.4 reads: equal major, minor at most this one.
 VERSION = (0, 4)
-#: More dimensions than any device takes; a product of thousands of sizes would take minutes.
+#: More dimensions than any device supports; a product of thousands of sizes would take minutes.
 MAX_RANK = 32
 
 Category: TypeAlias = Literal["input", "output", "intermediate", "constant"]
@@ -37,7 +37,7 @@ _SPIRV_UNION = 1
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One shader module. `spirv` is its code, empty where the file leaves that to the application."""
+    """One shader module. `spirv` is its code, empty where the application provides it."""
 
     kind: ModuleKind
     name: str
@@ -58,12 +58,12 @@ class Resource:
 
     @property
     def item_size(self) -> int:
-        """The bytes of an element; 0 where the format has no name here."""
+        """The bytes of an element; 0 for a format that Tosaic has no name for."""
         return count_item_bytes(self.dtype)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the tensor, one per element where the format has no name here."""
+        """The bytes of the tensor, one per element for a format that Tosaic has no name for."""
         return (self.item_size or 1) * max(0, math.prod(self.shape))
 
 
@@ -82,7 +82,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Where the data of a constant resource lie in the file."""
+    """Location of the data of a constant resource in the file."""
 
     resource: int
     offset: int
@@ -126,7 +126,7 @@ def _damage(what: str, at: int) -> Invalid:
 
 
 def read(data: bytes, budget: Budget | None = None) -> Vgf:
-    """The content of a .vgf file; `budget` is the memory that it may take, that of a file of its own unless given."""
+    """Read the content of a .vgf file; `budget` is the memory that it may take, by default that of a separate file."""
     if data[:4] != MAGIC:
         raise Invalid("not a .vgf file: the identifier VGF1 is missing at offset 0")
     if len(data) < HEADER_SIZE:
@@ -215,7 +215,7 @@ def _read_indices(table: Table, slot: int, count: int, what: str) -> tuple[int, 
 
 
 def _read_slots(table: Table, slot: int, resources: int) -> tuple[int, ...]:
-    """The resources of binding slots."""
+    """Read the resources of binding slots."""
     indices = tuple(t.get(1, "<I") for t in table.get_tables(slot, "binding"))
     for index in indices:
         _check_index(table, index, resources, "resource")

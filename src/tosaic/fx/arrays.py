@@ -1,4 +1,4 @@
-"""Between numpy arrays and torch tensors, with types: torch's own functions have none."""
+"""Typed conversion between numpy arrays and torch tensors: torch's own functions have no types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes that are known at run time only: nothing of them can be compiled for an NPU."""
+"""Dynamic shapes, which cannot be compiled for an NPU."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tosaic.core.errors import Unsupported
 
 
 def has_fixed_shape(value: Any) -> bool:
-    """Whether every tensor in a node's result has a size in every dimension."""
+    """Tell whether every tensor in a node's result has a size in every dimension."""
     tensors = [x for x in pytree.tree_leaves(value) if isinstance(x, torch.Tensor)]
     return not any(isinstance(size, torch.SymInt) for x in tensors for size in x.shape)
 
 
 def find_dynamic(node: Node) -> Unsupported | None:
-    """The reason against a node that takes or gives a tensor without a fixed shape."""
+    """Find the reason against a node with a tensor of dynamic shape as input or result."""
     for one in (*node.all_input_nodes, node):
         value = one.meta.get("val")
         if has_fixed_shape(value):

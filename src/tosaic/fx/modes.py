@@ -1,4 +1,4 @@
-"""What stands under `with torch.no_grad()` or `with torch.autocast()`: export makes a graph of its own of it."""
+"""Inlines code under `with torch.no_grad()` or `with torch.autocast()`, which export puts into separate graphs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AUTOCAST = torch.ops.higher_order.wrap_with_autocast
 
 
 def inline_modes(program: ExportedProgram) -> ExportedProgram:
-    """The program in one graph: what autocast casts is cast there, and gradients are nobody's business here."""
+    """Return the program as one graph: the casts of autocast become explicit, and gradients do not matter here."""
     if not any(_is_mode(n) for n in program.graph.nodes):
         return program
     module = GraphModule(program.graph_module, copy.deepcopy(program.graph))
@@ -35,12 +35,12 @@ def inline_modes(program: ExportedProgram) -> ExportedProgram:
         constants=program.constants,
         verifiers=program.verifiers,
     )
-    # Only torch knows what autocast does to which operator.
+    # Only torch knows which operators autocast changes.
     return inlined.run_decompositions({}) if any(_is_mode(n) for n in module.graph.nodes) else inlined
 
 
 def inline(module: GraphModule) -> None:
-    """Put the graphs under `no_grad` and its like where they are called; those that autocast changes stay."""
+    """Inline the graphs under `no_grad` and similar modes; those that autocast changes stay."""
     calls = [n for n in module.graph.nodes if _is_mode(n) and not (n.target is _AUTOCAST and n.args[2])]
     for call in calls:
         _inline_call(module, call)
@@ -54,7 +54,7 @@ def _is_mode(node: Node) -> bool:
 
 
 def _inline_call(module: GraphModule, call: Node) -> None:
-    """Replace a call of an inner graph by a copy of its nodes, which keep their places in the user's code."""
+    """Replace a call of an inner graph by a copy of its nodes, which keep their locations in the user's code."""
     at = 1 if call.target is _GRAD else 4
     name: Any = call.args[at]
     inner = module.get_submodule(str(name.target))

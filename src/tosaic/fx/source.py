@@ -32,7 +32,7 @@ QDQ = frozenset(
     for grain in ("tensor", "channel")
 )
 
-#: ops that fill a tensor with one number: of their input only shape and type count
+#: ops that fill a tensor with one number: only shape and type of their input matter
 FILLS = frozenset(
     (
         *("aten.full_like.default", "aten.zeros_like.default", "aten.ones_like.default"),
@@ -43,21 +43,21 @@ FILLS = frozenset(
 #: the tensors of a program by their names
 Constants: TypeAlias = Mapping[str, torch.Tensor]
 
-#: the type of a node's result as torch.fx describes it: by a tensor that has it, or by several
+#: the type of a node's result in torch.fx: an example tensor, or several
 Val: TypeAlias = "torch.Tensor | torch.SymInt | float | str | Sequence[Val] | None"
 
-#: how values lie in memory: their dimensions from outer to inner
+#: memory order of values: their dimensions from outer to inner
 Orders: TypeAlias = dict[Node, tuple[int, ...]]
 
 _WRITE = OutputKind.BUFFER_MUTATION
 
-#: they hold by construction once shapes and dtypes are fixed
+#: these hold by construction once shapes and dtypes are fixed
 ASSERTIONS = frozenset({"aten._assert_tensor_metadata.default"})
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of an operator's schema. `type` is torch's word for it: `Tensor`, `Tensor?`, `int[]` ..."""
+    """One argument of an operator's schema. `type` is its type in torch: `Tensor`, `Tensor?`, `int[]` ..."""
 
     name: str
     type: str
@@ -84,12 +84,12 @@ def overload(node: Node) -> str:
 
 
 def has_schema(node: Node) -> bool:
-    """Whether a call is of a torch operator with a schema: not a Python function, not a higher-order operator."""
+    """Tell whether a call is of a torch operator with a schema: not a Python function or a higher-order operator."""
     return hasattr(torch_op(node), "_schema")
 
 
 def has_tag(node: Node, tag: torch.Tag) -> bool:
-    """Whether torch gives a call's operator a tag."""
+    """Tell whether torch gives a call's operator a tag."""
     return tag in getattr(torch_op(node), "tags", ())
 
 
@@ -136,19 +136,19 @@ def input_node(node: Node, index: int = 0) -> Node:
 
 
 def fill(node: Node, like: torch.Tensor) -> torch.Tensor:
-    """Compute what a call of FILLS gives, in plain memory order."""
+    """Compute the result of a call of FILLS, in plain memory order."""
     arguments = {k: v for k, v in bind(node).items() if k not in ("self", "memory_format")}
     return torch_op(node)(torch.empty(tuple(like.shape), dtype=like.dtype), **arguments)
 
 
 @dataclass(eq=False)
 class Source:
-    """A graph with its constants. A constant without data (a fake program) is given plausible numbers.
+    """A graph with its constants. A constant without data (a fake program) gets plausible values.
 
-    states    the buffers that the program writes to: what they start with, and the node whose result is written
-    returned  what the model gives back, without what is written to its buffers
-    modules   the graphs that a `torch.cond` and its like choose from
-    orders    how values lie in memory at the borders of a delegate, where not in the order of their dimensions
+    states    the buffers that the program writes to: their initial values, and the node whose result is written
+    returned  the outputs of the model, without writes to its buffers
+    modules   the graphs that a `torch.cond` and similar operators choose from
+    orders    memory order of a delegate's inputs and outputs, if not in the order of their dimensions
     """
 
     graph: torch.fx.Graph
@@ -162,7 +162,7 @@ class Source:
 
     @staticmethod
     def of_program(program: ExportedProgram, real: Constants | None = None) -> Source:
-        """`real` supplies the data where `program` holds fake tensors."""
+        """Make the source of a program; `real` supplies the data where `program` holds fake tensors."""
         signature = program.graph_signature
         placeholders = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
         source = Source(program.graph, {}, [])
@@ -191,7 +191,7 @@ class Source:
 
     @staticmethod
     def of_module(module: GraphModule) -> Source:
-        """The graph of `export().module()` and of `convert_pt2e`: parameters are get_attr nodes."""
+        """Make the source of `export().module()` or `convert_pt2e`: parameters are get_attr nodes."""
         source = Source(module.graph, {}, [])
         source.returned = source.output().args[0]
         for node in module.graph.nodes:
@@ -216,8 +216,8 @@ class Source:
     def val(self, node: Node) -> Val:
         """Return a tensor (or several) with the dtype and shape of the node's result.
 
-        It is a fake tensor as in `node.meta["val"]`, or the data itself for a constant: only dtype and shape may be
-        relied on.
+        It is a fake tensor as in `node.meta["val"]`, or the data itself for a constant: rely only on dtype and
+        shape.
         """
         if node not in self._vals:
             self._vals[node] = self._find_val(node)
@@ -237,7 +237,7 @@ class Source:
             return val
         name = overload(node)
         if name in QDQ:
-            # PT2E leaves its own nodes without a type: the shape is the input's, the dtype stands in the arguments.
+            # PT2E leaves its own nodes without a type: the shape is the input's, the dtype is in the arguments.
             dtype = torch.float32 if ".dequantize" in name else bind(node)["dtype"]
             return torch.empty(tuple(self.tensor(input_node(node)).shape), dtype=dtype, device="meta")
         if name == "getitem":
@@ -256,7 +256,7 @@ def _is_fake(tensor: torch.Tensor) -> bool:
 
 
 def _invent(fake: torch.Tensor) -> torch.Tensor:
-    """Numbers for a constant that only exists as a type: every value is a legal scale, weight or zero point."""
+    """Make values for a constant that only exists as a type: every value is a legal scale, weight or zero point."""
     shape = tuple(int(d) for d in fake.shape)
     if fake.dtype.is_floating_point:
         return torch.full(shape, 0.0078125, dtype=fake.dtype)
@@ -268,7 +268,7 @@ def _invent(fake: torch.Tensor) -> torch.Tensor:
 
 
 def origin(node: Node) -> Node:
-    """The call that a quantize or dequantize belongs to: PT2E gives its own nodes no place of their own."""
+    """Find the call that a quantize or dequantize belongs to: PT2E's own nodes have no location."""
     waiting, seen = [node], {node}
     for one in waiting:
         if one.op == "call_function" and overload(one) not in QDQ:
@@ -281,7 +281,7 @@ def origin(node: Node) -> Node:
 
 
 def source_line(node: Node) -> str:
-    """file:line of the code that made a node. An nn.Sequential on its own has no line but torch's."""
+    """Return file:line of the code behind a node. A bare nn.Sequential has no line but torch's."""
     frames: list[tuple[str, str]] = []
     for line in map(str.strip, (origin(node).meta.get("stack_trace") or "").splitlines()):
         if line.startswith('File "'):
@@ -291,7 +291,7 @@ def source_line(node: Node) -> str:
 
 
 def module_stack(node: Node) -> list[tuple[str, str]]:
-    """Dotted paths and full class names of the modules around a node, outermost first."""
+    """Return dotted paths and full class names of the modules around a node, outermost first."""
     stack = (node.meta.get("nn_module_stack") or {}).values()
     names = [kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}" for _, kind in stack]
     paths = [str(path).removeprefix("L['self'].").removeprefix("L__self__.") for path, _ in stack]
@@ -299,6 +299,6 @@ def module_stack(node: Node) -> list[tuple[str, str]]:
 
 
 def find_module(node: Node) -> tuple[str, str]:
-    """The dotted path and the class of the nn.Module that a node belongs to."""
+    """Find the dotted path and the class of the nn.Module that a node belongs to."""
     path, kind = (module_stack(origin(node)) or [("", "")])[-1]
     return path, kind.rpartition(".")[2]

@@ -16,7 +16,7 @@ from torch.fx import Graph, GraphModule
 
 
 def stub(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> ExportedProgram:
-    """A program with the delegate's types and nothing in it: exir only asks it for shapes."""
+    """Make a program with the delegate's types and no content: exir only queries its shapes."""
     graph, arguments, results = Graph(), [], []
     for i, fake in enumerate(inputs):
         node = graph.placeholder(f"x{i}")

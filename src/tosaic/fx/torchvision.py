@@ -1,4 +1,4 @@
-"""torchvision beside builds of torch that its compiled operators do not load in."""
+"""Makes torchvision work with builds of torch that its compiled operators do not load in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @functools.cache
 def prepare_torchvision() -> None:
-    """Makes torchvision importable beside a torch build that its compiled operators do not load in.
+    """Make torchvision importable with a torch build that its compiled operators do not load in.
 
     Its model definitions need none of those operators, but its import refers to three of them by name.
     """

@@ -1,4 +1,4 @@
-"""What defines a TOSA operator: one `OpDef` holds its operands, attributes, type inference, legality and bounds.
+"""Definitions of TOSA operators: one `OpDef` holds operands, attributes, type inference, legality and bounds.
 
 Builder, verifier, text form and the .tosa reader and writer know operators only through their definitions.
 """
@@ -18,7 +18,7 @@ from tosaic.ir.graph import Attr, DType, Graph, Op, Type, Value
 
 
 class Role(Enum):
-    """What an operand may be."""
+    """Kinds of operands."""
 
     TENSOR = "any tensor"
     CONSTANT = "a tensor that is known at compile time"
@@ -28,7 +28,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One input of an operator, or for a LIST all inputs from its place on."""
+    """One input of an operator, or for a LIST all inputs from its position on."""
 
     name: str
     role: Role = Role.TENSOR
@@ -64,7 +64,7 @@ class Field(StrEnum):
     TEXT = "a text"
     BYTES = "bytes"
     GRAPH = "a Graph"  # stored as the name of a region
-    # Not in an operator's attribute table: a file says these by the tensors of the operator.
+    # Not in an operator's attribute table: the file expresses these by the tensors of the operator.
     OUT_DTYPE = "the DType of the output"
     OUT_TYPES = "a tuple of Types, one for each output"
     TYPE = "a Type"
@@ -81,7 +81,7 @@ CHOICES: Mapping[Field, tuple[str, ...]] = {
     Field.RESIZE_MODE: ("NEAREST", "BILINEAR"),
 }
 
-#: What the tuples are made of.
+#: The element types of the tuples.
 _ITEM_TYPES: Mapping[Field, type] = {Field.INTS: int, Field.OUT_TYPES: Type}
 _PYTHON_TYPES: Mapping[Field, type | tuple[type, ...]] = {
     Field.INT: int,
@@ -115,12 +115,12 @@ class Attribute:
 
     @property
     def implied(self) -> bool:
-        """Whether the types of the outputs say it."""
+        """Whether the types of the outputs imply it."""
         return self.field in (Field.OUT_DTYPE, Field.OUT_TYPES)
 
     @property
     def default(self) -> Attr:
-        """The value of an attribute that is not given: None if it must be."""
+        """The value of an attribute that is not given; None if it is required."""
         return {Field.BOOL: False, Field.NAN_MODE: "PROPAGATE"}.get(self.field)
 
     def check(self, value: Attr) -> None:
@@ -142,7 +142,7 @@ class Attribute:
             counted = self.count is None or len(items) == self.count
             return counted and all(isinstance(item, _ITEM_TYPES[self.field]) for item in items)
         wanted = _PYTHON_TYPES[self.field]
-        # A bool is an int to Python, and a DType is a str.
+        # In Python a bool is an int, and a DType is a str.
         return isinstance(value, wanted) and (not isinstance(value, bool | DType) or type(value) is wanted)
 
 
@@ -178,9 +178,9 @@ def bound(name: str, limit: Limit) -> Bound:
 
 @dataclass(frozen=True, slots=True)
 class Legality:
-    """Which dtypes an operator takes, and what a specification must have for each combination.
+    """The dtypes that an operator accepts, and what a specification must have for each combination.
 
-    A slot is where a dtype stands: `in` (the first operand), `out` (the first output), or the name of an operand or of
+    A slot is the position of a dtype: `in` (the first operand), `out` (the first output), or the name of an operand or
     an attribute. A row maps the dtypes of the slots to alternatives, each a set of profiles and extensions.
     """
 
@@ -202,10 +202,10 @@ def allow(slots: str, *lines: str) -> Legality:
     return Legality(tuple(slots.split()), rows)
 
 
-#: The rows of an operator that takes every float.
+#: The rows of an operator that accepts every float.
 ANY_FLOAT = ("f8e4m3: fp8e4m3", "f8e5m2: fp8e5m2", "f16, f32: FP", "bf16: bf16")
 
-#: From an op without outputs to the types of its outputs; raises Invalid where TOSA says ERROR_IF.
+#: Infers the output types of an op without outputs; raises Invalid where TOSA says ERROR_IF.
 Infer: TypeAlias = Callable[[Op], Type | tuple[Type, ...]]
 #: The types of the variables that are declared before an op.
 Variables: TypeAlias = dict[str, Type]
@@ -215,7 +215,7 @@ Variables: TypeAlias = dict[str, Type]
 class OpDef:
     """One TOSA operator.
 
-    Attributes are in the order of the file's table. `bounds` is what the 8K level adds to rank and size;
+    Attributes are in the order of the file's table. `bounds` are the limits of the 8K level besides rank and size;
     `check_variables` is the rule of an operator on variables, which depends on the ops before it.
     """
 
@@ -243,7 +243,7 @@ class OpDef:
         return {a.name: a.default for a in self.attributes if a.optional or a.default is not None}
 
     def find_position(self, name: str) -> int:
-        """Find the place of an operand among the inputs of an op."""
+        """Find the position of an operand among the inputs of an op."""
         if name not in self._positions:
             raise Invalid(f"{self.name} has no operand {name!r}; it has {', '.join(self._positions) or 'none'}")
         return self._positions[name]

@@ -21,7 +21,7 @@ _SMALL_FLOATS: Mapping[DType, type[np.generic]] = {
 
 
 def encode(data: Array, dtype: DType) -> Array:
-    """Convert an array to the memory form of `dtype`, read-only: raw bits as they are, other numbers converted.
+    """Convert an array to the memory form of `dtype`, read-only: raw bits unchanged, other numbers converted.
 
     Integers must fit; floats are rounded.
     """
@@ -39,7 +39,7 @@ def encode(data: Array, dtype: DType) -> Array:
 
 
 def decode(data: Array, dtype: DType) -> Array:
-    """Convert the raw bits of bf16 and fp8 to float32; return other arrays as they are."""
+    """Convert the raw bits of bf16 and fp8 to float32; return other arrays unchanged."""
     if dtype not in _SMALL_FLOATS:
         return data
     return data.view(_SMALL_FLOATS[dtype]).astype(np.float32)
@@ -59,7 +59,7 @@ def to_bytes(data: Array, dtype: DType) -> npt.NDArray[np.uint8]:
 
 
 def count_bytes(size: int, dtype: DType) -> int:
-    """Count the bytes that `to_bytes` gives for `size` numbers."""
+    """Count the bytes that `to_bytes` returns for `size` numbers."""
     if dtype is DType.I4:
         return (size + 1) // 2
     return size * (6 if dtype is DType.I48 else np.dtype(NUMPY[dtype]).itemsize)

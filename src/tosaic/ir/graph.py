@@ -45,7 +45,7 @@ class DType(StrEnum):
 
     @property
     def torch_name(self) -> str:
-        """The name under which torch's users know the type."""
+        """The torch name of the type."""
         kind = self.value.rstrip("0123456789")
         return {"i": "int", "f": "float", "bf": "bfloat"}.get(kind, kind) + self.value[len(kind) :]
 
@@ -127,7 +127,7 @@ class Value:
 
 
 #: int tuples for pads, strides and permutations; ndarray for constant data; Graph for the bodies of control flow;
-#: types where a file keeps no attribute but the output's own type says it (constants, variables, custom ops).
+#: types that a file expresses by the output's own type instead of an attribute (constants, variables, custom ops).
 Attr: TypeAlias = (
     "int | float | bool | str | bytes | tuple[int, ...] | DType | Type | tuple[Type, ...] | Array | Graph | None"
 )
@@ -135,7 +135,7 @@ Attr: TypeAlias = (
 
 @dataclass(eq=False, slots=True)
 class Op:
-    """One use of a TOSA operator. `origin` holds the keys of the source nodes it was made from."""
+    """One use of a TOSA operator. `origin` holds the keys of the source nodes it was lowered from."""
 
     definition: OpDef
     inputs: tuple[Value, ...]
@@ -154,12 +154,12 @@ class Op:
 
     @property
     def data(self) -> Array | None:
-        """The numbers that a constant or a variable starts with, if the op has any."""
+        """The initial numbers of a constant or a variable, if the op has any."""
         data = self.attrs.get("data")
         return data if isinstance(data, np.ndarray) else None
 
     def operand(self, name: str) -> Value:
-        """Find an input by the name that the definition gives it."""
+        """Find an input by its name in the definition."""
         return self.inputs[self.definition.find_position(name)]
 
     def rest(self, name: str) -> tuple[Value, ...]:

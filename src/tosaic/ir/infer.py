@@ -1,4 +1,4 @@
-"""What type inference is made of: checks of operands, and the shape arithmetic that operators share."""
+"""Building blocks of type inference: checks of operands, and the shape arithmetic that operators share."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def keep_type(op: Op) -> Type:
 
 
 def broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of an elementwise result: equal ranks, and a dimension of 1 stretches."""
+    """Return the shape of an elementwise result: equal ranks, and a dimension of 1 is broadcast."""
     if len(a) != len(b):
         raise Invalid(f"ranks differ: {list(a)} and {list(b)} (TOSA broadcasts only between equal ranks)")
     if a == b:

@@ -1,7 +1,7 @@
 """Every operator of TOSA 1.0: `DEFINITIONS` by name, and the builders.
 
 A builder is named as its operator in lower case: `ops.add(b, x, y)`. Where several operators have one form, the builder
-is the definition itself; where a builder makes operands of plain numbers, the definition stands beside it in upper
+is the definition itself; where a builder makes operands from plain numbers, the definition is next to it in upper
 case. `Builder.emit` makes an op of any definition. A new operator is one definition in one of the modules below.
 """
 
@@ -34,7 +34,7 @@ DEFINITIONS: Mapping[str, OpDef] = _collect(ops_tensor, ops_elementwise, ops_dat
 
 
 def find(name: str) -> OpDef:
-    """Find an operator by the name that TOSA gives it."""
+    """Find an operator by its TOSA name."""
     if name not in DEFINITIONS:
         raise Invalid(f"{name} is not an operator of TOSA 1.0")
     return DEFINITIONS[name]

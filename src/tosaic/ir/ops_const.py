@@ -1,4 +1,4 @@
-"""Constants. They are apart from the other operators because the builder itself makes them."""
+"""Constants. They are separate from the other operators because the builder itself makes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tosaic.ir.graph import NUMPY, DType, Op, Type
 TYPE, DATA = Attribute("type", Field.TYPE), Attribute("data", Field.DATA)
 #: The rows of an operator that only holds numbers.
 HOLDS = ("bool, i8, i16, i32: INT | FP", "i4: int4", "i48: int16", *ANY_FLOAT)
-#: TOSA leaves -8 out of int4 so that weights are symmetric.
+#: TOSA excludes -8 from int4 so that weights are symmetric.
 _LARGEST = {DType.I4: 7, DType.I48: (1 << 47) - 1}
 
 

@@ -1,6 +1,6 @@
 """The operators that move and convert data: definitions and builders.
 
-Shapes, paddings and scales are plain tuples in the builders, which make the CONST_SHAPE operands of them.
+Shapes, paddings and scales are plain tuples in the builders, which convert them to CONST_SHAPE operands.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ _GATHERS = allow("in", "i8, i16, i32: INT", *ANY_FLOAT)
 
 
 def _infer_rows(op: Op, values: Value) -> Type:
-    """Check indices [N,W] into values [N,K,C], and return the type of the rows that they name."""
+    """Check indices [N,W] into values [N,K,C], and return the type of the rows that they select."""
     indices = need_rank(op, "indices", 2)
     need_dtype(indices, DType.I32, "indices")
     if indices.shape[0] != values.shape[0]:
@@ -215,7 +215,7 @@ def _infer_scatter(op: Op) -> Type:
     return values.type
 
 
-#: Values [N,K,C] with the rows named by indices [N,W] replaced from input [N,W,C].
+#: Values [N,K,C] with the rows at indices [N,W] replaced from input [N,W,C].
 SCATTER = OpDef(
     "SCATTER", (tensor("values_in"), tensor("indices"), tensor("input")), infer=_infer_scatter, legal=_GATHERS
 )

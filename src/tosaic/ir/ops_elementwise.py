@@ -126,7 +126,7 @@ ARITHMETIC_RIGHT_SHIFT = OpDef(
 
 
 class Extreme(OpDef):
-    """The larger or the smaller of two numbers; `nan_mode` says which one that is beside a NaN."""
+    """The larger or the smaller of two numbers; `nan_mode` selects the result if one is NaN."""
 
     def __init__(self, name: str) -> None:
         operands = (tensor("input1"), tensor("input2"))
@@ -262,7 +262,7 @@ def _infer_reduction(op: Op) -> Type:
 
 
 class Reduction(OpDef):
-    """An operator along one axis, which stays with size 1."""
+    """An operator along one axis, which is kept with size 1."""
 
     def __init__(self, name: str, legal: Legality) -> None:
         super().__init__(name, (tensor("input"),), (AXIS,), infer=_infer_reduction, legal=legal)
@@ -278,7 +278,7 @@ reduce_sum = Reduction("REDUCE_SUM", _ORDERED)
 
 
 class ExtremeReduction(OpDef):
-    """The largest or smallest number along one axis, which stays with size 1."""
+    """The largest or smallest number along one axis, which is kept with size 1."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, (tensor("input"),), (AXIS, NAN_MODE), infer=_infer_reduction, legal=_SIGNED)

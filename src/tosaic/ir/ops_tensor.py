@@ -88,7 +88,7 @@ _CONV_BOUNDS = (
 
 
 def _infer_convolution(op: Op, channels: int) -> Type:
-    """Infer what CONV2D, CONV3D and DEPTHWISE_CONV2D share once the output's channels are known."""
+    """Infer the parts that CONV2D, CONV3D and DEPTHWISE_CONV2D share once the output's channels are known."""
     x, kernel = op.operand("input"), _get_kernel(op)
     pad, stride, dilation = op.get_ints("pad"), op.get_ints("stride"), op.get_ints("dilation")
     if min(pad) < 0:
@@ -244,7 +244,7 @@ def transpose_conv2d(
     weight_zp: int = 0,
     local_bound: bool = False,
 ) -> Value:
-    """Convolve with weight [OC,KH,KW,IC]; out_pad adds to (or, negative, takes from) the edges of the output."""
+    """Convolve with weight [OC,KH,KW,IC]; out_pad extends (or, negative, crops) the edges of the output."""
     operands = (x, weight, bias, b.zero_point(x_zp, x.dtype), b.zero_point(weight_zp, weight.dtype))
     return b.emit(
         TRANSPOSE_CONV2D, operands, out_pad=out_pad, stride=stride, local_bound=local_bound, acc_type=acc_type
@@ -364,7 +364,7 @@ MATMUL = OpDef(
         "bf16 f32: bf16",
     ),
 )
-#: The dtype of a matrix product, where the caller does not choose (only f16 has a choice: f16 or f32).
+#: The dtype of a matrix product, if the caller does not choose (only f16 has a choice: f16 or f32).
 _PRODUCTS = {
     DType.I8: DType.I32,
     DType.I16: DType.I48,

@@ -1,4 +1,4 @@
-"""Arithmetic of quantization parameters: what a code means, and how a real factor becomes a TOSA multiplier."""
+"""Arithmetic of quantization parameters: the meaning of quantized values, and TOSA multipliers for real factors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Reals = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class QParams:
-    """real = (code - zero_point) * scale, per tensor (axis None) or per channel along `axis`."""
+    """real = (quantized - zero_point) * scale, per tensor (axis None) or per channel along `axis`."""
 
     scale: tuple[float, ...]
     zero_point: tuple[int, ...]
@@ -39,7 +39,7 @@ class QParams:
         return self.zero_point[0]
 
     def same_grid(self, other: QParams) -> bool:
-        """Return whether equal codes mean equal numbers."""
+        """Tell whether equal quantized values mean equal numbers."""
         return (self.scale, self.zero_point, self.dtype, self.axis) == (
             other.scale,
             other.zero_point,
@@ -49,7 +49,7 @@ class QParams:
 
 
 def accumulator(scale: tuple[float, ...], axis: int | None = None) -> QParams:
-    """Return the parameters of an int32 accumulator: no zero point, the product of its operands' scales."""
+    """Return the qparams of an int32 accumulator: no zero point, the product of its operands' scales."""
     return QParams(scale, (0,) * len(scale), DType.I32, -(2**31), 2**31 - 1, axis)
 
 
@@ -78,13 +78,13 @@ def along(values: tuple[float, ...] | tuple[int, ...], axis: int | None, rank: i
 
 
 def dequantize(codes: npt.NDArray[np.generic], q: QParams) -> Reals:
-    """Compute the real numbers that codes stand for."""
+    """Compute the real numbers of quantized values."""
     zero, scale = along(q.zero_point, q.axis, codes.ndim), along(q.scale, q.axis, codes.ndim)
     return (codes.astype(np.float64) - zero) * scale
 
 
 def quantize(reals: npt.NDArray[np.generic], q: QParams) -> npt.NDArray[np.int64]:
-    """Compute codes for real numbers in float32 as torch's quantize_per_tensor does (half to even, then clip)."""
+    """Quantize real numbers in float32 as torch's quantize_per_tensor does (half to even, then clip)."""
     scale = along(q.scale, q.axis, reals.ndim).astype(np.float32)
     zero = along(q.zero_point, q.axis, reals.ndim)
     inverse = np.float32(1.0) / scale

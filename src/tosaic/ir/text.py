@@ -26,7 +26,7 @@ _SHORT = 8  # constants of at most this many numbers are printed in full
 
 
 def to_text(graph: Graph, *, full: bool = False) -> str:
-    """Print a graph: values are numbered in order, and long constants stand by their hash.
+    """Print a graph: values are numbered in order, and long constants are represented by their hash.
 
     With `full`, long constants are printed as the hex digits of their bytes: that text can be parsed.
     """
@@ -43,7 +43,7 @@ def _write_graph(graph: Graph, indent: str, full: bool) -> Iterator[str]:
             names[value] = f"%c{count}" if op.is_constant else f"%{count}"
             count += 1
         yield from _write_op(op, names, indent + "  ", full)
-    # A broken graph must still print: the verifier's user reads it.
+    # A broken graph must still print, for debugging the verifier's errors.
     yield f"{indent}  return {', '.join(names.get(value, '%?') for value in graph.outputs)}".rstrip()
     yield f"{indent}}}"
 
@@ -70,7 +70,7 @@ def _write_op(op: Op, names: Mapping[Value, str], indent: str, full: bool) -> It
 
 
 def _is_left_out(attribute: Attribute, value: Attr) -> bool:
-    """Return whether the line says it already: by the types of the results, or because it is the default."""
+    """Tell whether the line already shows it: by the types of the results, or because it is the default."""
     return attribute.implied or (attribute.default is not None and value == attribute.default)
 
 
@@ -106,9 +106,9 @@ _TYPE = re.compile(r"(\w+)\[([\d,]*)\]")
 
 
 def from_text(text: str, definitions: Mapping[str, OpDef] = DEFINITIONS) -> Graph:
-    """Parse what `to_text` prints. Types are as the text says: `verify` checks them against the definitions.
+    """Parse the output of `to_text`. Types are taken from the text: `verify` checks them against the definitions.
 
-    Constants must be in full: their hash does not say what they are.
+    Constants must be in full: a hash does not contain their values.
     """
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     parser = _Parser(lines, definitions)
@@ -122,7 +122,7 @@ def from_text(text: str, definitions: Mapping[str, OpDef] = DEFINITIONS) -> Grap
 
 
 class _Parser:
-    """Reads line after line; `number` is that of the line read last."""
+    """Reads line by line; `number` is that of the last line read."""
 
     def __init__(self, lines: list[tuple[int, str]], definitions: Mapping[str, OpDef]) -> None:
         self.number = 0

@@ -1,4 +1,4 @@
-"""The verifier: is this graph well formed, does every op obey its definition, and does the specification have it?"""
+"""The verifier checks that a graph is well formed, that every op obeys its definition, and that the target has it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LEVEL_8K: Level = {
 
 
 def verify(graph: Graph, spec: Specification) -> None:
-    """Raise Invalid with the op's index, kind and the reason at the first thing that is wrong."""
+    """Raise Invalid with the op's index, kind and the reason at the first error."""
     level = LEVEL_8K if spec.level_8k else NO_LEVEL
     _verify_graph(graph, spec, level, "", 0, {})
 
@@ -103,7 +103,7 @@ def _verify_op(op: Op, spec: Specification, level: Level, variables: Variables) 
 
 
 def verify_legality(op: Op, spec: Specification) -> None:
-    """Look the op's dtypes up in its definition."""
+    """Look up the op's dtypes in its definition."""
     legal = op.definition.legal
     dtypes = tuple(_get_slot(op, slot) for slot in legal.slots)
     if dtypes not in legal.rows:

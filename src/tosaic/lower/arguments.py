@@ -1,4 +1,4 @@
-"""What several record files need: how arguments are read, and the plain forms of unary and binary operators."""
+"""Helpers of several record files: reading arguments, and the plain forms of unary and binary operators."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tosaic.lower.tensor import Const, Stored, Tensor, with_value
 
 
 def is_sequence(value: object) -> TypeGuard[Sequence[object]]:
-    """Whether an argument is a list or tuple."""
+    """Tell whether an argument is a list or tuple."""
     return isinstance(value, (list, tuple))
 
 
 def pair(value: int | Sequence[int]) -> tuple[int, int]:
-    """An int[2] argument: torch also takes one number, alone or in a list."""
+    """Return an int[2] argument as a pair: torch also accepts one number, alone or in a list."""
     if isinstance(value, int):
         return (value, value)
     return (int(value[0]), int(value[0])) if len(value) == 1 else (int(value[0]), int(value[1]))
@@ -35,7 +35,7 @@ def find_dtype(dtype: object) -> DType | None:
 
 
 def find_qparams(scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: object) -> QParams:
-    """Make parameters of the arguments of a per-tensor quantize or dequantize."""
+    """Make qparams from the arguments of a per-tensor quantize or dequantize."""
     kind = find_dtype(dtype)
     if kind is None:
         raise Unsupported(f"it is quantized to {str(dtype).removeprefix('torch.')}", "use int8")
@@ -43,7 +43,7 @@ def find_qparams(scale: float, zero_point: int, quant_min: int, quant_max: int, 
 
 
 def dim_list(dims: int | Sequence[int] | None, rank: int) -> list[int]:
-    """Dimensions as non-negative numbers; none given means all of them."""
+    """Return dimensions as non-negative numbers; none given means all of them."""
     if dims is None or (not isinstance(dims, int) and len(dims) == 0):
         return list(range(rank))
     chosen = [dims] if isinstance(dims, int) else list(dims)
@@ -51,7 +51,7 @@ def dim_list(dims: int | Sequence[int] | None, rank: int) -> list[int]:
 
 
 def operand(lo: Lowering, value: Any, like: Tensor) -> Tensor:
-    """A tensor operand; a Python number becomes a constant like the other operand."""
+    """Return a tensor operand; a Python number becomes a constant like the other operand."""
     if isinstance(value, Tensor):
         return _match_dtype(value, like)
     if like.q is not None:
@@ -62,7 +62,7 @@ def operand(lo: Lowering, value: Any, like: Tensor) -> Tensor:
 
 
 def _match_dtype(value: Tensor, like: Tensor) -> Tensor:
-    """A lone constant takes the dtype of the other operand, as torch promotes it."""
+    """Convert a scalar constant to the dtype of the other operand, as torch promotes it."""
     if not isinstance(value, Const) or value.size != 1 or value.dtype is like.dtype:
         return value
     if value.q is None and like.q is None:
@@ -73,7 +73,7 @@ def _match_dtype(value: Tensor, like: Tensor) -> Tensor:
 
 
 def unary(lo: Lowering, op: Callable[[Builder, Value], Value], x: Tensor) -> Stored:
-    """An elementwise op on a float or plain integer tensor. Quantized tensors come as tables, never here."""
+    """Build an elementwise op on a float or plain integer tensor. Quantized tensors use tables instead."""
     if x.q is not None:
         lo.codes(x)
         raise Unsupported("its input is quantized in a form that no table can be made for", "quantize to int8")
@@ -90,7 +90,7 @@ def keep_dims(lo: Lowering, reduced: Tensor, dims: Sequence[int], keepdim: bool)
 
 
 def integers(lo: Lowering, value: Value, shape: Sequence[int], times: int = 1) -> Value:
-    """int32 numbers in another shape, its first dimension repeated.
+    """Return int32 numbers in another shape, with its first dimension repeated.
 
     A float profile cannot move integers: there they go through float32, which is exact up to 2**24.
     """

@@ -23,7 +23,7 @@ Binary = Callable[[Builder, Value, Value], Value]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How a kernel moves over an image; by default over every position, without padding.
+    """Movement of a kernel over an image; by default over every position, without padding.
 
     pad       top, bottom, left, right
     stride    rows, columns
@@ -83,16 +83,16 @@ def product(lo: Lowering, x: Tensor, y: Tensor) -> Stored:
 
 
 def scaled(t: Stored, factor: float) -> Stored:
-    """Multiply an accumulator by a positive constant: only its meaning changes."""
+    """Multiply an accumulator by a positive constant: only its scale changes."""
     clamp = None if t.clamp is None else (t.clamp[0] * factor, t.clamp[1] * factor)
     return replace(t, q=replace(t.qparams, scale=tuple(s * factor for s in t.qparams.scale)), clamp=clamp)
 
 
 def bias_codes(bias: Tensor | None, scales: Sequence[float], reach: npt.NDArray[np.int64]) -> Array:
-    """Quantize a bias to int32 on the accumulator's grid, whatever grid (or float) it arrives on.
+    """Quantize a bias to int32 with the accumulator's qparams, whatever qparams (or float) it has.
 
-    `reach` is the largest sum of products of each channel: a channel of tiny weights has a bias of so many steps that
-    the accumulator would overflow, so it stops short of that.
+    `reach` is the largest sum of products of each channel: the bias of a channel of tiny weights has so many steps that
+    the accumulator would overflow, so it is limited.
     """
     if bias is None:
         return np.zeros(reach.size, np.int32)
@@ -113,7 +113,7 @@ def _check_bias(bias: Tensor, channels: int) -> None:
 
 
 def _float_bias(lo: Lowering, bias: Tensor | None, channels: int, dtype: DType) -> Value:
-    """Return the bias of a float convolution; TOSA also takes one that is computed."""
+    """Return the bias of a float convolution; TOSA also accepts a computed one."""
     if bias is None:
         return lo.constant(np.zeros(channels), dtype)
     _check_bias(bias, channels)
@@ -128,7 +128,7 @@ def _float_bias(lo: Lowering, bias: Tensor | None, channels: int, dtype: DType) 
 
 
 def repeat_bias(lo: Lowering, bias: Tensor, times: int) -> Tensor:
-    """Repeat the bias for channels that are there several times."""
+    """Repeat the bias for repeated channels."""
     if times == 1:
         return bias
     if isinstance(bias, Stored):
@@ -140,7 +140,7 @@ def repeat_bias(lo: Lowering, bias: Tensor, times: int) -> Tensor:
 
 
 def weight_codes(weight: Tensor, x: Tensor) -> tuple[Array, DType, QParams | None]:
-    """Return the constant weight as (data, dtype, parameters); float weights have no parameters."""
+    """Return the constant weight as (data, dtype, qparams); float weights have no qparams."""
     if not isinstance(weight, Const):
         raise Unsupported("its weight is not a constant", "use a parameter or buffer as weight")
     if weight.q is None and not weight.is_float:
@@ -156,9 +156,9 @@ def weight_codes(weight: Tensor, x: Tensor) -> tuple[Array, DType, QParams | Non
 def conv_operands(
     lo: Lowering, x: Tensor, weight: Array, weight_q: QParams | None, bias: Tensor | None
 ) -> tuple[DType, Value, QParams | None]:
-    """Return the weight's dtype, the bias, and the meaning of the accumulator of a convolution (None for a float one).
+    """Return the weight's dtype, the bias, and the qparams of the accumulator of a convolution (None for a float one).
 
-    The weight has a line for each output channel. It is quantized if the input is.
+    The weight has a row for each output channel. It is quantized if the input is.
     """
     if x.q is None or weight_q is None:
         return x.dtype, _float_bias(lo, bias, weight.shape[0], x.dtype), None
@@ -166,7 +166,7 @@ def conv_operands(
     q = accumulator(scales, 3 if len(scales) > 1 else None)
     q = replace(q, dtype=DType.I32 if x.dtype is DType.I8 else DType.I48)
     reach = np.abs(weight.reshape(weight.shape[0], -1).astype(np.int64)).sum(1)
-    # The 48 bits of the other accumulator hold any sum beside an int32.
+    # The 48 bits of the other accumulator hold any sum plus an int32.
     reach *= max(127 - x.q.zp, x.q.zp + 128) if x.dtype is DType.I8 else 0
     return DType.I8, lo.constant(bias_codes(bias, scales, reach), q.dtype), q
 
@@ -183,7 +183,7 @@ def convolve(
 ) -> Stored:
     """Build CONV2D ([O,KH,KW,I]) or DEPTHWISE_CONV2D ([KH,KW,C,M]) on a logical NCHW tensor.
 
-    Quantized operands give an accumulator. Sums of 16-bit floats are kept in 32 bits, as torch keeps them.
+    Quantized operands give an accumulator. Sums of 16-bit floats are kept in 32 bits, as in torch.
     """
     lines = weight.reshape(-1, weight.shape[2] * weight.shape[3]).T if depthwise else weight
     dtype, bias_value, q = conv_operands(lo, x, lines, weight_q, bias)
@@ -213,7 +213,7 @@ def weigh(
     stride: tuple[int, int] = (1, 1),
     depthwise: bool = False,
 ) -> Stored:
-    """Convolve quantized values with whole int8 numbers, divide and round once; the result is on the input's grid."""
+    """Convolve quantized values with int8 integers, divide and round once; the result has the input's qparams."""
     q = lo.codes(x).qparams
     unit = QParams((1.0 / divisor,), (0,), DType.I8, -127, 127)
     weight = np.ascontiguousarray(weight)
@@ -226,7 +226,7 @@ def fit_window(
 ) -> tuple[Value, tuple[int, int, int, int]]:
     """Return an NHWC image and its padding so that the windows fit exactly, as TOSA requires.
 
-    What is too much is taken off the padding at the end first, then off the image.
+    The excess is removed from the padding at the end first, then from the image.
     """
     pads, sizes = list(window.pad), list(image.shape)
     for axis in (0, 1):
@@ -276,7 +276,7 @@ def sum_over(lo: Lowering, x: Tensor, dims: Sequence[int], divisor: float) -> St
 
 
 def _sum_by_conv(lo: Lowering, x: Stored, axes: list[int]) -> Stored | None:
-    """Sum by convolutions with ones (no int32 tensor in between), None where the shape does not allow it."""
+    """Sum by convolutions with ones (no int32 tensor in between); None if the shape does not allow it."""
     zero_point = x.qparams.zp
     shape, rank = x.value.shape, x.value.rank
     size = math.prod(shape[a] for a in axes)
@@ -308,18 +308,18 @@ def _sum_by_conv(lo: Lowering, x: Stored, axes: list[int]) -> Stored | None:
 
 
 def _is_view(shape: Sequence[int], axes: Sequence[int], perm: Sequence[int]) -> bool:
-    """Whether sums over some axes only need another shape to be in logical layout: 48 bits cannot be moved."""
+    """Tell whether sums over some axes only need a reshape to be in logical layout: 48 bits cannot be moved."""
     order = [p for p in perm if p not in axes and shape[p] != 1]
     return order == sorted(order)
 
 
 def _sums_twice(lo: Lowering, size: int, high: int) -> bool:
-    """Whether to sum columns and then rows: a window as large as the image keeps most of the NPU idle."""
+    """Tell whether to sum columns and then rows: a window as large as the image keeps most of the NPU idle."""
     return lo.target.is_npu and high < size >= 16
 
 
 def _divide(size: int) -> int:
-    """A divisor near one and a half times the square root: the height at which sums by columns, then rows, are fast."""
+    """Find a divisor near 1.5 times the square root: the height at which sums by columns, then rows, are fast."""
     best = 1.5 * math.sqrt(size)
     return min((d for d in range(1, _KERNEL + 1) if size % d == 0), key=lambda d: abs(d - best))
 

@@ -1,4 +1,4 @@
-"""How a record writes an operator as simpler ATen operators: one function, run by two interpreters.
+"""Decomposition of an operator into simpler ATen operators: one function of the record, run by two interpreters.
 
 Before calibration, `quantization.prepare.GraphAten` inserts the operators into an fx graph, so that the ranges between
 them are observed. In a float model, `lower.steps.LoweringAten` lowers each of them to TOSA at once.
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Aten(Protocol[T]):
-    """What a `decompose` function sees: ATen operators by name, on values of type T."""
+    """Argument of a `decompose` function: ATen operators by name, on values of type T."""
 
     def __call__(self, name: str, /, *args: Any, **kwargs: Any) -> T:
         """Call an operator, such as `aten("add.Tensor", x, y)`."""
@@ -33,5 +33,5 @@ class Aten(Protocol[T]):
         ...
 
     def is_bool(self, value: T, /) -> bool:
-        """Whether a value is boolean."""
+        """Tell whether a value is boolean."""
         ...

@@ -1,4 +1,4 @@
-"""What is checked of every lowered call: its result is torch's, and its operators are legal on the target."""
+"""Checks of every lowered call: its result is torch's, and its operators are legal on the target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tosaic.lower.convert import is_real
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Result, Stored, Tensor
 
-#: ops that give numbers of their input, and convolutions: one operator may be several, and each rounds its own results
+#: ops that only copy values, and convolutions: one torch operator may become several, each of which rounds its results
 _EXACT = frozenset(
     (
         *("RESHAPE", "TRANSPOSE", "SLICE", "CONCAT", "PAD", "TILE", "REVERSE", "GATHER", "SCATTER", "SELECT"),
@@ -28,7 +28,7 @@ _EXACT = frozenset(
 
 
 def check_call(lo: Lowering, result: Result, val: Val, made: Sequence[Op]) -> None:
-    """Check the result of a call against torch's `val`, and the operators that were made for it."""
+    """Check the result of a call against torch's `val`, and the operators that were emitted for it."""
     if isinstance(result, tuple) and isinstance(val, (tuple, list)):
         for got, want in zip(result, val, strict=False):
             _check_result(got, want)
@@ -43,7 +43,7 @@ def check_call(lo: Lowering, result: Result, val: Val, made: Sequence[Op]) -> No
 
 
 def rounds_twice(made: Sequence[Op]) -> bool:
-    """Whether operators round to 16-bit floats more than once: torch rounds once per operator, after all its steps."""
+    """Tell whether operators round to 16-bit floats more than once: torch rounds once per operator, at the end."""
     return sum(_rounds(op) for op in made) > 1
 
 
@@ -53,7 +53,7 @@ def _rounds(op: Op) -> bool:
 
 
 def _check_result(got: Result | Unsupported, want: Val) -> None:
-    """Refuse a tensor that is not what torch gives: it would be a silent miscompile."""
+    """Reject a tensor that differs from torch's: it would be a silent miscompile."""
     if not isinstance(got, Tensor) or not isinstance(want, torch.Tensor):
         return
     if got.shape != tuple(want.shape):
@@ -63,7 +63,7 @@ def _check_result(got: Result | Unsupported, want: Val) -> None:
 
 
 def _check_dtype(got: Stored, want: torch.dtype) -> None:
-    """Refuse a result of another kind than torch's; int64 is int32 here, and quantized values are float."""
+    """Reject a result of another kind than torch's; int64 is int32 here, and quantized values are float."""
     if want not in DTYPES and want is not torch.int64:
         raise Unsupported(
             f"its result is {str(want).removeprefix('torch.')}, which the target has no type for",
@@ -78,7 +78,7 @@ def _check_dtype(got: Stored, want: torch.dtype) -> None:
 
 
 def _check_storage(lo: Lowering, result: Stored) -> None:
-    """Refuse a result that could not be stored: a view is a RESHAPE or TRANSPOSE then, which must have its type."""
+    """Reject a result that cannot be stored: its view becomes a RESHAPE or TRANSPOSE, which must support its type."""
     if not is_real(result):
         return
     NO_STORED_BOOLEANS.enforce(lo, {"result": result})

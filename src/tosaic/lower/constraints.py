@@ -28,7 +28,7 @@ def _count_dimensions(lo: Lowering, a: Arguments) -> str:
 
 
 def _check_strides(lo: Lowering, a: Arguments) -> str:
-    """Find a stride that is too long, along a dimension with several results, for which Vela has no form."""
+    """Find a stride that is too long for Vela, along a dimension with several results."""
     x, kernel, longest = a["input"], a["weight"].shape[2:], lo.target.longest_stride
     if a.get("transposed") or longest is None:
         return ""

@@ -1,6 +1,6 @@
-"""Between codes, 16-bit floats and float32, inside one delegate: quantize, dequantize, widen and narrow in TOSA FP.
+"""Conversion between quantized values, 16-bit floats and float32 inside one delegate, in TOSA FP.
 
-Quantize and dequantize give the numbers that torch's quantize_per_tensor and dequantize_per_tensor give, bit for bit.
+Quantize and dequantize match torch's quantize_per_tensor and dequantize_per_tensor, bit for bit.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tosaic.lower.tensor import Const, Stored, Tensor, fill_gaps, with_value
 
 
 def is_real(t: Tensor) -> bool:
-    """Whether the tensor is stored as what it means, with nothing pending."""
+    """Tell whether the tensor is stored as real numbers, with nothing pending."""
     return t.q is None and (isinstance(t, Const) or t.lut is None)
 
 
 def can_be_real(lo: Lowering, t: Tensor) -> bool:
-    """Whether `to_real` can make a stored float tensor of it."""
+    """Tell whether `to_real` can make a stored float tensor of it."""
     return lo.has_float and not t.is_const and t.dtype is not DType.I48
 
 
@@ -51,7 +51,7 @@ def to_real(lo: Lowering, t: Tensor) -> Tensor:
 
 
 def is_list(value: object) -> TypeGuard[list[object]]:
-    """Whether a bound argument is a list."""
+    """Tell whether a bound argument is a list."""
     return isinstance(value, list)
 
 
@@ -63,12 +63,12 @@ def convert_all(value: object, convert: Callable[[Tensor], Tensor]) -> object:
 
 
 def is_small(t: Tensor) -> bool:
-    """Whether it is a float of 16 bits."""
+    """Tell whether it is a float of 16 bits."""
     return t.dtype in (DType.F16, DType.BF16)
 
 
 def widen(lo: Lowering, t: Tensor) -> Tensor:
-    """Convert a 16-bit float tensor to float32; leave any other as it is."""
+    """Convert a 16-bit float tensor to float32; return any other unchanged."""
     if not is_small(t):
         return t
     if isinstance(t, Const):
@@ -92,10 +92,10 @@ def to_codes(lo: Lowering, t: Stored, q: QParams) -> Stored:
     value = t.value if t.dtype is DType.F32 else tosa.cast(lo.b, t.value, DType.F32)
     inverse = float(np.float32(1.0 / q.s))
     value = tosa.mul(lo.b, value, _along(lo, value, (inverse,), q))
-    # Clipping first keeps the numbers small, and at whole bounds it commutes with the rounding.
+    # Clipping first keeps the numbers small, and at integer bounds it commutes with the rounding.
     value = tosa.clamp(lo.b, value, float(q.qmin - q.zp), float(q.qmax - q.zp))
     if q.zp:
-        # TOSA has no rounding of its own: a cast to an integer rounds half to even.
+        # TOSA has no rounding operator: a cast to an integer rounds half to even.
         value = tosa.cast(lo.b, tosa.cast(lo.b, value, DType.I32), DType.F32)
         value = tosa.add(lo.b, value, _along(lo, value, (float(q.zp),), q))
     return with_value(t, tosa.cast(lo.b, value, q.dtype))

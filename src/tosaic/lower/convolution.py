@@ -34,7 +34,7 @@ def _pads(
 
 
 def _channels(q: QParams | None, start: int, stop: int) -> QParams | None:
-    """Return the parameters of some of a weight's output channels."""
+    """Return the qparams of some of a weight's output channels."""
     if q is None or q.axis is None:
         return q
     return replace(q, scale=q.scale[start:stop], zero_point=q.zero_point[start:stop])
@@ -72,10 +72,10 @@ def _convolve_groups(
 
 
 def _convolve_patches(lo: Lowering, x: Tensor, weight: Array, q: QParams | None, bias: Tensor | None) -> Stored:
-    """Convolve windows that touch but do not overlap: an NPU has no such strides, and none are needed.
+    """Convolve windows that touch but do not overlap: an NPU does not support such strides, and none are needed.
 
-    A row of windows becomes an image of its own, [height of a window, windows, a row of one]. Where the weights would
-    be read too often that way, the image is cut into windows first and each becomes one pixel.
+    A row of windows becomes a separate image, [height of a window, windows, a row of one]. If the weights would
+    be read too often that way, the image is split into windows first and each becomes one pixel.
     """
     high, wide, depth = weight.shape[1:]
     n, _, h, w = x.shape
@@ -96,10 +96,10 @@ def _convolve_patches(lo: Lowering, x: Tensor, weight: Array, q: QParams | None,
 
 
 def _width_fold_factor(lo: Lowering, x: Tensor, weight: Array, window: arith.Window) -> int:
-    """Return how many neighboring results to compute together for an image of few channels, 0 if nothing is won.
+    """Return how many neighboring results to compute together for an image of few channels, 0 if nothing is gained.
 
-    An NPU reads channels by the eight. Neighboring columns of such an image are free channels, and fewer columns are
-    left for the kernel to visit.
+    An NPU reads channels in groups of eight. Neighboring columns of such an image fill the group at no cost, and the
+    kernel visits fewer columns.
     """
     outputs, _, kernel, channels = weight.shape
     width, step, pad = x.shape[3], window.stride[1], window.pad
@@ -107,7 +107,7 @@ def _width_fold_factor(lo: Lowering, x: Tensor, weight: Array, window: arith.Win
         return 0
     if (width + pad[2] + pad[3] - kernel) // step + 1 != width // step:
         return 0
-    # Where weights are stored by sixteen channels, those of results side by side would outgrow what is won.
+    # If weights are stored in groups of sixteen channels, those of neighboring results would outweigh the gain.
     several = () if lo.next_q is None or lo.target.weight_channel_padding > 8 else (2, 4, 8)
     counts = [g for g in (1, *several) if 1 < step * g <= 8 // channels and width % (step * g) == 0]
     visits = {g: len(_kernel_columns(kernel, pad[2], step, g)) for g in counts}
@@ -158,7 +158,7 @@ def _convolve_width_folded(
 
 
 def _repeat(q: QParams | None, times: int) -> QParams | None:
-    """Repeat the parameters of channels."""
+    """Repeat the qparams of channels."""
     return q if q is None or q.axis is None else replace(q, scale=q.scale * times, zero_point=q.zero_point * times)
 
 
@@ -201,7 +201,7 @@ def as_2d(lo: Lowering, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def add_batch(lo: Lowering, x: Tensor, rank: int) -> Tensor:
-    """Add a batch dimension where a single image was given."""
+    """Add a batch dimension to a single image."""
     return x if x.rank == rank else lo.reshape(x, (1, *x.shape))
 
 
@@ -233,7 +233,7 @@ def scale_channels(lo: Lowering, x: Tensor, factor: Reals, offset: Reals) -> Sto
         scaled = arith.product(lo, x, Const(factor.reshape(shape).astype(np.float32), DType.F32))
         return arith.total(lo, scaled, Const(offset.reshape(shape).astype(np.float32), DType.F32))
     x = lo.codes(x)
-    # A 1x1 depthwise convolution with weights of +-127: the factor sits in the per-channel scale without loss.
+    # A 1x1 depthwise convolution with weights of +-127: the factor is in the per-channel scale without loss.
     codes = np.where(factor < 0, -127, 127).astype(np.int8).reshape(1, 1, channels, 1)
     scale = tuple(float(s) for s in np.maximum(np.abs(factor), 1e-12) / 127.0)
     q = QParams(scale, (0,) * channels, DType.I8, -127, 127, 2)

@@ -14,13 +14,13 @@ from tosaic.lower.tensor import Tensor, with_value
 
 
 def match_operands(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
-    """Make tensors of two operands; a Python number takes the dtype of the other one."""
+    """Convert two operands to tensors; a Python number takes the dtype of the other one."""
     like = a if isinstance(a, Tensor) and not (a.is_const and isinstance(b, Tensor)) else b
     return operand(lo, a, like), operand(lo, b, like)
 
 
 def take_extreme(lo: Lowering, a: Any, b: Any, build: arith.Binary) -> Tensor:
-    """Take the larger or smaller of two: rounding keeps order, so both are compared on the result's own grid."""
+    """Take the larger or smaller of two: rounding keeps order, so both are compared at the result's qparams."""
     x, y = match_operands(lo, a, b)
     if x.q is None and y.q is None:
         return arith.plain(lo, build, x, y)

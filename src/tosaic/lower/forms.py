@@ -33,12 +33,12 @@ def pointwise(name: str, **fields: Unpack[Fields]) -> Callable[[_Function], _Fun
 def binop(name: str, *, inplace: bool = True, **fields: Unpack[Fields]) -> Callable[[_Function], _Function]:
     """Register the decorated function as the lowering of an elementwise operator of two tensors, or one and a number.
 
-    With `inplace` the in-place forms are this operator's, too.
+    With `inplace` the in-place overloads are registered too.
     """
     overloads = (f"{name}.Tensor", f"{name}.Scalar")
     return op(name, *(with_inplace(*overloads) if inplace else overloads), **{**fields, "pointwise": True})
 
 
 def data_movement(name: str, *overloads: str, **fields: Unpack[Fields]) -> Callable[[_Function], _Function]:
-    """Register the decorated function as the lowering of an operator that moves data and changes none of it."""
+    """Register the decorated function as the lowering of an operator that moves data without changing it."""
     return op(name, *overloads, **{**fields, "quant": "share", "moves": True})

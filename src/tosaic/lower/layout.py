@@ -8,9 +8,9 @@ Shape = tuple[int, ...]
 
 
 def join(viewed: Shape, perm: Shape, shape: Shape) -> Shape | None:
-    """The axes of `shape` in the order in which a value keeps them, if it only has to cut and join its own for that.
+    """Return the axes of `shape` in the order of the value's, if the value only has to split and merge its axes.
 
-    `viewed` is the value's shape after `perm`. None if dimensions would be joined that are not neighbors in the value.
+    `viewed` is the value's shape after `perm`. None if dimensions would be merged that are not neighbors in the value.
     """
     parts = _refine(viewed, shape)
     if parts is None:
@@ -28,7 +28,7 @@ def join(viewed: Shape, perm: Shape, shape: Shape) -> Shape | None:
 
 
 def _refine(before: Shape, after: Shape) -> tuple[list[list[int]], list[list[int]]] | None:
-    """Numbers the common factors of two shapes of one size: those of each dimension before, and of each after."""
+    """Enumerate the common factors of two shapes of one size: those of each dimension before, and of each after."""
     cuts: list[list[int]] = [[] for _ in before]
     joints: list[list[int]] = [[] for _ in after]
     old = [(i, d) for i, d in enumerate(before) if d != 1]
@@ -49,7 +49,7 @@ def _refine(before: Shape, after: Shape) -> tuple[list[list[int]], list[list[int
 
 
 def simplify(shape: Shape, perm: Shape) -> tuple[Shape, Shape]:
-    """The same transposition in as few dimensions as it needs: without those of size one, neighbors joined."""
+    """Return the same transposition in as few dimensions as possible: without size one, neighbors merged."""
     runs: list[list[int]] = []
     for axis in (p for p in perm if shape[p] != 1):
         previous = runs[-1][-1] if runs else None

@@ -16,7 +16,7 @@ from tosaic.lower.arguments import integers
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Const, Tensor, inverse, of_value
 
-#: from so many pieces on, a look-up is one operator instead of a slice for each piece
+#: from this many pieces on, a look-up is one operator instead of a slice for each piece
 _MOST_PIECES = 16
 
 
@@ -35,7 +35,7 @@ def _runs(indices: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def _repeats(indices: Sequence[int], size: int) -> int:
-    """Return how often every index comes, one after the other, if all come equally often; else 0."""
+    """Return how often every index occurs consecutively, if all occur equally often; else 0."""
     times = len(indices) // size
     whole = times * size == len(indices) and all(i == k // times for k, i in enumerate(indices))
     return times if whole else 0
@@ -93,7 +93,7 @@ def linear_combination(lo: Lowering, x: Tensor, dim: int, rows: Array, divisor: 
 
 
 def gather(lo: Lowering, x: Tensor, dim: int, indices: Tensor) -> Tensor:
-    """GATHER along a dimension; the dimensions of the indices take its place."""
+    """Build GATHER along a dimension; the dimensions of the indices replace it."""
     before, size, after = prod(x.shape[:dim]), x.shape[dim], prod(x.shape[dim + 1 :])
     values = lo.emit(lo.reshape(x, (before, size, after)))
     out = of_value(tosa.gather(lo.b, values, _rows(lo, indices, before)), x.q)

@@ -1,6 +1,6 @@
-"""The context of a lowering: a TOSA builder that also knows layout, constants and quantized meaning.
+"""The context of a lowering: a TOSA builder that also tracks layout, constants and qparams.
 
-Records receive it as their first argument. It is made anew for every region, so nothing leaks between regions.
+Records receive it as their first argument. A new one is made for every partition, so partitions share no state.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tosaic.ir.qparams import QParams, multiplier, quantize
 from tosaic.lower.layout import join, simplify
 from tosaic.lower.tensor import Const, Stored, Tensor, broadcast, fill_gaps, inverse, of_value, with_value
 
-#: one of the two kinds of tensor, or either of them: what goes in comes out
+#: one of the two kinds of tensor, or either of them: the result has the kind of the argument
 AnyTensor = TypeVar("AnyTensor", bound=Tensor)
 
-#: torch's NCHW seen on a value that TOSA keeps as NHWC
+#: torch's NCHW view of a value that TOSA keeps as NHWC
 NHWC = (0, 3, 1, 2)
 
 
 def of_image(value: Value, q: QParams | None = None) -> Stored:
-    """Make a logical NCHW tensor of an NHWC value."""
+    """Make a logical NCHW tensor from an NHWC value."""
     n, h, w, c = value.shape
     return Stored((n, c, h, w), value, NHWC, q)
 
@@ -81,7 +81,7 @@ class Lowering:
         return replace(t, shape=shape, perm=tuple(t.perm[d] for d in order))
 
     def unfold(self, t: Stored) -> Stored:
-        """Apply a pending reshape: to the value as it lies, where it only splits and joins neighboring dimensions."""
+        """Apply a pending reshape: without a transpose, where it only splits and merges neighboring dimensions."""
         if not t.has_reshape:
             return t
         axes = None if t.q is not None and t.q.axis is not None else join(t.viewed, t.perm, t.shape)
@@ -143,7 +143,7 @@ class Lowering:
 
     def constant(self, array: Array, dtype: DType) -> Value:
         """Emit a CONST."""
-        # ascontiguousarray would give a number a dimension.
+        # ascontiguousarray would give a scalar a dimension.
         return self.b.const(np.asarray(array, order="C"), dtype)
 
     def scalar(self, number: float, like: Tensor) -> Const:
@@ -154,7 +154,7 @@ class Lowering:
     # -- operands of elementwise ops -----------------------------------------------------------------------------
 
     def align(self, *tensors: Tensor) -> tuple[list[Value], Stored]:
-        """Return values of equal rank that broadcast in TOSA, and a tensor that shows the view of their result."""
+        """Return values of equal rank that broadcast in TOSA, and a tensor with the view of their result."""
         shape = broadcast(*(t.shape for t in tensors))
         if self.target.is_npu and len(shape) > _VELA_RANK and _starts_with_number(tensors, math.prod(shape)):
             flat = (math.prod(shape[:-3]), *shape[-3:])
@@ -170,7 +170,7 @@ class Lowering:
         return values, out
 
     def _lead(self, tensors: Sequence[Tensor], shape: tuple[int, ...]) -> Stored | None:
-        """Find the tensor whose pending view all others can take; None where every view must be materialized."""
+        """Find the tensor whose pending view fits all others; None if every view must be materialized."""
         for lead in tensors:
             if isinstance(lead, Const) or lead.is_materialized or lead.shape != shape:
                 continue
@@ -196,7 +196,7 @@ class Lowering:
         in_zp: int = 0,
         out_zp: int = 0,
     ) -> Value:
-        """RESCALE by one factor, or by one per element of the last axis. 48-bit accumulators take 16-bit factors."""
+        """Emit RESCALE by one factor, or by one per element of the last axis. 48-bit accumulators use 16-bit ones."""
         scale32 = value.dtype is not DType.I48
         pairs = [multiplier(_bounded(f, value.dtype, dtype), 31 if scale32 else 15) for f in factors]
         return tosa.rescale(
@@ -218,7 +218,7 @@ class Lowering:
     @overload
     def quantize(self, t: Tensor, q: QParams) -> Tensor: ...
     def quantize(self, t: Tensor, q: QParams) -> Tensor:
-        """Return the quantized values of a tensor: here everything that is pending becomes an operator."""
+        """Quantize a tensor: this materializes everything that is pending."""
         return self._quantize_stored(t, q) if isinstance(t, Stored) else self._quantize_const(t, q)
 
     def _quantize_const(self, t: Const, q: QParams) -> Const:
@@ -229,7 +229,7 @@ class Lowering:
         return Const(quantize(reals, q).astype(NUMPY[q.dtype]), q.dtype)
 
     def _quantize_stored(self, t: Stored, q: QParams) -> Stored:
-        """Quantize a computed tensor: by TABLE, RESCALE or CLAMP, or by nothing where it is on the grid already."""
+        """Quantize a computed tensor: by TABLE, RESCALE or CLAMP; emit nothing if it already has these qparams."""
         if t.q is None:
             raise FloatInput(
                 "an input of the model is quantized here, on the border of the NPU",
@@ -261,7 +261,7 @@ class Lowering:
         return tosa.table(self.b, value, codes.astype(np.int8))
 
     def _bound(self, value: Value, q: QParams, clamp: tuple[float, float] | None, known: QParams | None) -> Value:
-        """CLAMP to the range of `q` and to pending real bounds, where that says more than saturation does."""
+        """Emit CLAMP to the range of `q` and to pending real bounds, if that is tighter than saturation."""
         least, most = RANGES[q.dtype]
         low, high = q.qmin, q.qmax
         if clamp is not None:
@@ -274,7 +274,7 @@ class Lowering:
         return tosa.clamp(self.b, value, low, high)
 
     def codes(self, t: AnyTensor, what: str = "input") -> AnyTensor:
-        """Return the tensor itself if it is quantized to 8 or 16 bits; else say why the op cannot be here."""
+        """Return the tensor itself if it is quantized to 8 or 16 bits; else raise with the reason."""
         if t.is_code or (t.is_const and t.q is not None):
             return t
         if t.is_float:
@@ -284,7 +284,7 @@ class Lowering:
         raise Unsupported(f"its {what} is not quantized", "let the quantizer annotate the operator before it")
 
     def out_q(self, of: str = "operator") -> QParams:
-        """Return what the current node's result is quantized to, for a lowering that has to know it."""
+        """Return what the current node's result is quantized to, for a lowering that depends on it."""
         if self.next_q is None:
             raise Unsupported("its result is not quantized", f"quantize the output of the {of}")
         return self.next_q
@@ -302,13 +302,13 @@ def _bounded(factor: float, before: DType, after: DType) -> float:
     return min(factor, most)
 
 
-#: Vela 5.2 makes several commands of an operation on more dimensions, and in all but the first of them it reads past a
-#: number that is not the last operand.
+#: Vela 5.2 splits an operation on more dimensions into several commands, and in all but the first of them it reads past
+#: a scalar that is not the last operand.
 _VELA_RANK = 4
 
 
 def _starts_with_number(tensors: Sequence[Tensor], size: int) -> bool:
-    """Whether an operand before the last has one element, and the others have all of the result's."""
+    """Tell whether an operand before the last has one element, and the others have all of the result's."""
     return (
         any(t.size == 1 for t in tensors[:-1])
         and tensors[-1].size == size
@@ -321,7 +321,7 @@ def _same_view(a: Tensor, b: Stored) -> bool:
 
 
 def _keeps_order(shape: tuple[int, ...], perm: tuple[int, ...]) -> bool:
-    """Whether a permutation only moves dimensions of size one, and so is a reshape."""
+    """Tell whether a permutation only moves dimensions of size one, and so is a reshape."""
     kept = [p for p in perm if shape[p] != 1]
     return kept == sorted(kept)
 
@@ -331,7 +331,7 @@ def _pad_rank(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
 
 
 def _reshape_axis(t: Const, shape: tuple[int, ...]) -> QParams | None:
-    """Return the parameters of a reshaped per-channel constant: its channel axis must survive the reshape."""
+    """Return the qparams of a reshaped per-channel constant: its channel axis must survive the reshape."""
     if t.q is None or t.q.axis is None:
         return t.q
     before = int(np.prod(t.shape[: t.q.axis], dtype=np.int64))

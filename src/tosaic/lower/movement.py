@@ -17,14 +17,14 @@ from tosaic.lower.tensor import Const, Stored, Tensor, of_value, with_value
 
 
 def require_movable(lo: Lowering, x: Tensor) -> Tensor:
-    """Return the tensor if its data can be moved as it is stored; refuse one with a pending function."""
+    """Return the tensor if its data can be moved as stored; raise for one with a pending function."""
     if x.q is not None and not x.is_accumulator:
         return lo.codes(x)
     return x
 
 
 def requantize(lo: Lowering, x: Tensor, q: QParams) -> Tensor:
-    """Quantize a tensor to `q`, unless it has these parameters already."""
+    """Quantize a tensor to `q`, unless it already has these qparams."""
     if x.q is not None and x.q.same_grid(q):
         return replace(x, q=q)
     return replace(lo.quantize(x, q), q=q)
@@ -74,14 +74,14 @@ def crop(lo: Lowering, x: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 
 def subsample(lo: Lowering, x: Tensor, dim: int, step: int) -> Tensor:
-    """Take every step-th element along a dimension: SLICE has no stride, so a view of (count, step) is cut to one."""
+    """Take every step-th element along a dimension: SLICE has no stride, so it crops a view of (count, step)."""
     count = -(-x.shape[dim] // step)
     if step == 1 or count == 1:
         return crop(lo, x, dim, 0, count)
     if isinstance(x, Const):
         return Const(np.take(x.array, range(0, x.shape[dim], step), dim), x.dtype, x.q)
     if x.shape[dim] % step:
-        # The last group is cut short: one more element than it needs is enough, whatever it holds.
+        # The last group is truncated: one more element than it needs is enough, whatever its value.
         x = pad(lo, x, [(0, count * step - x.shape[dim]) if i == dim else (0, 0) for i in range(x.rank)], 0.0)
     x = lo.store(x)
     axis, shape = x.perm[dim], x.value.shape
@@ -153,7 +153,7 @@ def _wrap(lo: Lowering, x: Tensor, dim: int, count: int, front: bool) -> Tensor:
     return crop(lo, x, dim, x.shape[dim] - count if front else 0, count)
 
 
-#: how padding is made of the tensor itself, by torch's name of the mode
+#: how padding is made from the tensor itself, by torch's name of the mode
 PADDINGS: dict[str, Edge] = {"reflect": _reflect, "replicate": _replicate, "circular": _wrap}
 
 

@@ -1,4 +1,4 @@
-"""The table of operator records: all that Tosaic knows about an operator is in one record.
+"""The table of operator records: everything about an operator is in one record.
 
 This module and all record files import without torch: overloads are strings, samples are functions.
 """
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from tosaic.lower.lowering import Lowering
     from tosaic.lower.samples import Sample
 
-#: how the quantizer treats an op: observe its inputs and output, but not parameters that are used as exact as they are,
-#: share one range, weights too, or leave it alone
+#: how the quantizer treats an op: observe its inputs and output, but not parameters that are used without quantization;
+#: share one range, weights too; or leave it alone
 Quant: TypeAlias = str
 QUANT_KINDS = ("observe", "exact", "share", "weight", "none")
 
-#: the arguments of a call by the names in the operator's schema, nodes as the tensors they have become
+#: the arguments of a call by the names in the operator's schema, with nodes replaced by their lowered tensors
 Arguments: TypeAlias = Mapping[str, Any]
-#: returns "" where a call keeps to a constraint, else what was found instead
+#: returns "" if a call satisfies a constraint, else what was found instead
 Check: TypeAlias = "Callable[[Lowering, Arguments], str]"
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -35,7 +35,7 @@ class Constraint:
     """A restriction of a target or of its compiler: a check, the reason in a report, and a line of the manual.
 
     sentence  what the target can do
-    check     "" where a call keeps to it, else what was found instead: "the stride is 5x5"
+    check     "" if a call satisfies it, else what was found instead: "the stride is 5x5"
     targets   the targets that have the restriction
     """
 
@@ -45,7 +45,7 @@ class Constraint:
     targets: Callable[[Target], bool] = lambda target: True
 
     def enforce(self, lo: Lowering, arguments: Arguments) -> None:
-        """Refuse a call that the target of a lowering cannot take."""
+        """Raise Unsupported for a call that the target of a lowering does not support."""
         found = self.check(lo, arguments) if self.targets(lo.target) else ""
         if found:
             raise Unsupported(f"{self.sentence}; here {found}", self.fix)
@@ -53,21 +53,21 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All about one operator.
+    """Everything about one operator.
 
-    lower                makes TOSA of the schema-bound arguments
+    lower                emits TOSA for the schema-bound arguments
     decompose            replaces the op by simpler aten ops before calibration, where inner ranges need observers
     quant                a kind of QUANT_KINDS, or a function of the bound arguments that returns one
-    constraints          what targets cannot do; checked before `lower` is called
+    constraints          what targets do not support; checked before `lower` is called
     pointwise            a function of single elements: between one dequantize and one quantize it becomes a TABLE
-    bounds               clamps its input, so it may be fused into the operator before it
-    moves                only moves data: never a reason for a delegate of its own
+    bounds               clamps its input, so it may be fused into its producer
+    moves                only moves data: never a reason for a delegate
     is_qdq               quantizes or dequantizes: a constant that goes through it stays quantized and is not folded
-    looks_up             reads its first input at positions that its other inputs give
+    looks_up             reads its first input at positions given by its other inputs
     is_sum, is_product   a sum or difference of two operands; a product of two
-    reads_int16          takes an operand of 16 bits beside operands of 8
-    reads_weight_matrix  a constant operand is a weight matrix and is quantized as weights are
-    folds_into_producer  becomes part of the layer before it, so nothing is observed between them
+    reads_int16          accepts an operand of 16 bits next to operands of 8
+    reads_weight_matrix  a constant operand is a weight matrix and is quantized like weights
+    folds_into_producer  becomes part of the previous layer, so nothing is observed between them
     computes_in_float32  has 16-bit floats computed in float32 and rounded once, as torch does
     """
 
@@ -93,7 +93,7 @@ class Record:
 
 
 class Fields(TypedDict, total=False):
-    """What a record file may say about an operator, as keywords; `Record` explains them."""
+    """The optional fields of a record, as keywords; `Record` explains them."""
 
     decompose: Callable[..., Any]
     quant: Quant | Callable[[Arguments], Quant]
@@ -113,7 +113,7 @@ class Fields(TypedDict, total=False):
 
 
 class Registry:
-    """Filled while the family modules are imported, then only read. Refuses duplicates and says why."""
+    """Filled while the family modules are imported, then read-only. Rejects duplicates and explains why."""
 
     def __init__(self) -> None:
         self._records: dict[str, Record] = {}
@@ -121,7 +121,7 @@ class Registry:
         self._frozen = False
 
     def add(self, record: Record) -> None:
-        """Add a record; refuse a second one of its name or overloads."""
+        """Add a record; raise on a second one of its name or overloads."""
         if self._frozen:
             raise RuntimeError(f"`{record.name}` comes too late: the registry is read-only once it was used")
         if record.name in self._records:
@@ -136,7 +136,7 @@ class Registry:
         self._records[record.name] = record
 
     def freeze(self) -> None:
-        """Refuse records from now on."""
+        """Reject records from now on."""
         self._frozen = True
 
     @property
@@ -162,7 +162,7 @@ def with_inplace(*overloads: str) -> tuple[str, ...]:
 
 
 def with_copy(*overloads: str) -> tuple[str, ...]:
-    """Add the form of each overload that copies instead of returning a view, which torch calls `view_copy.default`."""
+    """Add the overload that copies instead of returning a view, which torch calls `view_copy.default`."""
     return tuple(name for overload in overloads for name in (overload, _append(overload, "_copy")))
 
 
@@ -174,7 +174,7 @@ def _append(overload: str, suffix: str) -> str:
 def op(name: str, *overloads: str, **fields: Unpack[Fields]) -> Callable[[_Function], _Function]:
     """Register the decorated function as the lowering of an operator.
 
-    An overload without a namespace is one of aten. With none given, it is the `default` of the operator's name.
+    An overload without a namespace is one of aten. Without overloads, it is the `default` of the operator's name.
     """
 
     def register(lower: _Function) -> _Function:
@@ -185,7 +185,7 @@ def op(name: str, *overloads: str, **fields: Unpack[Fields]) -> Callable[[_Funct
 
 
 def composite(name: str, *overloads: str, **fields: Unpack[Fields]) -> Callable[[_Function], _Function]:
-    """Register the decorated function as the decomposition of an operator that has no lowering of its own."""
+    """Register the decorated function as the decomposition of an operator that has no lowering."""
 
     def register(decompose: _Function) -> _Function:
         add(name, *overloads, beside=decompose, **{**fields, "quant": "none", "decompose": decompose})
@@ -201,7 +201,7 @@ def add(
     lower: Callable[..., Any] | None = None,
     **fields: Unpack[Fields],
 ) -> None:
-    """Register an operator; its family is the module in which the function `beside` is written."""
+    """Register an operator; its family is the module that defines the function `beside`."""
     family = beside.__module__.rsplit(".", 1)[-1]
     full = tuple(o if o.count(".") > 1 else f"aten.{o}" for o in overloads or (f"{name}.default",))
     _REGISTRY.add(Record(name, family, full, lower, **fields))

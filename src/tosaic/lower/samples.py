@@ -1,6 +1,6 @@
 """Test inputs of the operator records, written without importing torch.
 
-`torch`, `nn` and `F` here import the real modules at first use, so a record file may say `lambda x: F.relu6(x)`.
+`torch`, `nn` and `F` here import the real modules at first use, so a record file may use `lambda x: F.relu6(x)`.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ F: Any = _Lazy("torch.nn.functional")
 
 
 def everywhere(target: Target) -> bool:
-    """Take every target."""
+    """Select every target."""
     return True
 
 
 def with_booleans(target: Target) -> bool:
-    """Take the targets that have comparisons, logic and a choice by what these give."""
+    """Select the targets that have comparisons, logic and a choice by their results."""
     return target.has_booleans and target.has_select
 
 
 def with_gather(target: Target) -> bool:
-    """Take the targets that have a look-up by computed indices."""
+    """Select the targets that have a look-up by computed indices."""
     return target.has_gather
 
 
-#: what a sample runs on one to four tensors; a union of arities, so that a type checker knows a lambda's parameters
+#: what a sample runs on one to four tensors; a union of arities, so that a type checker infers a lambda's parameters
 Function: TypeAlias = (
     Callable[[Any], Any]
     | Callable[[Any, Any], Any]
@@ -67,7 +67,7 @@ class Sample:
     """A call of an operator. `call` takes the inputs; with `module` it is a factory of an nn.Module instead.
 
     `flavours` names the profiles it is meant for; ints have no quantized form, some ops no float form.
-    `targets` says which targets take it; on the others a constraint of the record must keep it out.
+    `targets` selects the targets that support it; on the others a constraint of the record must reject it.
     """
 
     call: Callable[..., Any]
@@ -86,7 +86,7 @@ def i32(*shape: int, low: int = -100, high: int = 100) -> Input:
 
 
 def _flavours(inputs: tuple[Input, ...]) -> tuple[str, ...]:
-    """Plain integers belong to the integer profile; they are not quantized."""
+    """Return the default profiles: plain integers belong to the integer profile and are not quantized."""
     return ("INT",) if any(i.dtype != "float32" for i in inputs) else ("FP", "INT")
 
 

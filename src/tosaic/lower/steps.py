@@ -1,4 +1,4 @@
-"""What happens to one call on its way to TOSA: a list of named steps."""
+"""The lowering of one call to TOSA: a list of named steps."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from tosaic.lower.tensor import Const, Opaque, Result, Stored, Tensor
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of the program while the steps work on it.
+    """A call of the program while the steps process it.
 
-    arguments  bound to the names of the schema; what was computed before is there as tensors
-    wide       whether it must be computed in float32: in its own types it cannot be lowered, or it rounds too often
+    arguments  bound to the names of the schema; previous results are tensors
+    wide       whether it must be computed in float32: it cannot be lowered in its own types, or it rounds too often
     """
 
     source: Source
@@ -63,7 +63,7 @@ class Call:
         return list(find_tensors(self.arguments.values()))
 
 
-#: A step gives the call to go on with, or the call's result.
+#: A step returns the call to continue with, or the call's result.
 Step: TypeAlias = Callable[[Lowering, Call], Call | Result]
 
 
@@ -78,7 +78,7 @@ def lower_call(lo: Lowering, call: Call) -> Result:
 
 
 def fold(lo: Lowering, call: Call) -> Call | Result:
-    """Compute what depends on constants alone; data movement and (de)quantization keep quantized values as they are."""
+    """Fold what depends on constants alone; data movement and (de)quantization keep quantized values unchanged."""
     if call.name in FILLS:
         return make_constant(fill(call.node, call.source.tensor(bind(call.node)["self"])))
     constants = all(isinstance(t, Const) for t in call.tensors())
@@ -91,14 +91,14 @@ def fold(lo: Lowering, call: Call) -> Call | Result:
 
 
 def refuse_unknown(lo: Lowering, call: Call) -> Call:
-    """Refuse an operator that has no record and is not elementwise (which may still become a table)."""
+    """Reject an operator that has no record and is not elementwise (which may still become a table)."""
     if call.record is None and not _is_pointwise(call):
         raise no_lowering(call.name)
     return call
 
 
 def refuse_float(lo: Lowering, call: Call) -> Call:
-    """Refuse computed float operands on a target of integers; only a quantize may take one."""
+    """Reject computed float operands on a target of integers; only a quantize accepts one."""
     if lo.has_float or call.name == QUANTIZE:
         return call
     given = next((t for t in call.tensors() if t.is_float and not t.is_const), None)
@@ -113,7 +113,7 @@ def refuse_float(lo: Lowering, call: Call) -> Call:
 
 
 def convert_mixed(lo: Lowering, call: Call) -> Call:
-    """Convert quantized operands that meet float ones to float32, as torch does."""
+    """Convert quantized operands next to float ones to float32, as torch does."""
     mixed = lo.has_float and call.name not in QDQ and _is_mixed(call.tensors())
     return _convert(call, lambda t: to_real(lo, t)) if call.wide or mixed else call
 
@@ -125,7 +125,7 @@ def widen_operands(lo: Lowering, call: Call) -> Call:
 
 
 def tabulate(lo: Lowering, call: Call) -> Call | Result:
-    """Apply an elementwise operator to all 256 numbers that its one quantized input can be: the table stays pending."""
+    """Apply an elementwise operator to all 256 possible values of its one quantized input: the table stays pending."""
     pointwise = call.record.pointwise if call.record is not None else _is_pointwise(call)
     if not pointwise or not lo.spec.support_integer():
         return call
@@ -141,13 +141,13 @@ def tabulate(lo: Lowering, call: Call) -> Call | Result:
     if not isinstance(out, torch.Tensor) or out.shape != (256,):
         return call
     if lo.has_float and out.dtype is not torch.float32:
-        # A bool that comes from a table could not be stored; the comparison itself can.
+        # A bool from a table could not be stored; the comparison itself can.
         return call
     return replace(base, lut=to_numpy(out), clamp=None)
 
 
 def lower_by_record(lo: Lowering, call: Call) -> Result:
-    """Let the operator's record build the TOSA operators."""
+    """Lower the call by the operator's record."""
     if call.record is None:
         raise no_lowering(call.name)
     lo.next_q = quantized_to(call.node)
@@ -155,7 +155,7 @@ def lower_by_record(lo: Lowering, call: Call) -> Result:
 
 
 def narrow_result(lo: Lowering, call: Call, result: Result) -> Result:
-    """Convert the result to torch's dtype, where it was computed in a wider float."""
+    """Convert the result to torch's dtype, if it was computed in a wider float."""
     val = call.source.val(call.node)
     if isinstance(result, Tensor):
         return _narrow_to(lo, result, val)
@@ -165,7 +165,7 @@ def narrow_result(lo: Lowering, call: Call, result: Result) -> Result:
     return result
 
 
-#: In this order: what is constant needs no operator, and a table is better than what the record would build.
+#: In this order: constants need no operator, and a table is better than the record's lowering.
 STEPS: tuple[Step, ...] = (
     fold,
     refuse_unknown,
@@ -177,7 +177,7 @@ STEPS: tuple[Step, ...] = (
 
 
 class LoweringAten:
-    """Runs a `decompose` function inside a lowering: each ATen operator becomes TOSA at once."""
+    """Runs a `decompose` function inside a lowering: each ATen operator is lowered immediately."""
 
     def __init__(self, lo: Lowering) -> None:
         self._lo = lo
@@ -201,7 +201,7 @@ class LoweringAten:
 
 
 def apply(lo: Lowering, record: Record, arguments: Mapping[str, object]) -> Result:
-    """Lower through the record's own function, or through its decomposition where the data is float."""
+    """Lower by the record's own function, or by its decomposition if the data is float."""
     for constraint in record.constraints:
         constraint.enforce(lo, arguments)
     if record.lower is not None:
@@ -221,7 +221,7 @@ def apply(lo: Lowering, record: Record, arguments: Mapping[str, object]) -> Resu
 
 
 def quantized_to(node: Node) -> QParams | None:
-    """Find what a node's result is quantized to, looking through ops that bound or move it."""
+    """Find what a node's result is quantized to, looking through ops that clamp or move it."""
     while len(node.users) == 1:
         user = next(iter(node.users))
         if user.op != "call_function":
@@ -238,7 +238,7 @@ def quantized_to(node: Node) -> QParams | None:
 
 
 def make_constant(tensor: torch.Tensor) -> Const | Opaque:
-    """Make a constant of a torch tensor; int64 and float64 become 32 bits wide."""
+    """Make a constant from a torch tensor; int64 and float64 become 32 bits wide."""
     smaller = {torch.int64: torch.int32, torch.float64: torch.float32}.get(tensor.dtype)
     if smaller is not None:
         tensor = tensor.to(smaller)
@@ -248,12 +248,12 @@ def make_constant(tensor: torch.Tensor) -> Const | Opaque:
 
 
 def no_lowering(name: str) -> Unsupported:
-    """Say that an operator has no lowering."""
+    """Make the error for an operator without a lowering."""
     return Unsupported(f"Tosaic has no lowering for `{name}`", "replace the operator, or leave it on the CPU")
 
 
 def find_tensors(values: Iterable[object]) -> Iterable[Tensor]:
-    """Find all tensors among values, those in lists too."""
+    """Find all tensors among values, including those in lists."""
     for value in values:
         if is_list(value):
             yield from find_tensors(value)
@@ -282,7 +282,7 @@ def _to_torch(value: object) -> object:
 
 
 def _is_mixed(tensors: list[Tensor]) -> bool:
-    """Whether a float tensor meets a quantized one."""
+    """Tell whether there are both float and quantized tensors."""
     return any(t.is_float and not t.is_const for t in tensors) and not all(is_real(t) for t in tensors)
 
 
@@ -303,7 +303,7 @@ def _same_base(a: Stored, b: Stored) -> bool:
 
 
 def _list_inputs(t: Tensor) -> torch.Tensor:
-    """List the real numbers that an operand of a table can be: 256, or the one number of a constant."""
+    """List the possible real values of a table's operand: 256, or the one number of a constant."""
     if isinstance(t, Const):
         return torch.tensor(float(t.real().reshape(-1)[0]), dtype=torch.float32)
     if t.lut is not None:

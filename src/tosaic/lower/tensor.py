@@ -1,4 +1,4 @@
-"""What an operator record works on: a constant, or a stored TOSA value with its meaning and what is pending on it."""
+"""Operands of an operator record: a constant, or a stored TOSA value with its qparams and pending operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tosaic.ir.qparams import QParams, Reals, dequantize
 
 
 class _Typed(Protocol):
-    """What both kinds of tensor have."""
+    """The interface of both kinds of tensor."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -26,7 +26,7 @@ class _Typed(Protocol):
 
 
 class _Described:
-    """Questions that both kinds of tensor answer in the same way."""
+    """Properties that both kinds of tensor share."""
 
     __slots__ = ()
 
@@ -40,12 +40,12 @@ class _Described:
 
     @property
     def is_float(self: _Typed) -> bool:
-        """Whether it is float in storage (not merely in meaning)."""
+        """Whether it is stored as float (not merely quantized from it)."""
         return self.dtype.is_float
 
     @property
     def qparams(self: _Typed) -> QParams:
-        """The parameters of a tensor that is known to be quantized."""
+        """The qparams of a tensor that is known to be quantized."""
         assert self.q is not None, "the tensor is not quantized"
         return self.q
 
@@ -77,7 +77,7 @@ class Const(_Described):
 
 @dataclass(frozen=True, slots=True)
 class Stored(_Described):
-    """A tensor of the torch program that is computed: a TOSA value, and what is pending on it.
+    """A computed tensor of the torch program: a TOSA value, and its pending operations.
 
     The number at a logical position is found by three steps that cost nothing until they are needed:
     `reshape(transpose(value, perm), shape)` gives the stored number, `q` (or `lut`) the real number it stands for, and
@@ -104,7 +104,7 @@ class Stored(_Described):
 
     @property
     def is_code(self) -> bool:
-        """Whether it is quantized to 8 or 16 bits with no function or bound pending."""
+        """Whether it is quantized to 8 or 16 bits with no function or clamp pending."""
         return self.q is not None and self.dtype in (DType.I8, DType.I16) and self.lut is None and self.clamp is None
 
     @property
@@ -132,24 +132,24 @@ class Opaque:
     what: str
 
 
-#: What a node becomes: a tensor, several of which some may have no lowering, or something that TOSA has no type for.
+#: The result of lowering a node: a tensor, several (some may have no lowering), or a type that TOSA lacks.
 Result: TypeAlias = Tensor | Opaque | tuple[Tensor | Unsupported, ...]
 
 
 def of_value(value: Value, q: QParams | None = None) -> Stored:
-    """Make a tensor of a value that has the logical layout."""
+    """Make a tensor from a value that has the logical layout."""
     return Stored(value.shape, value, tuple(range(value.rank)), q)
 
 
 def with_value(like: Stored, value: Value, q: QParams | None = None) -> Stored:
-    """Put a new value of the same physical shape under the same pending view."""
+    """Wrap a new value of the same physical shape in the same pending view."""
     return replace(like, value=value, q=q, lut=None, clamp=None)
 
 
 def fill_gaps(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Replace NaN in a table: outside its domain a function gets the value of the nearest entry that is inside.
 
-    The entry at the end of a domain often stands for a number just outside it.
+    The entry at the end of a domain often represents a number just outside it.
     """
     lost = np.isnan(table)
     if not lost.any():

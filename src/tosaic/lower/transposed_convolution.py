@@ -1,4 +1,4 @@
-"""Transposed convolutions as TRANSPOSE_CONV2D, or as plain convolutions where an NPU is faster with these."""
+"""Transposed convolutions as TRANSPOSE_CONV2D, or as plain convolutions if these are faster on an NPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TransposedConvGeometry:
 
     @property
     def end(self) -> tuple[int, int]:
-        """Where the output ends, counted as `padding` is from the first product."""
+        """The end of the output, counted like `padding` from the first product."""
         rows, columns = zip(self.size, self.stride, self.span, self.padding, self.output_padding, strict=True)
         return _find_end(*rows), _find_end(*columns)
 
@@ -55,7 +55,7 @@ def _make_geometry(
 
 
 def _kernel(weight: Tensor, x: Tensor, groups: int) -> tuple[Array, QParams | None]:
-    """Return the weight [I, O/groups, KH, KW] as [O, KH, KW, I/groups], with the parameters of its output channels."""
+    """Return the weight [I, O/groups, KH, KW] as [O, KH, KW, I/groups], with the qparams of its output channels."""
     array, _, q = arith.weight_codes(weight, x)
     inputs, outputs, kh, kw = array.shape
     lanes = array.reshape(groups, inputs // groups, outputs, kh, kw).transpose(0, 2, 3, 4, 1)
@@ -82,7 +82,7 @@ def _convolve_transposed_2d(
     kernel, q = _kernel(weight, x, groups)
     if x.q is not None:
         x = lo.codes(x)
-    # TOSA cannot take a whole kernel off the border, and a stride of one needs no scattering.
+    # TOSA cannot remove a whole kernel at the edge, and a stride of one needs no scattering.
     if up.stride != (1, 1) and all(p < k for p, k in zip(up.padding, up.span, strict=True)):
         wide = _dilate_kernel(kernel, up.dilation)
         # An Ethos-U multiplies by all the zeros between the pixels of a TRANSPOSE_CONV2D: 3 to 5 times the cycles.
@@ -124,8 +124,8 @@ def as_subpixel_convs(
     """Compute the pixels of each stride x stride block by plain convolutions; the kernel is [O, KH, KW, I/groups].
 
     Pixel s*i + r of the output sums w[s*j + r] * x[i - j], so it needs a kernel of span / stride taps only. A row of
-    the block has its pixels as channels; rows joined along the width, and seen with these channels as pixels, are the
-    image: no pixel is moved.
+    the block has its pixels as channels; rows concatenated along the width, and viewed with these channels as pixels,
+    are the image: no pixel is moved.
     """
     (sh, sw), (o, _, _, c) = up.stride, kernel.shape
     taps = [-(-k // s) for k, s in zip(up.span, up.stride, strict=True)]
@@ -177,7 +177,7 @@ def _dtype(x: Tensor, q: QParams | None) -> DType:
 
 
 def _repeat_qparams(q: QParams, count: int) -> QParams:
-    """Repeat the parameters of channels."""
+    """Repeat the qparams of channels."""
     return replace(q, scale=q.scale * count, zero_point=q.zero_point * count)
 
 
@@ -211,7 +211,7 @@ def _convolve_zero_stuffed(
     """Convolve with the mirrored kernel an image that has stride - 1 zeros after every pixel."""
     (sh, sw), (n, c, h, w) = up.stride, x.shape
     if up.stride != (1, 1):
-        # One PAD for both directions: what follows a pixel's channels in memory are the pixels to its right.
+        # One PAD for both directions: a pixel's channels are followed in memory by the pixels to its right.
         rows = lo.emit(lo.reshape(of_value(lo.arrange(x, NHWC)), (n * h, 1, w, c)))
         zero = 0 if x.q is None else x.q.zp
         value = tosa.pad(lo.b, rows, (0, 0, 0, sh - 1, 0, 0, 0, (sw - 1) * c), zero)

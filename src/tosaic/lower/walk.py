@@ -23,7 +23,7 @@ from tosaic.lower.tensor import Const, Opaque, Result, Stored, Tensor, inverse
 
 
 class Walk:
-    """The state of one walk over a graph: the lowering context and what every node has become."""
+    """The state of one walk over a graph: the lowering context and the result of every node."""
 
     def __init__(self, source: Source, target: Target, nhwc: frozenset[Node] = frozenset()) -> None:
         self.source, self.nhwc = source, nhwc
@@ -45,7 +45,7 @@ class Walk:
             return Opaque(type(val).__name__)
         if val.dtype not in DTYPES:
             return Opaque(str(val.dtype).removeprefix("torch."))
-        # Asking a size that can vary for its number would fix it.
+        # Converting a symbolic size to a number would specialize it.
         if not has_fixed_shape(val):
             return Opaque("of a shape that can vary")
         if 0 in val.shape or val.dim() > MOST_DIMENSIONS:
@@ -56,7 +56,7 @@ class Walk:
         return Stored(shape, value, perm)
 
     def get(self, node: Node) -> Result:
-        """Return what a node has become; a node that was not lowered is a constant or an input of the graph."""
+        """Return the result of a node; a node that was not lowered is a constant or an input of the graph."""
         if node in self.results:
             return self.results[node]
         if node in self.source.constants:
@@ -65,14 +65,14 @@ class Walk:
         return self.receive(node)
 
     def run(self, node: Node) -> Result:
-        """Lower one node. Raises Unsupported; the graph may then hold ops that nobody reads."""
+        """Lower one node. Raises Unsupported; the graph may then contain unused ops."""
         self.lo.b.origin = (*self._pending_before(node), node.name)
         try:
             result = self._attempt(node)
         except Unsupported:
             if not self.lo.has_float or overload(node) in QDQ or not self._can_widen(node):
                 raise
-            # What cannot be lowered in integers or in 16-bit floats may well be in float32.
+            # What cannot be lowered in integers or in 16-bit floats may be lowered in float32.
             result = self._attempt(node, wide=True)
         self.results[node] = result
         return result
@@ -96,7 +96,7 @@ class Walk:
         return any(isinstance(r, Tensor) and (is_small(r) or not is_real(r)) for r in results)
 
     def _attempt(self, node: Node, wide: bool = False) -> Result:
-        """Lower a call and check what was made; computed in 16-bit floats it may have to be tried again in float32."""
+        """Lower a call and check the result; one computed in 16-bit floats may be retried in float32."""
         start = len(self.lo.b.ops)
         try:
             if overload(node) == "getitem":
@@ -117,7 +117,7 @@ class Walk:
         return Call(self.source, node, {name: self._argument(value) for name, value in bind(node).items()}, wide)
 
     def _argument(self, value: object) -> object:
-        """Replace nodes by what they have become."""
+        """Replace nodes by their results."""
         if isinstance(value, Node):
             got = self.get(value)
             if isinstance(got, Opaque):
@@ -128,7 +128,7 @@ class Walk:
         return [self._argument(item) for item in value] if is_sequence(value) else value
 
     def _pending_before(self, node: Node) -> list[str]:
-        """Name the nodes whose pending results a quantize turns into operators: those operators are theirs as well."""
+        """Name the nodes whose pending results a quantize materializes: those operators belong to them as well."""
         names: list[str] = []
         todo = list(node.all_input_nodes) if overload(node) == QUANTIZE else []
         while todo:
@@ -156,13 +156,13 @@ class Walk:
 
 
 def find_permutation(source: Source, node: Node, nhwc: frozenset[Node]) -> tuple[int, ...] | None:
-    """Find what permutes an input or output of a delegate from its memory layout to torch's; None if nothing has to."""
+    """Find the permutation of a delegate's input or output from its memory layout to torch's; None if not needed."""
     order = source.orders.get(node)
     return NHWC if node in nhwc else None if order is None else inverse(order)
 
 
 def is_pending(result: Result | Unsupported | None) -> bool:
-    """Whether a result has no stored form of its own outside the NPU: a float meaning on integer storage."""
+    """Tell whether a result cannot be stored outside the NPU: real numbers on integer storage."""
     match result:
         case Stored():
             return result.q is not None or result.lut is not None
@@ -182,7 +182,7 @@ def lower(
     target: Target,
     nhwc: frozenset[Node] = frozenset(),
 ) -> Graph:
-    """Lower a region that the partitioner has found to be supported. `nhwc`: inputs and outputs with channels last."""
+    """Lower a partition that is known to be supported. `nhwc`: inputs and outputs with channels last."""
     walk = Walk(source, target, nhwc)
     for node in inputs:
         walk.receive(node)

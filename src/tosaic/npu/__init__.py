@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 WEIGHT_REGION, SCRATCH_REGION, FAST_REGION = 0, 1, 2
-#: More memory than this a microcontroller system does not have.
+#: No microcontroller system has more memory than this.
 _MAX_MEMORY = 256 << 20
 
 
@@ -67,20 +67,20 @@ def run(
     limits: Limits = DEFAULT_LIMITS,
     budget: Budget | None = None,
 ) -> list[Numbers]:
-    """The outputs of a command stream, each in the six dimensions of its record.
+    """Run a command stream and return its outputs, each in the six dimensions of its record.
 
     output_dtypes         signed integers of the records' element sizes, unless given
-    fast_scratch_size     bytes of region 2, for memory modes with an SRAM of the NPU's own
+    fast_scratch_size     bytes of region 2, for memory modes with SRAM dedicated to the NPU
     trace                 is called with (offset, op, memory) after each operation and DMA
-    check_uninitialized   raise Uninitialized when something is read that nothing has written
+    check_uninitialized   raise Uninitialized when a command reads memory that was never written
     check_waits           raise Hazard where KERNEL_WAIT or DMA_WAIT is missing
     cache                 keeps decoded weights from run to run
-    budget                what the memories and decoded weights may take; by default that of a file with this network
+    budget                limit for the memories and decoded weights; by default that of a file with this network
     """
     stream = parse(cmd_data)
     budget = budget or Budget(len(cmd_data) + len(weight_data))
     sizes = {SCRATCH_REGION: scratch_size, FAST_REGION: fast_scratch_size}
-    # Inputs and outputs may have regions of their own, each as large as the last byte says.
+    # Inputs and outputs may have separate regions, each as large as its last byte requires.
     for region, end in sorted((io.region, io.offset + _count_bytes(io)) for io in (*input_io, *output_io)):
         if region not in (WEIGHT_REGION, SCRATCH_REGION, FAST_REGION):
             sizes[region] = end
@@ -105,7 +105,7 @@ def run(
 
 
 class _BlobOptions(TypedDict, total=False):
-    """The keyword arguments that `run_blob` hands on."""
+    """Keyword arguments that `run_blob` passes on to `run`."""
 
     fast_scratch_size: int
     trace: Trace | None
@@ -122,7 +122,7 @@ def run_blob(
     output_dtypes: Sequence[npt.DTypeLike] | None = None,
     **options: Unpack[_BlobOptions],
 ) -> list[Numbers]:
-    """As `run`, for the blob of an Ethos-U delegate; it does not say how much fast scratch it needs."""
+    """Run the blob of an Ethos-U delegate like `run`; the blob does not state how much fast scratch it needs."""
     from tosaic.formats.blob import unpack
 
     parts = unpack(blob)
@@ -139,7 +139,7 @@ def run_blob(
 
 
 def _check_sizes(sizes: dict[int, int]) -> int:
-    """The bytes of all regions, if a system has so much memory."""
+    """Return the total size of all regions in bytes, after checking that a system can have that much memory."""
     total = sum(sizes.values())
     if total > _MAX_MEMORY or min(sizes.values()) < 0:
         raise TooMuch("the network asks for too much memory", why=f"{total} bytes")

@@ -1,4 +1,4 @@
-"""What distinguishes one Ethos-U from another: cores, memories, block sizes and rates, one record each."""
+"""Differences between Ethos-U accelerators: cores, memories, block sizes and rates, one record each."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tosaic.npu.registers import Family
 BRICK = 16
 #: Kernels are cut into parts of at most this many rows and columns, less where they are dilated.
 KERNEL_PART = 8
-#: Input channels that the MACs take at once.
+#: Input channels that the MACs process at once.
 INPUT_GROUP = 8
-#: Kernel operations that may be under way: the next one starts when the oldest has ended.
+#: Kernel operations that may be in flight: the next one starts when the oldest has ended.
 MAX_KERNELS = 2
-#: Bytes of internal RAM that hold look-up tables: the last ones on U55 and U65, all there is on U85.
+#: Bytes of internal RAM that hold look-up tables: the last bytes on U55 and U65, all of it on U85.
 LUT_BYTES = 2048
 
-#: Rows and columns of a microblock by its name in a command stream for U85.
+#: Rows and columns of a microblock by its name in a U85 command stream.
 _U85_MICROBLOCKS: Mapping[str, tuple[int, int]] = MappingProxyType(
     {"U1X1": (1, 1), "U1X2": (1, 2), "U1X4": (1, 4), "U2X2": (2, 2), "U2X4": (2, 4), "U4X4": (4, 4)}
 )
@@ -27,20 +27,20 @@ _U85_MICROBLOCKS: Mapping[str, tuple[int, int]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One accelerator.
+    """Parameters of one accelerator.
 
-    cores              between which the output channels of a convolution are dealt out
-    max_transfers      DMAs that may be under way
-    port_bytes         bytes that a memory port moves per cycle: those of one beat
+    cores              number of cores that share the output channels of a convolution
+    max_transfers      DMAs that may be in flight
+    port_bytes         bytes that a memory port moves per cycle (one beat)
     ram_bytes          internal RAM of one core
-    shares_table_ram   whether other data overwrites look-up tables, because they have no room of their own
-    microblock         rows, columns and channels of output that the MACs of a U55 or U65 core make at once; on U85
-                       every operation chooses its own
+    shares_table_ram   whether other data overwrites look-up tables, because they have no reserved RAM
+    microblock         rows, columns and channels of output that the MACs of a U55 or U65 core compute at once; on U85
+                       every operation selects its own
     accumulation_wait  cycles between dependent sums, in 32 bits and in wider accumulators
     output_cycles      cycles of the output stage per element. U55 and U65: 32-bit unary, 32-bit binary, product of 32
                        bits, other product or wide accumulator, plain sum, scaled sum, maximum, all else. U85: 8, 16 and
                        32 bits, then 32-bit input to fewer bits and to 32 bits.
-    outstanding_words  words of 16 bytes that each read channel of a U85 may have under way: DMA, elementwise input,
+    outstanding_words  words of 16 bytes that each read channel of a U85 may have in flight: DMA, elementwise input,
                        weights, fast weights, input, scales
     depthwise_padding  kernel elements that a U85 adds to every round of a depthwise stream, for 8- and 16-bit input
     """
@@ -65,7 +65,7 @@ class Accelerator:
 
     @property
     def parallel_microblocks(self) -> int:
-        """Microblocks under way at once: each core of a U65 has its own, and those of a U85 share one."""
+        """Microblocks in flight at once: each U65 core has its own, the cores of a U85 share one."""
         return 1 if self.family.has_u85_units else self.cores
 
     @property
@@ -79,7 +79,7 @@ class Accelerator:
 
 
 def make_name(family: Family, macs: int) -> str:
-    """Return the name of an accelerator, which need not exist."""
+    """Return the name of an accelerator, whether or not it exists."""
     return f"ethos-{family.name.lower()}-{macs}"
 
 

@@ -1,4 +1,4 @@
-"""Accumulators: how wide they are, what they start with, and what becomes of their sums."""
+"""Accumulators: their width, their initial value, and the destination of their sums."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FORMATS = {"I32": 32, "I40": 40, "I48": 48}
 
 
 def count_bits(op: Op) -> int:
-    """The accumulator's bits."""
+    """Return the accumulator's width in bits."""
     name = op.name("ACC_FORMAT", "acc_format")
     if name not in _FORMATS:
         raise op.unknown("ACC_FORMAT", "acc_format", "float accumulators are not known")
@@ -22,7 +22,7 @@ def count_bits(op: Op) -> int:
 
 
 def finish(output: Output, memory: Memory, sums: Numbers, first_row: int) -> None:
-    """Add what the accumulators held before, then hand the sums to the output stage or keep them."""
+    """Add the accumulators' previous contents, then pass the sums to the output stage or keep them."""
     op = output.op
     if op.family.has_u85_units:
         sums = _add_before(op, memory, sums, first_row)
@@ -48,7 +48,7 @@ def _add_before(op: Op, memory: Memory, sums: Numbers, first_row: int) -> Number
 
 
 def _keep(output: Output, memory: Memory, sums: Numbers) -> None:
-    """Leave the sums where they are: that only works if the whole output is one block."""
+    """Keep the sums in the accumulators, which only works if the whole output is one block."""
     op = output.op
     block = [op.get(f"OFM_BLK_{axis}_M1") + 1 for axis in ("HEIGHT", "WIDTH", "DEPTH")]
     if sums.shape != tuple(output.shape) or np.greater(sums.shape, block).any():

@@ -12,9 +12,9 @@ from tosaic.npu.output import Output, read_output
 from tosaic.npu.weights import WeightCache, Weights, load_scales, load_weights
 from tosaic.npu.window import Input
 
-#: Sums below this are exact in single precision, in which matrix products are fastest; in double precision all are.
+#: Sums below this are exact in float32, where matrix products are fastest; in float64 all sums are exact.
 _EXACT_SINGLE = 1 << 24
-#: Elements of the matrix that a piece of the input is unfolded into: as a rule, and at most.
+#: Elements of the matrix that a piece of the input is unfolded into: the usual number and the maximum.
 _UNFOLDED, _MAX_UNFOLDED = 1 << 21, 1 << 24
 
 
@@ -46,13 +46,13 @@ def run_conv(op: Op, memory: Memory, cache: WeightCache) -> None:
 
 
 def _bound_inputs(source: FeatureMap) -> int:
-    """The largest distance of an input from its zero point."""
+    """Return the largest distance of an input from its zero point."""
     numbers = np.iinfo(source.dtype)
     return max(numbers.max - source.zero_point, source.zero_point - numbers.min)
 
 
 def _load_matrix(op: Op, memory: Memory, window: Window, depth: int, ofm: Shape) -> Weights:
-    """The second input as the weights of a 1x1 convolution: one row per output channel."""
+    """Load the second input as the weights of a 1x1 convolution: one row per output channel."""
     if window.height != 1 or window.width != 1:
         raise op.unknown("KERNEL_HEIGHT_M1", why="a matrix product has no kernel")
     source = read_map(op, "IFM2")
@@ -63,7 +63,7 @@ def _load_matrix(op: Op, memory: Memory, window: Window, depth: int, ofm: Shape)
 
 
 def _multiply(given: Input, padded: Numbers, weights: Numbers, rows: int, ofm: Shape) -> Numbers:
-    """Unfold the input, some rows at a time, and multiply it with the weights as one matrix."""
+    """Unfold the input, some rows at a time, and multiply it by the weights as one matrix."""
     taps_y, taps_x, depth, outputs = weights.shape
     matrix = weights.reshape(-1, outputs)
     result = np.empty((rows, ofm.width, outputs), padded.dtype)
@@ -86,7 +86,7 @@ def _multiply(given: Input, padded: Numbers, weights: Numbers, rows: int, ofm: S
 
 
 def _sum_channels(given: Input, padded: Numbers, weights: Numbers, rows: int, ofm: Shape) -> Numbers:
-    """Every channel with its own kernel."""
+    """Convolve every channel with its own kernel."""
     total = np.zeros((rows, ofm.width, ofm.depth), padded.dtype)
     product = np.empty_like(total)
     for ky, kx, inputs in given.taps(padded, rows, ofm.width):
@@ -96,7 +96,7 @@ def _sum_channels(given: Input, padded: Numbers, weights: Numbers, rows: int, of
 
 
 def _check_sums(output: Output, values: Numbers) -> None:
-    """What an accumulator does when it overflows is not known."""
+    """Check that no accumulator overflows: what the hardware does then is not known."""
     bits = count_bits(output.op)
     ends = np.stack([values.min(axis=(0, 1)), values.max(axis=(0, 1))])
     high = (ends.astype(np.int64) + output.scale.bias) >> (bits - 1)

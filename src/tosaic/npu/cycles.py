@@ -1,4 +1,4 @@
-"""Cycles of one kernel operation: in the MACs, in the output stage, and what its blocks are."""
+"""Cycles of one kernel operation in the MACs and in the output stage, and the blocks it is split into."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _DIVISION = 33.0
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an operation computes, in elements and blocks; `ifm` is the input that its output needs.
+    """Size of an operation, in elements and blocks; `ifm` is the part of the input that its output needs.
 
-    Blocks are cut to the feature maps; `block_size` counts the elements of an uncut block of output.
+    Blocks are clipped to the feature maps; `block_size` counts the elements of an unclipped block of output.
     """
 
     op: Op
@@ -62,7 +62,7 @@ def _smaller(one: Shape, other: Shape) -> Shape:
 
 
 def read_work(op: Op) -> Work:
-    """The work of a kernel operation."""
+    """Return the size of a kernel operation."""
     ofm = read_ofm_shape(op)
     uncut = Shape(*(op.get(f"OFM_BLK_{axis}_M1") + 1 for axis in ("HEIGHT", "WIDTH", "DEPTH")))
     block = _smaller(ofm, uncut)
@@ -99,7 +99,7 @@ def _find_microblock(op: Op, ofm: Shape) -> Shape:
     if op.accelerator.microblock is None:
         return Shape(*op.accelerator.find_microblock(op.name("ACC_FORMAT", "microblock")))
     block = Shape(*op.accelerator.microblock)
-    # One row of output uses both rows of MACs for columns.
+    # A single row of output uses both rows of MACs for columns.
     flat = block.height == 2 and op.kind is Kind.CONV and ofm.height == 1 and ofm.width % 2 == 0
     return Shape(1, 4, block.depth) if flat and op.get("KERNEL_HEIGHT_M1") == 0 else block
 
@@ -112,7 +112,7 @@ def _find_input_depth(op: Op, bits: int) -> int:
 
 
 def count_mac_cycles(work: Work) -> float:
-    """Cycles of the MACs for one block of output."""
+    """Count the cycles that the MACs need for one block of output."""
     window = work.window
     if window is None:
         return 0.0
@@ -127,13 +127,13 @@ def count_mac_cycles(work: Work) -> float:
 
 
 def _cut_kernel(taps: int) -> list[tuple[int, int]]:
-    """Sizes of the parts that a kernel is cut into along an axis, each with how often it occurs."""
+    """Return the sizes of the parts that a kernel is split into along an axis, each with how often it occurs."""
     whole, rest = divmod(taps, KERNEL_PART)
     return [(size, often) for size, often in ((KERNEL_PART, whole), (rest, 1)) if size and often]
 
 
 def _count_part(work: Work, groups: Shape, elements: int) -> float:
-    """Cycles for one part of the kernel, with the wait between dependent sums where there is nothing else to do."""
+    """Count the cycles for one part of the kernel, including stalls between dependent sums."""
     op, bits = work.op, work.ifm_bits
     pixels = groups.height * groups.width
     u85 = op.family.has_u85_units
@@ -173,7 +173,7 @@ def _count_delay(work: Work, groups: Shape, steps: int) -> int:
 
 
 def count_output_cycles(work: Work) -> float:
-    """Cycles of the output stage per element."""
+    """Count the cycles of the output stage per element."""
     op = work.op
     return _output_u85(work) if op.family.has_u85_units else _output_u55(work)
 
@@ -206,7 +206,7 @@ def _output_u85(work: Work) -> float:
         cycles = table[4] if work.ofm_bits == 32 and not chained else table[3]
     else:
         cycles = table[{8: 0, 16: 1, 32: 2}[work.ofm_bits]]
-    # Rows cannot be turned into columns, nor columns be reversed, at full speed.
+    # Swapping rows and columns, or reversing columns, is not possible at full speed.
     slow = op.name("OFM_PRECISION", "activation_transpose") in ("WHC", "WCH", "CWH")
     slow = slow or op.name("OFM_PRECISION", "activation_reverse") == "W"
     return max(cycles, 2 * table[0]) if slow else cycles

@@ -35,7 +35,7 @@ class Transfer:
 
 
 def read_transfer(op: Op) -> Transfer:
-    """What the DMA registers ask for."""
+    """Read the transfer that the DMA registers describe."""
     mode = op.name("DMA0_SRC_REGION", "stride_mode")
     u85, strided, deep = op.family.has_u85_units, mode != "D1", mode == "D3"
     if strided and not u85:
@@ -87,7 +87,7 @@ def run_dma(op: Op, memory: Memory) -> None:
 
 
 def _move_rows(op: Op, memory: Memory, transfer: Transfer) -> None:
-    """Rows whose place in the source or in the target is given by 32-bit indices."""
+    """Copy rows whose position in the source or in the target is given by 32-bit indices."""
     if transfer.gathers and transfer.scatters:
         raise op.unknown("DMA0_DST_REGION", "idx_mode", "indices on both sides are not known")
     if transfer.planes > 1 and op.get("DMA0_IDX_SKIP1"):

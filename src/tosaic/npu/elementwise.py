@@ -15,7 +15,7 @@ from tosaic.npu.output import Output, read_output, read_rounding, round_shift
 _UNARY = frozenset({"ABS", "CLZ", "NOT"})
 #: These need more than their two operands.
 _SPECIAL = frozenset({"ADD", "SUB", "SHR", "SHL", "LSR", "DIV"})
-#: U55 shifts the operand that it does not scale left by this much, by element size in bits.
+#: U55 shifts the operand that it does not scale left by this many bits, by element size in bits.
 _LEFT_SHIFTS = {8: 19, 16: 14}
 
 
@@ -37,7 +37,7 @@ def run_elementwise(op: Op, memory: Memory) -> None:
 
 
 def _load(op: Op, memory: Memory, output: Output, name: str, first: int, rows: int) -> Numbers:
-    """An input minus its zero point, with size 1 where it is broadcast."""
+    """Load an input minus its zero point, with size 1 where it is broadcast."""
     broadcast = _read_broadcast(op, name)
     if "SCALAR" in broadcast:
         element = read_element(op, name)
@@ -55,7 +55,7 @@ def _load(op: Op, memory: Memory, output: Output, name: str, first: int, rows: i
 
 
 def _read_broadcast(op: Op, name: str) -> frozenset[str]:
-    """The axes along which an input is repeated, or SCALAR."""
+    """Return the axes along which an input is repeated, or SCALAR."""
     if op.family.has_u85_units:
         mode = op.name(f"{name}_BROADCAST")
         return frozenset({mode} if mode == "SCALAR" else () if mode == "NONE" else mode)
@@ -85,7 +85,7 @@ def _apply_unary(op: Op, a: Numbers, mode: str) -> Numbers:
 
 
 def _count_leading_zeros(a: Numbers) -> Numbers:
-    """Of 32-bit numbers; the float's exponent is exact because the number has at most 32 bits."""
+    """Count the leading zeros of 32-bit numbers; the float's exponent is exact because they have at most 32 bits."""
     _, exponent = np.frexp((a & 0xFFFF_FFFF).astype(np.float64))
     return 32 - exponent.astype(np.int64)
 
@@ -115,7 +115,7 @@ def _apply_binary(op: Op, a: Numbers, b: Numbers, mode: str) -> Numbers:
 
 
 def _scale_input(op: Op, values: Numbers, name: str) -> Numbers:
-    """U85: each input has its own scale."""
+    """Scale one input; on U85 each input has its own scale."""
     if not op.family.has_u85_units:
         return values
     factor, shift = op.get(f"{name}_SCALE", "scale"), op.get(f"{name}_SCALE", "shift")
@@ -128,7 +128,7 @@ def _scale_input(op: Op, values: Numbers, name: str) -> Numbers:
 
 
 def _scale_pair(op: Op, a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
-    """U55: both inputs times 16-bit factors, or one scaled with 32 bits and the other shifted to match."""
+    """Scale both inputs on U55: by 16-bit factors, or one with 32 bits and the other shifted to match."""
     mode = op.name("IFM_PRECISION", "scale_mode")
     bits = read_element(op, "IFM").bits
     factor, shift = op.get("OPA_SCALE", "scale"), op.get("OPA_SCALE", "shift")
@@ -148,7 +148,7 @@ def _scale_pair(op: Op, a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _shift(op: Op, a: Numbers, b: Numbers, mode: str) -> Numbers:
-    """Shifts by 0 to 31; for an arithmetic one the output's rounding decides about the bits that are lost."""
+    """Shift by 0 to 31 bits; in an arithmetic shift the output's rounding applies to the bits that are lost."""
     if b.min() < 0 or b.max() > 31:
         raise Fault("a number is shifted by less than 0 or more than 31", offset=op.offset)
     if mode == "SHL":
@@ -159,7 +159,7 @@ def _shift(op: Op, a: Numbers, b: Numbers, mode: str) -> Numbers:
 
 
 def _divide(a: Numbers, b: Numbers) -> Numbers:
-    """Division towards zero."""
+    """Divide, rounding towards zero."""
     return np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
 
 

@@ -1,4 +1,4 @@
-"""What ends a simulation: each error says at which byte of the command stream."""
+"""Errors that end a simulation: each gives the byte offset in the command stream."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tosaic.core.errors import Invalid
 
 
 class Fault(Invalid):
-    """The command stream cannot be decoded or executed. `offset` counts bytes from its first command."""
+    """A command stream that cannot be decoded or executed. `offset` counts bytes from its first command."""
 
     def __init__(self, what: str, *, offset: int | None = None, why: str = "", fix: str = "") -> None:
         self.offset = offset
@@ -15,11 +15,11 @@ class Fault(Invalid):
 
 
 class Malformed(Fault):
-    """The container or a command is damaged."""
+    """A damaged container or command."""
 
 
 class UnknownField(Fault):
-    """A field has a value whose effect is not known: the simulator never guesses."""
+    """A field value whose effect is not known: the simulator never guesses."""
 
     def __init__(self, field: str, value: int | str, *, offset: int | None = None, why: str = "") -> None:
         self.field, self.value = field, value
@@ -27,7 +27,7 @@ class UnknownField(Fault):
 
 
 class OutOfRange(Fault):
-    """An access ends outside its region."""
+    """An access that ends outside its region."""
 
     def __init__(self, region: str, address: int, size: int, limit: int, *, offset: int | None = None) -> None:
         self.region, self.address, self.size = region, address, size
@@ -37,7 +37,7 @@ class OutOfRange(Fault):
 
 
 class Uninitialized(Fault):
-    """A command reads memory that nothing has written."""
+    """A read of memory that was never written."""
 
     def __init__(self, region: str, address: int, count: int, *, offset: int | None = None) -> None:
         self.region, self.address, self.count = region, address, count
@@ -46,7 +46,7 @@ class Uninitialized(Fault):
 
 
 class Hazard(Fault):
-    """A command touches memory that an earlier one may still be using."""
+    """An access to memory that an earlier command may still be using."""
 
     def __init__(self, what: str, *, offset: int, earlier: int, missing: str) -> None:
         self.earlier = earlier
@@ -55,4 +55,4 @@ class Hazard(Fault):
 
 
 class TooMuch(Fault):
-    """The stream asks for more work or memory than the limits allow."""
+    """A stream that needs more work or memory than the limits allow."""

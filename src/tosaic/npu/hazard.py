@@ -1,4 +1,4 @@
-"""Missing waits: kernel operations and DMAs run side by side until a wait command holds one of them back."""
+"""Detection of missing waits: kernel operations and DMAs run concurrently until a wait command delays one of them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class _Pending:
 
 
 class Hazards:
-    """Follows a stream and raises Hazard when an operation touches what an unfinished one reads or writes.
+    """Follows a stream and raises Hazard when an operation accesses memory that an unfinished one reads or writes.
 
-    Two kernel operations order themselves by their block dependency, which is not checked.
+    Kernel operations are ordered by their block dependency, which is not checked.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Hazards:
         self._transfers: list[_Pending] = []
 
     def take(self, op: Op, accesses: Sequence[Access]) -> None:
-        """Note an operation after it was executed, or a wait."""
+        """Record a wait, or an operation after it was executed."""
         if op.kind is Kind.KERNEL_WAIT:
             del self._kernels[: max(0, len(self._kernels) - op.argument("n"))]
         elif op.kind is Kind.DMA_WAIT:
@@ -58,7 +58,7 @@ def _check(op: Op, accesses: Sequence[Access], pending: Sequence[_Pending], miss
 
 
 def _overlap(one: Access, other: Access) -> bool:
-    """Whether two accesses share a byte: their ranges first, then the bytes themselves."""
+    """Tell whether two accesses share a byte: compare their ranges first, then the bytes themselves."""
     low, high = max(one.bounds[0], other.bounds[0]), min(one.bounds[1], other.bounds[1])
     if one.region != other.region or low >= high:
         return False
@@ -66,7 +66,7 @@ def _overlap(one: Access, other: Access) -> bool:
 
 
 def _mark(access: Access, low: int, high: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which bytes from low to high an access touches."""
+    """Mark the bytes from low to high that an access touches."""
     first, last = access.bounds
     marks = np.zeros(last - first, np.bool_)
     np.ndarray(access.shape, np.bool_, marks, access.start - first, access.strides)[...] = True

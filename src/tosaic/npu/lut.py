@@ -14,7 +14,7 @@ from tosaic.npu.operation import FeatureMap, Op
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: of results, or (`slopes`) of base and slope for 512 steps of 128 each.
+    """A look-up table of results, or (`slopes`) of base and slope for 512 steps of 128 each.
 
     `widened` keeps the seven fraction bits in the result.
     """
@@ -37,20 +37,20 @@ class Table:
 
 
 def forget_tables(op: Op, memory: Memory) -> None:
-    """After an operation without a table, where the RAM for tables also holds accumulators."""
+    """Invalidate the tables after an operation without one, where the table RAM also holds accumulators."""
     written = memory.regions[INTERNAL].written
     if written is not None and op.accelerator.shares_table_ram and not find_function(op):
         written[...] = False
 
 
 def find_function(op: Op) -> str:
-    """The name of the table function that an operation uses; empty for a plain clamp."""
+    """Return the name of the table function that an operation uses; empty for a plain clamp."""
     function = op.name("ACTIVATION", "activation_function")
     return "" if function in ("RELU", "LUT_NONE") else function
 
 
 def find_table(op: Op, memory: Memory, target: FeatureMap) -> Table | None:
-    """The table that an operation's activation names, None for a plain clamp."""
+    """Return the table that an operation's activation selects, None for a plain clamp."""
     function = find_function(op)
     if not function:
         return None

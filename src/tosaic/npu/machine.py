@@ -1,4 +1,4 @@
-"""Runs a command stream: fetches commands, keeps the registers, and hands operations to their executors."""
+"""Executes a command stream: fetches commands, keeps the registers, and dispatches operations to their executors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Trace: TypeAlias = Callable[[int, Op, Memory], None]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a stream may ask for: commands fetched, and work in about nanoseconds on one core."""
+    """Limits of a stream: commands fetched, and work in approximate nanoseconds on one core."""
 
     commands: int = 1_000_000
     work: int = 10_000_000_000
@@ -87,12 +87,12 @@ def _run(op: Op, memory: Memory, cache: WeightCache) -> None:
         case Kind.DMA:
             run_dma(op, memory)
         case _:
-            # Waits, interrupts and counters change nothing where each operation ends before the next begins.
+            # Waits, interrupts and counters have no effect when each operation ends before the next begins.
             return
 
 
 def _branch(op: Op, last_kernel: Op | None, memory: Memory, after: int) -> int:
-    """The offset of the command that follows. A condition is what the last operation wrote, if that is one number."""
+    """Return the offset of the next command; a condition is the single number that the last operation wrote."""
     target = op.argument("branch_target")
     if op.mode == "ALWAYS":
         return target

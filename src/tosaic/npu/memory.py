@@ -16,15 +16,15 @@ from tosaic.npu.operation import FeatureMap, Layout, Shape, Storage
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Numbers: TypeAlias = npt.NDArray[Any]
 
-#: The key of the NPU's internal RAM beside the numbers of the regions.
+#: Key of the NPU's internal RAM, next to the numbers of the regions.
 INTERNAL = -1
-#: More elements than this are never needed at once.
+#: No access needs more elements than this at once.
 _MAX_ELEMENTS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One address space. `written` marks the bytes that hold something, where that is tracked."""
+    """One address space. `written` marks the bytes that were written, where that is tracked."""
 
     name: str
     data: Bytes
@@ -44,16 +44,16 @@ class Access:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The first byte and the one after the last."""
+        """Offsets of the first byte and of the one after the last."""
         reach = [(count - 1) * stride for count, stride in zip(self.shape, self.strides, strict=True)]
         return self.start + sum(min(0, r) for r in reach), self.start + sum(max(0, r) for r in reach) + 1
 
 
 @dataclass(slots=True)
 class Memory:
-    """All that a stream can read and write. With `accesses` set, every access is noted there.
+    """All memory that a stream can read and write. With `accesses` set, every access is recorded there.
 
-    `chains` are the buffers of chained operations, `sums` what an operation left in the accumulators.
+    `chains` are the buffers of chained operations, `sums` the accumulators that an operation left behind.
     """
 
     regions: dict[int, Region]
@@ -71,7 +71,7 @@ class Memory:
         at: int | None,
         write: bool,
     ) -> Numbers:
-        """The elements at these strides as an array on the memory itself, after all checks.
+        """Return the elements at these strides as an array view of the memory, after all checks.
 
         `at` is the offset of the command, for errors.
         """
@@ -83,7 +83,7 @@ class Memory:
         return np.ndarray(shape, np.dtype(dtype), found.data, start, strides)
 
     def copy(self, source: Access, target: Access, at: int) -> None:
-        """Copy bytes, written or not: what nothing has written stays so in the target."""
+        """Copy bytes; bytes that were never written are marked unwritten in the target too."""
         taken, given = self._note(source, at), self._note(target, at)
         _at(given.data, target)[...] = _at(taken.data, source).copy()
         if given.written is not None:
@@ -91,7 +91,7 @@ class Memory:
             _at(given.written, target)[...] = marks
 
     def _note(self, access: Access, at: int | None) -> Region:
-        """The region of an access that is allowed."""
+        """Check and record an access; return its region."""
         found = self.regions.get(access.region)
         if found is None:
             raise Fault(f"there is no region {access.region}", offset=at, why=f"there are {sorted(self.regions)}")
@@ -116,11 +116,11 @@ class Memory:
             raise Uninitialized(region.name, first, missing, offset=at)
 
     def read_bytes(self, region: int, start: int, size: int, at: int | None) -> Bytes:
-        """Consecutive bytes, as a view."""
+        """Return consecutive bytes, as a view."""
         return self.view(region, start, (size,), (1,), "u1", at, write=False)
 
     def load(self, source: FeatureMap, shape: Shape, first_row: int = 0) -> Numbers:
-        """Rows from `first_row` on as [rows, columns, channels]; a view where the layout allows."""
+        """Load rows from `first_row` on as [rows, columns, channels]; return a view where the layout allows."""
         if source.layout is None:
             return self._load_chained(source, shape, first_row)
         if shape.size > _MAX_ELEMENTS:
@@ -152,7 +152,7 @@ class Memory:
             np.copyto(piece.part, piece.select(values), casting="unsafe")
 
     def _parts(self, source: FeatureMap, layout: Layout, shape: Shape, first_row: int, write: bool) -> Iterator[_Part]:
-        """The pieces in which a block lies: one per tile and, in bricks, one more for a last brick that is not full."""
+        """Yield the pieces of a block: one per tile and, in bricks, one more for a last brick that is not full."""
         item = source.bits // 8
         for rows, columns, start in _cut_tiles(layout, shape, first_row):
             height, width = rows.stop - rows.start, columns.stop - columns.start
@@ -173,13 +173,13 @@ class Memory:
 
 
 def _at(data: Numbers, access: Access) -> Numbers:
-    """The bytes of an access in an array that has one element per byte."""
+    """Select the bytes of an access in an array that has one element per byte."""
     return np.ndarray(access.shape, data.dtype, data, access.start, access.strides)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Where a piece lies in its block, and the piece itself: [rows, columns, channels], or bricks of them."""
+    """The position of a piece in its block, and its data: [rows, columns, channels], or bricks of them."""
 
     rows: slice
     columns: slice
@@ -187,12 +187,12 @@ class _Part:
     part: Numbers
 
     def select(self, block: Numbers) -> Numbers:
-        """This piece's place in a block; splitting the last axis into bricks makes no copy."""
+        """Return the view of a block that this piece covers; splitting the last axis into bricks makes no copy."""
         return block[self.rows, self.columns, self.channels].reshape(self.part.shape)
 
 
 def _cut_tiles(layout: Layout, shape: Shape, first_row: int) -> Iterator[tuple[slice, slice, int]]:
-    """Rows and columns (relative to the block) of each tile that the block touches, with the address of its corner."""
+    """Yield rows and columns (relative to the block) and the corner address of each tile that the block touches."""
     last_row = first_row + shape.height
     sides = ((0, min(shape.width, layout.width0), layout.height0, 0), (layout.width0, shape.width, layout.height1, 1))
     for left, right, split, side in sides:
@@ -208,7 +208,7 @@ def _cut_tiles(layout: Layout, shape: Shape, first_row: int) -> Iterator[tuple[s
 
 
 def make_region(name: str, size: int, *, data: bytes | None = None, track: bool = False) -> Region:
-    """A region with these contents, read only, or a writable one of this size whose bytes nothing has written yet."""
+    """Make a read-only region with these contents, or a writable region of this size that is not yet written."""
     if data is not None:
         return Region(name, np.frombuffer(data, np.uint8), writable=False)
     return Region(name, np.zeros(size, np.uint8), True, np.zeros(size, np.bool_) if track else None)

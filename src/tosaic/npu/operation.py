@@ -1,4 +1,4 @@
-"""The operations of a command stream as records: each with the registers as they stood when it was issued."""
+"""The operations of a command stream as records, each with the register values at the time it was issued."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tosaic.npu.stream import Instruction, Stream, parse
 
 
 class Kind(Enum):
-    """What an operation does; the values are the names of its commands."""
+    """Kinds of operations; the values are the names of their commands."""
 
     STOP = "OP_STOP"
     IRQ = "OP_IRQ"
@@ -38,7 +38,7 @@ _KERNELS = frozenset({Kind.CONV, Kind.DEPTHWISE, Kind.POOL, Kind.ELEMENTWISE, Ki
 
 
 def _list_fields(family: Family) -> Iterator[tuple[tuple[str, str], Field]]:
-    """The fields of all commands by the names of both; the first field also has no name. Registers lose their SET."""
+    """Yield the fields of all commands by (command, field); the first field is also listed as "". SET is stripped."""
     for command in COMMANDS[family].values():
         name = command.name.removeprefix("SET_")
         yield from (((name, ""), field) for field in command.fields[:1])
@@ -50,7 +50,7 @@ _FIELDS = tuple(MappingProxyType(dict(_list_fields(family))) for family in Famil
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation. `registers` holds parameter and payload of each register set before it, by register name."""
+    """One operation. `registers` holds the parameter and payload of each register set before it, by register name."""
 
     accelerator: Accelerator
     offset: int
@@ -68,23 +68,23 @@ class Op:
 
     @property
     def mode(self) -> str:
-        """The name of a pool's, elementwise operation's or resize's mode."""
+        """The name of the mode of a pool, elementwise operation or resize."""
         return self._name(self.kind.value, "", self.raw)
 
     def argument(self, field: str) -> int:
-        """A field of the operation's own command word."""
+        """Return a field of the operation's own command word."""
         return _FIELDS[self.family][self.kind.value, field].get(self.raw)
 
     def get(self, register: str, field: str = "") -> int:
-        """The value of a register's field, or of its first field."""
+        """Return the value of a register's field, or of its first field."""
         return _FIELDS[self.family][register, field].get(self._raw(register))
 
     def name(self, register: str, field: str = "") -> str:
-        """The name of a field's value, without the field's own name before it."""
+        """Return the name of a field's value, without the field's name as prefix."""
         return self._name(register, field, self._raw(register))
 
     def unknown(self, register: str, field: str = "", why: str = "") -> UnknownField:
-        """The error for a value that is decoded but whose effect is not known."""
+        """Make the error for a value that is decoded but whose effect is not known."""
         value: int | str = self.get(register, field)
         label = f"{register}.{field}" if field else register
         return UnknownField(label, value, offset=self.offset, why=why)
@@ -105,26 +105,26 @@ class Op:
 
 
 def decode(cmd_data: bytes) -> tuple[Op, ...]:
-    """All operations in the order of their offsets. Where there are branches, execution may see other registers."""
+    """Return all operations in the order of their offsets. With branches, execution may see other register values."""
     return tuple(walk(cmd_data))
 
 
 def walk(cmd_data: bytes) -> Iterator[Op]:
-    """As `decode`, one operation at a time: each holds a copy of all registers."""
+    """Yield operations like `decode`, one at a time: each holds a copy of all registers."""
     stream = parse(cmd_data)
     state = State(stream)
     return (op for instruction in stream if (op := state.take(instruction)) is not None)
 
 
 class State:
-    """The registers while a stream is walked."""
+    """The register values at one point of a stream."""
 
     def __init__(self, stream: Stream) -> None:
         self._accelerator = stream.accelerator
         self._registers: dict[str, int] = {}
 
     def take(self, instruction: Instruction) -> Op | None:
-        """Set a register, or give the operation that the instruction starts."""
+        """Set a register, or return the operation that the instruction starts."""
         command, raw = instruction.command, instruction.raw
         if raw & ~command.mask:
             raise UnknownField(f"{command.name} reserved bits", f"0x{raw & ~command.mask:x}", offset=instruction.offset)
@@ -152,7 +152,7 @@ class Shape:
 
 
 class Storage(Enum):
-    """Where a feature map lies: in memory, or in one of the buffers that chain operations of a U85."""
+    """Location of a feature map: in memory, or in one of the buffers that chain operations of a U85."""
 
     TILES = "TILE2X2"
     CHAINED = "CHAINED"
@@ -161,7 +161,7 @@ class Storage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """The numbers of a feature map or scalar."""
+    """The element type of a feature map or scalar."""
 
     bits: int
     signed: bool
@@ -174,7 +174,7 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How elements lie in memory: up to four tiles, in `bricks` of 16 channels or channel by channel."""
+    """Memory layout of elements: up to four tiles, in `bricks` of 16 channels or channel by channel."""
 
     bases: tuple[int, int, int, int]
     width0: int
@@ -188,9 +188,9 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class FeatureMap(Element):
-    """Where a tensor lies and how its elements are kept; `name` is the register group: IFM, IFM2 or OFM.
+    """Location and format of a tensor; `name` is the register group: IFM, IFM2 or OFM.
 
-    Only what lies in tiles has a layout.
+    Only feature maps in tiles have a layout.
     """
 
     name: str
@@ -201,7 +201,7 @@ class FeatureMap(Element):
 
 
 def read_element(op: Op, name: str) -> Element:
-    """The type of the numbers that the registers of a group describe."""
+    """Read the element type that the registers of a group describe."""
     signed = op.get(f"{name}_PRECISION", "activation_type") == 1
     bits = 8 << op.get(f"{name}_PRECISION", "activation_precision")
     if bits == 64:
@@ -211,7 +211,7 @@ def read_element(op: Op, name: str) -> Element:
 
 
 def read_map(op: Op, name: str) -> FeatureMap:
-    """The feature map that the registers of a group describe."""
+    """Read the feature map that the registers of a group describe."""
     element, storage = read_element(op, name), _read_storage(op, name)
     return FeatureMap(
         bits=element.bits,
@@ -253,14 +253,14 @@ def _read_bases(op: Op, name: str) -> tuple[int, int, int, int]:
 
 
 def _read_stride(op: Op, register: str) -> int:
-    """A stride of 40 bits, which may be negative: that is how an output is reversed."""
+    """Read a stride of 40 bits; a negative one reverses an output."""
     value = op.get(register)
     return value - (1 << 40) if value >> 39 else value
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The kernel of a window operation over its input, which is padded and perhaps upscaled before."""
+    """The kernel of a window operation over its input, which is first upscaled (optionally) and padded."""
 
     height: int
     width: int
@@ -283,12 +283,12 @@ class Window:
         return (self.width - 1) // self.dilation_x + 1
 
     def span(self, ofm: Shape) -> tuple[int, int]:
-        """Rows and columns of padded input that the output needs."""
+        """Return the rows and columns of padded input that the output needs."""
         return (ofm.height - 1) * self.stride_y + self.height, (ofm.width - 1) * self.stride_x + self.width
 
 
 def read_window(op: Op) -> Window:
-    """The window that the kernel and padding registers describe."""
+    """Read the window that the kernel and padding registers describe."""
     stride = {name: op.get("KERNEL_STRIDE", name) for name in ("stride_x_lsb", "stride_x_msb", "stride_y_lsb")}
     stride_y_msb = op.get("KERNEL_STRIDE", "stride_y_msb")
     if op.get("KERNEL_STRIDE", "decomposition"):
@@ -309,12 +309,12 @@ def read_window(op: Op) -> Window:
 
 
 def read_ofm_shape(op: Op) -> Shape:
-    """The output's shape, before any transposition."""
+    """Read the output's shape, before any transposition."""
     return Shape(op.get("OFM_HEIGHT_M1") + 1, op.get("OFM_WIDTH_M1") + 1, op.get("OFM_DEPTH_M1") + 1)
 
 
 def input_extent(op: Op, window: Window, ofm: Shape) -> tuple[int, int]:
-    """Rows and columns of input that a window operation reads, before padding and after upscaling."""
+    """Return the rows and columns of input that a window operation reads, before padding and after upscaling."""
     rows, columns = window.span(ofm)
     height, width = rows - window.top - window.bottom, columns - window.left - window.right
     if height < 1 or width < 1:

@@ -1,4 +1,4 @@
-"""The output stage that every operation ends with: scale, round, zero point, clamp, table, store."""
+"""The output stage that ends every operation: scale, round, zero point, clamp, table, store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tosaic.npu.lut import Table, find_table
 from tosaic.npu.memory import Memory, Numbers
 from tosaic.npu.operation import FeatureMap, Op, Shape, Storage, read_map, read_ofm_shape
 
-#: An output this large is computed in pieces, each of about this many elements: what stays in the caches is fast.
+#: Larger outputs are computed in pieces of about this many elements, to stay in the caches.
 PIECE = 1 << 18
 #: A larger piece would take too much memory.
 _MAX_PIECE = 1 << 23
@@ -34,7 +34,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How an operation's results become elements of its output."""
+    """Conversion of an operation's results into elements of its output."""
 
     op: Op
     target: FeatureMap
@@ -47,7 +47,7 @@ class Output:
     flipped: int | None
 
     def pieces(self) -> list[tuple[int, int]]:
-        """First row and number of rows of each piece in which to compute the output."""
+        """Return the first row and number of rows of each piece in which to compute the output."""
         rows = max(1, PIECE // (self.shape.width * self.shape.depth))
         # A transposed or chained output is written as a whole.
         whole = self.permutation != (0, 1, 2) or self.flipped is not None or self.target.storage is not Storage.TILES
@@ -57,7 +57,7 @@ class Output:
         return [(row, min(rows, self.shape.height - row)) for row in range(0, self.shape.height, rows)]
 
     def finish(self, memory: Memory, values: Numbers, first_row: int = 0) -> None:
-        """Bring accumulated values [rows, columns, channels] into the output."""
+        """Convert accumulated values [rows, columns, channels] and store them in the output."""
         values = self._convert(values)
         if self.table is not None:
             values = self.table.look_up(values)
@@ -84,12 +84,12 @@ class Output:
 
 
 def apply_scale(values: Numbers, scale: Scale, zero: int, op: Op) -> Numbers:
-    """round((values + bias) * factor / 2**shift) + zero, as int64."""
+    """Compute round((values + bias) * factor / 2**shift) + zero, as int64."""
     result = values.astype(np.int64)
     _check_product(result, scale, op)
     result *= scale.factor
     if scale.rounding == "natural":
-        # As below, but faster: one addition for bias and rounding.
+        # Same result as below, but faster: one addition for bias and rounding.
         result += scale.bias * scale.factor + (1 << scale.shift >> 1)
         result >>= scale.shift
     else:
@@ -99,7 +99,7 @@ def apply_scale(values: Numbers, scale: Scale, zero: int, op: Op) -> Numbers:
 
 
 def round_shift(product: npt.NDArray[np.int64], shift: npt.NDArray[np.int64], rounding: str) -> npt.NDArray[np.int64]:
-    """product / 2**shift. Double rounding first rounds away from zero at bit 30, if so much is shifted away."""
+    """Compute product / 2**shift. Double rounding first rounds away from zero at bit 30, for shifts that large."""
     if rounding == "floor":
         return product >> shift
     rounded = product + (1 << shift >> 1)
@@ -109,7 +109,7 @@ def round_shift(product: npt.NDArray[np.int64], shift: npt.NDArray[np.int64], ro
 
 
 def _check_product(values: npt.NDArray[np.int64], scale: Scale, op: Op) -> None:
-    """What 64 bits cannot hold the NPU may still hold: say so instead of giving wrong numbers."""
+    """Check that the product fits 64 bits: the NPU may hold more, so report an error instead of wrong numbers."""
     bias = int(np.abs(scale.bias).max())
     largest = max(-int(values.min()), int(values.max())) + bias
     if largest * int(np.abs(scale.factor).max()) >= 1 << 62:
@@ -117,7 +117,7 @@ def _check_product(values: npt.NDArray[np.int64], scale: Scale, op: Op) -> None:
 
 
 def read_output(op: Op, memory: Memory, records: Scale | None) -> Output:
-    """The output stage of an operation; `records` are its scales per channel, if it has any."""
+    """Read the output stage of an operation; `records` are its scales per channel, if it has any."""
     target = read_map(op, "OFM")
     low, high = _read_clamp(op, target)
     permutation, flipped = _read_movement(op)
@@ -134,7 +134,7 @@ def read_output(op: Op, memory: Memory, records: Scale | None) -> Output:
     )
 
 
-#: U55 sends these with scales per channel but without any records: their results are not scaled.
+#: U55 issues these with per-channel scaling but without any scale records: their results are not scaled.
 _UNSCALED = frozenset({"MIN", "MAX", "SHR", "SHL", "CLZ"})
 
 
@@ -150,7 +150,7 @@ def _read_scale(op: Op, records: Scale | None) -> Scale:
 
 
 def read_rounding(op: Op) -> str:
-    """The rounding of the output stage."""
+    """Read the rounding mode of the output stage."""
     if op.family.has_u85_units:
         if op.get("OFM_SCALE", "dbl_rnd"):
             raise op.unknown("OFM_SCALE", "dbl_rnd")
@@ -175,7 +175,7 @@ def _read_clamp(op: Op, target: FeatureMap) -> tuple[int | None, int | None]:
         if target.bits == 32:
             return -(1 << 31), (1 << 31) - 1
     elif clip != "FORCE_INT16" or target.bits != 32:
-        # A 32-bit output is clamped to the 16 bits of the registers only where it is forced.
+        # A 32-bit output is clamped to the registers' 16 bits only if a clamp is forced.
         raise op.unknown("ACTIVATION", "activation_clip_range")
     low, high = op.get("ACTIVATION_MIN"), op.get("ACTIVATION_MAX")
     if target.signed:
@@ -185,7 +185,7 @@ def _read_clamp(op: Op, target: FeatureMap) -> tuple[int | None, int | None]:
     return low, high
 
 
-#: Where each axis of the stored output (rows, columns, channels) comes from.
+#: The source axis of each axis of the stored output (rows, columns, channels).
 _TRANSPOSITIONS = {
     "HWC": (0, 1, 2),
     "WHC": (1, 0, 2),

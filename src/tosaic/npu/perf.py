@@ -1,8 +1,8 @@
-"""An estimate of cycles and memory traffic from a command stream and the system's configuration alone.
+"""Estimates cycles and memory traffic from a command stream and the system's configuration alone.
 
-Two streams for the same accelerator are measured by one rule, whoever made them. It is an estimate: memories are taken
-to be free for the NPU, commands in the order of their offsets (a loop counts once), and nothing here was compared with
-silicon.
+Two streams for the same accelerator are measured by one rule, whichever compiler produced them. The estimate assumes
+that the memories serve only the NPU and takes commands in the order of their offsets (a loop counts once). It has not
+been compared with silicon.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from tosaic.npu.stream import parse
 from tosaic.npu.system import MemoryPort, System, read_system
 from tosaic.tools.vela_options import VelaOptions
 
-#: The channels to memory; those for reading as `Accelerator.outstanding_words` orders them.
+#: Memory channels; the read channels are in the order of `Accelerator.outstanding_words`.
 _DMA, _STREAM, _WEIGHTS, _FAST_WEIGHTS, _INPUT, _SCALES, _WRITES = range(7)
 _BURST_BITS = 512
-#: The part of a memory's reach that traffic from several channels leaves.
+#: Fraction of a memory's throughput left when several channels use it.
 _USABLE = 0.8
-#: What one row of an estimate takes in memory, at most.
+#: Upper bound for the memory of one row of an estimate, in bytes.
 ROW_BYTES = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes that an operation moves to or from a memory, fetched again as often as its blocks need them."""
+    """Bytes that an operation moves to or from a memory, including repeated fetches by its blocks."""
 
     read: int = 0
     written: int = 0
@@ -64,7 +64,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The whole stream. `cycles` lets DMAs run beside kernel operations as its wait commands allow."""
+    """The whole stream. `cycles` overlaps DMAs and kernel operations as the wait commands allow."""
 
     accelerator: str
     clock: float
@@ -80,12 +80,12 @@ class Estimate:
 
 
 def count_operations(cmd_data: bytes) -> int:
-    """How many commands start something, so how many rows an estimate may have."""
+    """Count the commands that start an operation: the most rows that an estimate may have."""
     return sum(not instruction.command.name.startswith("SET_") for instruction in parse(cmd_data))
 
 
 def estimate(cmd_data: bytes, options: VelaOptions | System) -> Estimate:
-    """Cycles per operation and in total, with what limits each."""
+    """Estimate cycles per operation and in total, with the bottleneck of each."""
     system = read_system(options) if isinstance(options, VelaOptions) else options
     accelerator = parse(cmd_data).accelerator
     timeline = Timeline()
@@ -113,12 +113,12 @@ def estimate(cmd_data: bytes, options: VelaOptions | System) -> Estimate:
 
 
 def _overlaps(op: Op | None) -> bool:
-    """Whether a kernel operation may begin before the one before it has ended."""
+    """Tell whether a kernel operation may begin before the previous one has ended."""
     return op is not None and op.kind.is_kernel and op.get("BLOCKDEP") > 0
 
 
 class Timeline:
-    """When kernel operations and DMAs end, if each begins as soon as the commands before it allow."""
+    """End times of kernel operations and DMAs, if each begins as soon as the previous commands allow."""
 
     def __init__(self) -> None:
         self._now = 0
@@ -127,7 +127,7 @@ class Timeline:
 
     def start_kernel(self, cycles: int) -> None:
         self.kernels.append(max(self._now, self.kernels[-1]) + cycles)
-        # Two may be under way: the third is not taken before the first has ended.
+        # Two may be in flight: the third is not issued before the first has ended.
         self.wait(self.kernels, MAX_KERNELS)
 
     def start_transfer(self, cycles: int, accelerator: Accelerator) -> None:
@@ -135,7 +135,7 @@ class Timeline:
         self.wait(self.transfers, accelerator.max_transfers)
 
     def wait(self, ends: deque[int], allowed: int) -> None:
-        """Hold the next command back until at most `allowed` of these are still under way."""
+        """Delay the next command until at most `allowed` of these are still in flight."""
         if len(ends) > allowed:
             self._now = max(self._now, ends[-1 - allowed])
 
@@ -145,7 +145,7 @@ class Timeline:
 
 @dataclass(slots=True)
 class _TrafficMeter:
-    """Gathers what one operation moves: bytes by memory, and by memory and channel with the cost of short bursts."""
+    """Collects the traffic of one operation: bytes by memory, and by memory and channel with the cost of bursts."""
 
     accelerator: Accelerator
     memories: dict[str, MemoryPort] = field(default_factory=dict[str, MemoryPort])
@@ -153,7 +153,7 @@ class _TrafficMeter:
     channels: dict[str, dict[int, float]] = field(default_factory=dict[str, dict[int, float]])
 
     def add(self, memory: MemoryPort, channel: int, size: int, burst: int = 0) -> None:
-        """`size` bytes in bursts of `burst` bytes, or of the memory's own length."""
+        """Add `size` bytes in bursts of `burst` bytes, or of the memory's own burst length."""
         self.memories[memory.name] = memory
         moved = Traffic(0, size) if channel == _WRITES else Traffic(size)
         self.moved[memory.name] = self.moved.get(memory.name, Traffic()) + moved
@@ -162,7 +162,7 @@ class _TrafficMeter:
         by_channel[channel] = by_channel.get(channel, 0.0) + size * memory.burst / max(1, length)
 
     def cycles(self) -> dict[str, int]:
-        """Cycles that each memory needs: its bandwidth, and on U85 the reach of its slowest channel."""
+        """Return the cycles that each memory needs: for its bandwidth and, on U85, for its slowest channel."""
         found: dict[str, int] = {}
         for name, channels in self.channels.items():
             memory = self.memories[name]
@@ -183,7 +183,7 @@ class _TrafficMeter:
 
 
 def _measure_kernel(op: Op, system: System, *, overlaps: bool) -> Row:
-    """`overlaps` says that the next operation begins while this one writes its last block."""
+    """Measure a kernel operation; `overlaps` means that the next one begins while this one writes its last block."""
     work = read_work(op)
     traffic = _TrafficMeter(op.accelerator)
     _add_feature_maps(work, system, traffic)
@@ -213,7 +213,7 @@ def _measure_kernel(op: Op, system: System, *, overlaps: bool) -> Row:
 
 
 def _measure_compute(work: Work, system: System, overlaps: bool) -> tuple[int, int, int, str]:
-    """Cycles of the MACs, of the output stage, of both together with the blocks at begin and end, and the limit."""
+    """Return the cycles of the MACs, the output stage, and both with the first and last blocks, and the bottleneck."""
     op = work.op
     per_element = count_output_cycles(work)
     first, last = _count_block(work, system, "IFM"), _count_block(work, system, "OFM")
@@ -232,13 +232,13 @@ def _measure_compute(work: Work, system: System, overlaps: bool) -> tuple[int, i
     if issue > max(mac, output):
         limit = "command"
     slower, other = max(mac, output, issue), max(min(mac, output), issue)
-    # The slower stage works all the time; the other adds its first or last block.
+    # The slower stage is always busy; the other adds its first or last block.
     total = slower * blocks + other + (0 if _overlaps(op) else first) + (0 if overlaps else last)
     return int(mac * blocks), int(output * blocks), int(total), limit
 
 
 def _count_block(work: Work, system: System, name: str) -> float:
-    """Cycles to load the first block of input, or to write the last block of output."""
+    """Count the cycles to load the first block of input, or to write the last block of output."""
     fm = read_map(work.op, name) if name == "OFM" or _reads(work.op, "IFM") else None
     if fm is None or fm.layout is None:
         return 0.0
@@ -251,7 +251,7 @@ def _count_block(work: Work, system: System, name: str) -> float:
 
 
 def _reads(op: Op, name: str) -> bool:
-    """Whether an input is read from memory: neither missing, nor a scalar."""
+    """Tell whether an input is read from memory: neither missing, nor a scalar."""
     if name == "IFM" and op.kind is Kind.POOL and op.mode == "NONE":
         return False
     if name == "IFM2" and op.kind is not Kind.ELEMENTWISE:
@@ -265,7 +265,7 @@ def _reads(op: Op, name: str) -> bool:
 
 
 def _find_burst(op: Op, fm: FeatureMap, block: Shape, shape: Shape, write: bool) -> int:
-    """Bytes that lie together in memory for a block."""
+    """Return how many bytes of a block are contiguous in memory."""
     cores = op.accelerator.parallel_microblocks if write else 1
     item = fm.bits // 8
     if fm.layout is not None and fm.layout.bricks:
@@ -293,7 +293,7 @@ def _add_feature_maps(work: Work, system: System, traffic: _TrafficMeter) -> Non
 
 
 def _count_input(work: Work, name: str) -> int:
-    """Elements of an input without a window, less where it is broadcast."""
+    """Count the elements of an input without a window, fewer where it is broadcast."""
     op, shape = work.op, work.ifm
     if op.kind is Kind.CONV:
         return work.ofm.depth * work.ifm.depth
@@ -310,7 +310,7 @@ def _count_input(work: Work, name: str) -> int:
 
 
 def _count_fetched(work: Work) -> int:
-    """Input elements that all blocks of output fetch: neighboring windows overlap, and each output depth reads all."""
+    """Count the input elements that all output blocks fetch: windows overlap, and each output depth reads all input."""
     assert work.window is not None
     rows = -(-work.ofm.height // work.ofm_block.height)
     columns = -(-work.ofm.width // work.ofm_block.width)
@@ -321,7 +321,7 @@ def _count_fetched(work: Work) -> int:
 
 
 def _add_weights(work: Work, system: System, traffic: _TrafficMeter) -> None:
-    """Weights are read again for every block of rows and columns; scales with them."""
+    """Add the traffic of weights and scales, which are read again for every block of rows and columns."""
     op = work.op
     if op.family.has_u85_units and op.kind is Kind.CONV and op.argument("weights_ifm2"):
         return

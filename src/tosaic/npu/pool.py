@@ -12,7 +12,7 @@ from tosaic.npu.output import Output, read_output, read_rounding
 from tosaic.npu.weights import load_scales
 from tosaic.npu.window import Input
 
-#: A search keeps the place that it has found above this many bits.
+#: A search keeps the position that it has found above this many bits.
 _RAISED = 16
 
 
@@ -45,7 +45,7 @@ def run_pool(op: Op, memory: Memory) -> None:
 
 
 def _copy_accumulator(op: Op, memory: Memory, output: Output) -> None:
-    """Mode NONE computes nothing: what the accumulator starts with is the result."""
+    """Write the accumulator's initial value as the result: mode NONE computes nothing."""
     if op.name("ACC_FORMAT", "acc_input") != "IFM2":
         raise op.unknown("ACC_FORMAT", "acc_input", "of a pool that computes nothing")
     for first, rows in output.pieces():
@@ -77,7 +77,7 @@ def _reduce(op: Op, given: Input, padded: Numbers, rows: int, ofm: Shape) -> Num
 
 
 def _search(op: Op, given: Input, padded: Numbers, rows: int, ofm: Shape) -> Numbers:
-    """The first place of the maximum in each window. The accumulator also holds the value: the scale drops that."""
+    """Find the first position of the maximum in each window, kept above the value, which the scale drops."""
     window = given.window
     if (window.taps_y if op.mode == "ARGMAX_X" else window.taps_x) != 1:
         raise op.unknown("KERNEL_HEIGHT_M1", why="a search for a maximum goes along one axis")
@@ -90,13 +90,13 @@ def _search(op: Op, given: Input, padded: Numbers, rows: int, ofm: Shape) -> Num
 
 
 def _divides(op: Op, given: Input) -> bool:
-    """U55 divides by the number of elements only where there is padding: else its scale does that."""
+    """Tell whether to divide by the element count: U55 does so only if there is padding, else its scale divides."""
     window = given.window
     return op.family.has_u85_units or any((window.top, window.bottom, window.left, window.right))
 
 
 def _count_valid(given: Input, first: int, rows: int, ofm: Shape) -> Numbers:
-    """How many input elements lie in each window, as [rows, columns, 1]."""
+    """Count the input elements in each window, as [rows, columns, 1]."""
     window = given.window
 
     def count(start: int, outputs: int, stride: int, taps: int, dilation: int, before: int, size: int) -> Numbers:
@@ -110,7 +110,7 @@ def _count_valid(given: Input, first: int, rows: int, ofm: Shape) -> Numbers:
 
 
 def _divide(sums: Numbers, counts: Numbers) -> Numbers:
-    """Rounded division by way of a 31-bit reciprocal."""
+    """Divide with rounding by a 31-bit reciprocal."""
     safe = np.maximum(counts, 1).astype(np.int64)
     bits = np.array([int(count - 1).bit_length() for count in safe.reshape(-1)], np.int64).reshape(safe.shape)
     reciprocal = (((1 << 30) + 1) << bits) // safe

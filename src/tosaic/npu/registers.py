@@ -23,10 +23,10 @@ class Family(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Some bits of a command: positions 0 to 15 are its parameter, 16 to 47 its payload word.
+    """A bit field of a command: positions 0 to 15 are its parameter, 16 to 47 its payload word.
 
-    `names` holds the name of each value, empty for a value without meaning; a plain number has no names. A listing
-    puts the name of the enumeration, `group`, before them.
+    `names` holds the name of each value, empty for an undefined value; a plain number has no names. A listing
+    prefixes them with the name of the enumeration, `group`.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Field:
         return 0xFFFF_FFFF_00FF if self.address else ((1 << self.width) - 1) << self.low
 
     def get(self, raw: int) -> int:
-        """The field's value in a command whose parameter and payload are `raw`."""
+        """Return the field's value in a command whose parameter and payload are `raw`."""
         if self.address:
             return (raw >> 16) | (raw & 0xFF) << 32
         value = (raw >> self.low) & ((1 << self.width) - 1)
@@ -58,12 +58,12 @@ class Command:
     opcode: int
     has_payload: bool
     fields: tuple[Field, ...]
-    #: the bits that have a meaning
+    #: the bits that are defined
     mask: int
 
 
 def _split_names(names: str) -> tuple[str, ...]:
-    """Value names in order: `-` is a value without meaning, `12*-` are twelve of them."""
+    """Split value names: `-` is an undefined value, `12*-` are twelve of them."""
     found: list[str] = []
     for word in names.split():
         count, star, name = word.rpartition("*")

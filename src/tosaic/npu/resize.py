@@ -18,7 +18,7 @@ _RAISED = 16
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """For every output place along an axis: the input places on both sides and the weight of the second."""
+    """For every output position along an axis: the input positions on both sides and the weight of the second."""
 
     low: npt.NDArray[np.int64]
     high: npt.NDArray[np.int64]
@@ -60,7 +60,7 @@ def _take(values: Numbers, rows: Numbers, columns: Numbers, zero: int) -> Number
 
 
 def _interpolate(values: Numbers, down: _Axis, across: _Axis, zero: int) -> Numbers:
-    """The four neighbors of each place, weighted by how near they are."""
+    """Interpolate between the four neighbors of each position, weighted by distance."""
     total = np.zeros((len(down.low), len(across.low), values.shape[2]), np.int64)
     for rows, vertical in ((down.low, down.scale - down.fraction), (down.high, down.fraction)):
         for columns, horizontal in ((across.low, across.scale - across.fraction), (across.high, across.fraction)):

@@ -1,4 +1,4 @@
-"""From the bytes of cmd_data to commands: the driver's container, the instruction words, and their text."""
+"""Parses cmd_data into commands: the driver's container, the instruction words, and their text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tosaic.npu.errors import Malformed, UnknownField
 from tosaic.npu.registers import COMMANDS, Command, Family
 
 _CONFIG, _COMMAND_STREAM, _NOP = 1, 2, 5
-#: Vela's own limit for a command stream, and a little for the container.
+#: Vela's own limit for a command stream, plus some room for the container.
 MAX_BYTES = (16 << 20) + 1024
-#: Words before the command stream in the second format of the container, and the mark of its description.
+#: Words before the command stream in the second container format, and the marker of its description.
 _ENTRY_WORDS, _METADATA = 15, int.from_bytes(b"VEUM", "little")
 
 
@@ -30,13 +30,13 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A command stream and the accelerator that it was made for."""
+    """A command stream and the accelerator that it was compiled for."""
 
     accelerator: Accelerator
     words: memoryview
 
     def read(self, offset: int) -> Instruction:
-        """The command at a byte offset."""
+        """Return the command at a byte offset."""
         at, rest = divmod(offset, 4)
         if rest or not 0 <= at < len(self.words):
             raise Malformed("there is no command", offset=offset, why=f"the stream has {4 * len(self.words)} bytes")
@@ -51,7 +51,7 @@ class Stream:
         return Instruction(offset, command, word >> 16 | self.words[at + 1] << 16)
 
     def __iter__(self) -> Iterator[Instruction]:
-        """All commands in the order of their offsets, which is not that of execution where there are branches."""
+        """Iterate over all commands in the order of their offsets, not of execution where there are branches."""
         offset = 0
         while offset < 4 * len(self.words):
             instruction = self.read(offset)
@@ -60,7 +60,7 @@ class Stream:
 
 
 def parse(cmd_data: bytes) -> Stream:
-    """Open the container: what it says about the accelerator, and the command words."""
+    """Parse the container: the accelerator it names, and the command words."""
     if len(cmd_data) > MAX_BYTES or len(cmd_data) % 4:
         raise Malformed("the command stream has a bad size", why=f"it is {len(cmd_data)} bytes long")
     words = memoryview(cmd_data).cast("I")
@@ -72,7 +72,7 @@ def parse(cmd_data: bytes) -> Stream:
 
 
 def _parse_actions(words: memoryview) -> Stream:
-    """The first format: a list of actions for the driver, of which the command stream is the last."""
+    """Parse the first format: a list of actions for the driver, of which the command stream is the last."""
     accelerator: Accelerator | None = None
     at = 1
     while at < len(words):
@@ -96,7 +96,7 @@ def _parse_actions(words: memoryview) -> Stream:
 
 
 def _parse_entry(words: memoryview) -> Stream:
-    """The second format: one entry, which begins with data about the command stream that follows."""
+    """Parse the second format: one entry, which begins with data about the command stream that follows."""
     if len(words) < _ENTRY_WORDS:
         raise Malformed("the container is too short", why=f"it is {4 * len(words)} bytes long")
     version, length, kind, size, described = words[1], words[2] | words[3] << 32, words[4], words[5], words[6]
@@ -119,12 +119,12 @@ def _read_accelerator(word: int) -> Accelerator:
 
 
 def disassemble(cmd_data: bytes) -> str:
-    """The commands as text, one per line, in the layout of Vela's own listing."""
+    """Return the commands as text, one per line, in the layout of Vela's own listing."""
     return "".join(f"{describe(instruction)}\n" for instruction in parse(cmd_data))
 
 
 def describe(instruction: Instruction) -> str:
-    """One line of a listing: offset, payload, parameter, opcode, name, fields."""
+    """Format one line of a listing: offset, payload, parameter, opcode, name, fields."""
     command, raw = instruction.command, instruction.raw
     payload = f"{raw >> 16:08x}" if command.has_payload else " " * 8
     words = f"{payload} {raw & 0xFFFF:04x} {command.opcode:04x}"

@@ -1,4 +1,4 @@
-"""The system around an NPU, as a Vela configuration file describes it: clock, memories, and what lies where."""
+"""The system around an NPU, as a Vela configuration file describes it: clock, memories, and memory mapping."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tosaic.core.targets import find
 from tosaic.npu.accelerator import ACCELERATORS
 from tosaic.tools.vela_options import VelaOptions, check_options
 
-#: The area of a memory mode that each region of a stream lies in: weights, scratch, fast scratch.
+#: The area of a memory mode for each region of a stream: weights, scratch, fast scratch.
 _AREAS = ("const_mem_area", "arena_mem_area", "cache_mem_area")
 
 
@@ -33,7 +33,7 @@ class MemoryPort:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """`regions` gives the memory of each region of a command stream; any other region lies with the scratch."""
+    """A clock and its memories. `regions` maps regions of a command stream to memories; others are in scratch."""
 
     clock: float
     regions: Mapping[int, MemoryPort]
@@ -43,7 +43,7 @@ class System:
 
 
 def find_options(accelerator: str, specs: Sequence[tuple[str, bytes]] = ()) -> VelaOptions:
-    """The options that a delegate's compile specs tell, whoever wrote them; else the accelerator's defaults."""
+    """Return the options in a delegate's compile specs, from any compiler; else the accelerator's defaults."""
     told = b" ".join(value for _, value in specs).decode("ascii", "replace")
     target = find(accelerator)
     system, mode = (re.search(rf"{name}\W+(\w+)", told) for name in ("system.config", "memory.mode"))
@@ -53,7 +53,7 @@ def find_options(accelerator: str, specs: Sequence[tuple[str, bytes]] = ()) -> V
 
 
 def read_system(options: VelaOptions) -> System:
-    """The system that the options name."""
+    """Read the system that the options name."""
     options = options.with_config()
     check_options(options)
     ini = options.get_config().sections
@@ -84,7 +84,7 @@ def _read_memory(ini: configparser.ConfigParser, system: str, name: str, beat: i
 
 
 def _read(ini: configparser.ConfigParser, section: str, key: str, default: str) -> str:
-    """An option of a section or of one that it inherits from."""
+    """Read an option from a section or from one that it inherits from."""
     for _ in range(len(ini.sections())):
         if ini.has_option(section, key):
             return ini.get(section, key)

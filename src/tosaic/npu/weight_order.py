@@ -1,4 +1,4 @@
-"""What the orders of weights have in common: parts of a kernel for blocks of channels."""
+"""The common parts of all weight orders: parts of a kernel for blocks of channels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A part of the kernel for one block of output and input channels, which are counted in groups."""
+    """A part of the kernel for one block of output and input channels, counted in groups."""
 
     first_out: int
     groups: int
@@ -23,7 +23,7 @@ class Place:
     columns: int
 
     def cut(self, volume: npt.NDArray[np.float32], inputs: int, outputs: int) -> npt.NDArray[np.float32]:
-        """This part of [kernel rows, kernel columns, inputs, outputs], as a view; the last two are group sizes."""
+        """Return this part of [kernel rows, kernel columns, inputs, outputs], as a view; both are group sizes."""
         return volume[
             self.y : self.y + self.rows,
             self.x : self.x + self.columns,
@@ -33,7 +33,7 @@ class Place:
 
 
 def make_volume(taps: tuple[int, int], places: Sequence[Place], inputs: int, outputs: int) -> npt.NDArray[np.float32]:
-    """Zeros for [kernel rows, kernel columns, inputs, outputs], with room for the groups of all places."""
+    """Allocate zeros for [kernel rows, kernel columns, inputs, outputs], with room for the groups of all places."""
     deep = max(place.first_in + place.in_groups * inputs for place in places)
     wide = max(place.first_out + place.groups * outputs for place in places)
     return np.zeros((*taps, deep, wide), np.float32)

@@ -15,7 +15,7 @@ from tosaic.npu.registers import Family
 
 
 def count_cores(op: Op) -> int:
-    """The cores of a U55 or U65, between which the output channels of a convolution are dealt out."""
+    """Return the number of U55 or U65 cores that share the output channels of a convolution."""
     cores = op.accelerator.cores
     if op.family is Family.U65 and op.get("PARALLEL_MODE") != cores - 1:
         raise op.unknown("PARALLEL_MODE", why=f"the accelerator has {cores} cores")
@@ -68,7 +68,7 @@ class OrderU55:
         return self.outputs * self.inputs * self.taps_y * self.taps_x
 
     def arrange(self, numbers: Sequence[npt.NDArray[np.int16]], offset: int) -> npt.NDArray[np.float32]:
-        """The numbers of each core's stream as [kernel rows, kernel columns, inputs, outputs]."""
+        """Arrange the numbers of each core's stream as [kernel rows, kernel columns, inputs, outputs]."""
         result = np.empty((self.taps_y, self.taps_x, self.inputs, self.outputs), np.float32)
         for core, stream in enumerate(numbers):
             channels = result[..., core :: self.streams]
@@ -98,16 +98,16 @@ class OrderU55:
         return volume[:, :, : self.inputs, :outputs]
 
     def _output_runs(self, outputs: int, block: int) -> list[tuple[int, int, int]]:
-        """First channel, number of blocks and of groups in each, of equal blocks of output channels in a row."""
+        """Return first channel, block count and groups per block for each run of equal blocks of output channels."""
         whole, rest = divmod(outputs, block)
         groups, last = -(-block // self.group), -(-rest // self.group)
-        # Blocks that are no multiple of a group overlap.
+        # Blocks overlap if their size is not a multiple of a group.
         step = whole if block % self.group == 0 else 1
         runs = [(first * block, step, groups) for first in range(0, whole, max(step, 1))]
         return [*runs, (whole * block, 1, last)] if last else runs
 
     def _input_runs(self) -> list[tuple[int, int, int]]:
-        """The same for input channels; depth first always fills its blocks."""
+        """Return the same runs for input channels; depth first always fills its blocks."""
         if self.depthwise:
             return [(0, 1, 1)]
         size = find_input_block(self.part_kernel, 16 if self.wide else 8)
@@ -123,7 +123,7 @@ class OrderU55:
         return 1 if self.depthwise else INPUT_GROUP
 
     def _pad(self, elements: int) -> int:
-        """Kernel elements with those that fill up the last round."""
+        """Round the number of kernel elements up to whole rounds."""
         step = 4 if self.depthwise else (2 if self.wide else 4) if self.part_kernel else 1
         return -(-elements // step) * step
 
@@ -133,9 +133,9 @@ class OrderU55:
                 yield y, x, min(self.part_y, self.taps_y - y), min(self.part_x, self.taps_x - x)
 
     def _put(self, stream: npt.NDArray[np.int16], volume: npt.NDArray[np.float32], groups: int) -> bool:
-        """Put some blocks of output channels, one per row, into their part of the volume; False if padding is not zero.
+        """Put some blocks of output channels, one per row, into the volume; return False if the padding is not zero.
 
-        Inside a block come blocks of input channels, and in each of these the parts of the kernel.
+        Each block holds blocks of input channels, and each of these the parts of the kernel.
         """
         fits, at, deep, group, outs = True, 0, self._deep, self.group, len(stream)
         for first, blocks, in_groups in self._input_runs():
@@ -144,7 +144,7 @@ class OrderU55:
             size = each * sum(padded for *_, padded in parts)
             run = stream[:, at : at + blocks * size].reshape(outs, blocks, size)
             at, begin = at + blocks * size, 0
-            # Input groups stand outside or inside the kernel.
+            # Input groups are outside or inside the kernel loop.
             outer, inner = (in_groups, 1) if self.part_kernel else (1, in_groups)
             for y, x, rows, columns, padded in parts:
                 part = run[..., begin : begin + each * padded]

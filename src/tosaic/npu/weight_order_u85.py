@@ -1,4 +1,4 @@
-"""The order of weights in a stream for U85, and its fast (uncompressed) form."""
+"""The order of weights in a U85 stream, and its fast (uncompressed) form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tosaic.npu.errors import Malformed, UnknownField
 from tosaic.npu.operation import Kind, Op, Shape, Window
 from tosaic.npu.weight_order import Place, make_volume
 
-#: Output channels that one core takes in a row.
+#: Consecutive output channels that one core processes.
 _INTERLEAVE = 4
 _HEADER_BYTES = 32
 
@@ -23,7 +23,7 @@ class OrderU85:
     """Blocks of output channels, in each blocks of input channels (forwards, then backwards), then kernel parts.
 
     Inside a part: input group, output group, kernel elements by phase of the stride (rows in a snake), input channels
-    by 8 or 16, then output channels by four, dealt out to the cores.
+    by 8 or 16, then output channels by four, distributed over the cores.
     """
 
     outputs: int
@@ -67,7 +67,7 @@ class OrderU85:
             taps_x=window.taps_x,
             part_y=KERNEL_PART // window.dilation_y,
             part_x=KERNEL_PART // window.dilation_x,
-            # Only part kernel first and depthwise walk the kernel in the phases of its stride.
+            # Only part kernel first and depthwise traverse the kernel in the phases of its stride.
             stride_y=window.stride_y if part_kernel or depthwise else 1,
             stride_x=window.stride_x if part_kernel or depthwise else 1,
             depthwise=depthwise,
@@ -91,7 +91,7 @@ class OrderU85:
         return 1 if self.fast else self.cores
 
     def expand(self, stream: bytes, offset: int) -> npt.NDArray[np.int16]:
-        """The numbers in a fast stream: a header with a table, then indices into it or plain bytes."""
+        """Decode a fast stream: a header with a table, then indices into it or plain bytes."""
         if len(stream) < _HEADER_BYTES:
             raise Malformed("a weight stream is damaged", offset=offset, why="it is shorter than its header")
         header = int.from_bytes(stream[:_HEADER_BYTES], "little")
@@ -105,7 +105,7 @@ class OrderU85:
         return table[(body[:, None] >> np.array(shifts, np.uint8) & mask).ravel()]
 
     def arrange(self, numbers: Sequence[npt.NDArray[np.int16]], offset: int) -> npt.NDArray[np.float32]:
-        """The numbers of the streams as [kernel rows, kernel columns, inputs, outputs]."""
+        """Arrange the numbers of the streams as [kernel rows, kernel columns, inputs, outputs]."""
         total = self._count_share()
         cores = self._deal_out(numbers[0], total, offset) if self.fast else list(numbers)
         places = list(self._places())
@@ -128,7 +128,7 @@ class OrderU85:
         return np.ascontiguousarray(volume[:, :, : self.inputs, : self.outputs])
 
     def _count_share(self) -> int:
-        """How many weights each core has, padding included."""
+        """Count the weights of each core, including padding."""
         whole, rest = divmod(self.outputs, self.block)
         groups = whole * -(-self.block // self.group) + -(-rest // self.group)
         in_groups = sum(-(-used // self.input_group) for _, used in self._input_blocks())
@@ -136,11 +136,11 @@ class OrderU85:
         return groups * in_groups * elements * self.input_group * self.group // self.cores
 
     def _pad(self, elements: int) -> int:
-        """Kernel elements with those that fill up the last round; a depthwise stream has some more in every round."""
+        """Round the number of kernel elements up to whole rounds; a depthwise stream has more in every round."""
         return -(-elements // self.rounding) * (self.rounding + self.padding)
 
     def _deal_out(self, numbers: npt.NDArray[np.int16], total: int, offset: int) -> list[npt.NDArray[np.int16]]:
-        """Fast streams hold the shares of all cores in turn; the stream's end is filled up to 16 bytes."""
+        """Split a fast stream into the shares of the cores, which alternate; its end is padded to 16 bytes."""
         if len(numbers) < total * self.cores:
             raise Malformed("a weight stream is too short", offset=offset, why=f"it has {len(numbers)} weights")
         share = self.group * self.input_group * self.rounding // self.cores
@@ -148,7 +148,7 @@ class OrderU85:
         return [dealt[:, core].ravel() for core in range(self.cores)]
 
     def _places(self) -> Iterator[Place]:
-        """The parts of the stream in order; each core has its share of every one."""
+        """Yield the parts of the stream in order; each core has a share of every one."""
         blocks, parts = list(self._input_blocks()), list(self._kernel_parts())
         for index, first_out in enumerate(range(0, self.outputs, self.block)):
             groups = -(-min(self.block, self.outputs - first_out) // self.group)
@@ -157,7 +157,7 @@ class OrderU85:
                     yield Place(first_out, groups, first_in, -(-used // self.input_group), y, x, rows, columns)
 
     def _input_blocks(self) -> Iterator[tuple[int, int]]:
-        """First channel and number of channels of each block of inputs."""
+        """Yield the first channel and number of channels of each block of inputs."""
         if self.depthwise:
             yield 0, 1
             return
@@ -170,7 +170,7 @@ class OrderU85:
                 yield y, x, min(self.part_y, self.taps_y - y), min(self.part_x, self.taps_x - x)
 
     def _walk(self, rows: int, columns: int) -> tuple[list[int], list[int]]:
-        """The kernel elements of a part: phases of the stride, in each its rows, every other one backwards."""
+        """Return the kernel elements of a part: phases of the stride, in each its rows, every other one backwards."""
         ys: list[int] = []
         xs: list[int] = []
         for phase_y in range(self.stride_y):
@@ -182,12 +182,12 @@ class OrderU85:
         return ys, xs
 
     def _size(self, place: Place) -> int:
-        """Weights of a part in one core's share."""
+        """Return the number of weights of a part in one core's share."""
         per_element = self.input_group * self.group // self.cores
         return place.in_groups * place.groups * self._pad(place.rows * place.columns) * per_element
 
     def _put(self, place: Place, share: npt.NDArray[np.int16], volume: npt.NDArray[np.float32], core: int) -> bool:
-        """Put a core's share of a part into the volume; False if its padding is not zero."""
+        """Put a core's share of a part into the volume; return False if its padding is not zero."""
         lanes, steps = self.group // _INTERLEAVE // self.cores, self.input_group // self.step
         slots, count = self.rounding + self.padding, place.rows * place.columns
         in_groups, groups = place.in_groups, place.groups

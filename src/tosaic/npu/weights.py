@@ -1,4 +1,4 @@
-"""Weights of a convolution: where their streams lie, how they are decoded, and the order in which they come."""
+"""Weights of a convolution: the location of their streams, their decoding, and their order."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tosaic.npu.weight_order_u85 import OrderU85
 from tosaic.tools.worker import Reply, Worker
 
 _RECORD_BYTES = 10
-#: More weights than this do not come from one stream of a real network.
+#: No stream of a real network has more weights than this.
 _MAX_WEIGHTS = 1 << 24
-#: A stream also holds zeros that fill the blocks of channels up.
+#: A stream also holds zeros that pad the blocks of channels.
 _MAX_DECODED = 2 * _MAX_WEIGHTS
 _DECODE_SECONDS = 20.0
 _CACHE_BYTES = 128 << 20
-#: Bytes per weight: of one that is kept, and of one that is being decoded.
+#: Bytes per weight: while it is kept, and while it is being decoded.
 _KEPT, _PASSING = 4, 8
 
 Order = OrderU55 | OrderU85
@@ -42,9 +42,9 @@ class Weights:
 
 
 class WeightCache:
-    """Decoded weights by stream and geometry: stripes of one operator decode the same bytes again and again.
+    """Decoded weights by stream and geometry: stripes of one operator decode the same bytes repeatedly.
 
-    With a budget, what is kept and what decoding takes are counted in it.
+    With a budget, both kept weights and decoding are charged to it.
     """
 
     def __init__(self, limit: int = _CACHE_BYTES, *, budget: Budget | None = None) -> None:
@@ -59,7 +59,7 @@ class WeightCache:
             self._kept.move_to_end(key)
             return found
         if self._budget is not None:
-            # As floats to keep, and before that as what the decoder gives and in another order.
+            # As floats to keep, and before that as decoded and as reordered numbers.
             self._budget.take((_KEPT + _PASSING) * order.count, "decoded weights")
         try:
             found = _decode(streams, order, offset)
@@ -82,7 +82,7 @@ class WeightCache:
 
 
 def load_weights(op: Op, memory: Memory, cache: WeightCache, window: Window, depth: int, ofm: Shape) -> Weights:
-    """The weights of a convolution with `depth` input channels (1 for a depthwise one)."""
+    """Load the weights of a convolution with `depth` input channels (1 for a depthwise one)."""
     order = OrderU85.of(op, window, depth, ofm) if op.family.has_u85_units else OrderU55.of(op, window, depth, ofm)
     if order.count > _MAX_WEIGHTS:
         raise TooMuch(f"a convolution with {order.count} weights", offset=op.offset)
@@ -107,12 +107,12 @@ def _decode(streams: tuple[bytes, ...], order: Order, offset: int) -> Weights:
 
 @functools.cache
 def decoder() -> Worker:
-    """The process that decodes compressed streams."""
+    """Return the worker that decodes compressed streams."""
     return Worker("tosaic.npu.weights_child", "the weight decoder")
 
 
 def _request(streams: Sequence[bytes]) -> Reply:
-    """Once more where the decoder crashed: it has little memory, and a new process has all of it."""
+    """Ask the decoder, twice if it crashed: its memory is limited, and a new process has all of it."""
     try:
         return decoder().request({"most": _MAX_DECODED}, streams, timeout=_DECODE_SECONDS)
     except ToolCrashed:
@@ -120,7 +120,7 @@ def _request(streams: Sequence[bytes]) -> Reply:
 
 
 def decode_streams(streams: Sequence[bytes], offset: int) -> list[npt.NDArray[np.int16]]:
-    """The numbers in compressed weight streams; an empty stream has none."""
+    """Decode compressed weight streams; an empty stream has no numbers."""
     try:
         reply = _request(streams)
     except ToolFailed as error:
@@ -131,7 +131,7 @@ def decode_streams(streams: Sequence[bytes], offset: int) -> list[npt.NDArray[np
 
 
 def load_scales(op: Op, memory: Memory, depth: int) -> Scale:
-    """Bias, factor and shift of every output channel."""
+    """Load bias, factor and shift of every output channel."""
     region = op.get("SCALE_REGION")
     cores = 1 if op.family.has_u85_units else count_cores(op)
     parts = np.zeros((depth, _RECORD_BYTES), np.uint8)
@@ -158,7 +158,7 @@ def load_scales(op: Op, memory: Memory, depth: int) -> Scale:
 
 
 def _number(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """The signed little-endian number in each row."""
+    """Convert each row of bytes from a signed little-endian number."""
     size = rows.shape[1]
     wide = np.zeros((len(rows), 8), np.uint8)
     wide[:, 8 - size :] = rows

@@ -1,4 +1,4 @@
-"""The decoder of compressed weights in a child process: the native code ends its process when a stream is damaged."""
+"""The worker that decodes compressed weights: the native code exits the process when a stream is damaged."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import resource
 from collections.abc import Sequence
 
 from ethosu import mlw_codec
+
 from tosaic.tools import wire
 from tosaic.tools.serve import serve
 
-#: A damaged stream may ask for any number of zeros.
+#: A damaged stream may request any number of zeros.
 _MAX_BYTES = 384 << 20
-#: The functions behind `mlw_codec.decode`, which itself makes a Python number of every weight.
+#: The functions behind `mlw_codec.decode`, which itself makes a Python object of every weight.
 _CODEC = ctypes.CDLL(mlw_codec.__file__)
 _CODEC.mlw_free_outbuf.restype = None
 
 
 def _handle(body: wire.Header, parts: list[bytes]) -> tuple[wire.Header, Sequence[bytes]]:
-    # A core without output channels has an empty stream, which the decoder does not take.
+    # A core without output channels has an empty stream, which the decoder rejects.
     return {}, [_decode(part, body["most"]) if part else b"" for part in parts]
 
 
 def _decode(stream: bytes, most: int) -> bytes:
-    """The weights as 16-bit numbers."""
+    """Decode a stream into 16-bit weights."""
     found = ctypes.POINTER(ctypes.c_int16)()
     count = _CODEC.mlw_decode(stream, len(stream), ctypes.byref(found), 0)
     try:

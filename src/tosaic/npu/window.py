@@ -1,4 +1,4 @@
-"""Input rows of a window operation: loaded, upscaled, padded, ready for the kernel to move over them."""
+"""Input rows of a window operation: loaded, upscaled and padded for the kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tosaic.npu.errors import TooMuch
 from tosaic.npu.memory import Memory, Numbers
 from tosaic.npu.operation import FeatureMap, Op, Shape, Window, input_extent
 
-#: More input than this is never needed at once.
+#: No piece needs more input elements than this at once.
 _MAX_ELEMENTS = 1 << 24
 
 
@@ -32,14 +32,14 @@ class Input:
         return Input(source, window, height, width, depth, window.span(ofm)[1])
 
     def load(self, memory: Memory, first_row: int, rows: int, fill: int, dtype: str) -> Numbers:
-        """Padded input for output rows from `first_row` on, minus the zero point; `fill` stands in the padding."""
+        """Load padded input for output rows from `first_row` on, minus the zero point; `fill` is the padding value."""
         window = self.window
         top = first_row * window.stride_y - window.top
         count = (rows - 1) * window.stride_y + window.height
         if count * self.columns * self.depth > _MAX_ELEMENTS:
             raise TooMuch("a window reaches over too large an input", offset=self.source.offset)
         low = max(top, 0)
-        # A window may lie in the padding altogether.
+        # A window may lie entirely in the padding.
         high = max(low, min(top + count, self.height))
         padded = np.empty((count, self.columns, self.depth), np.dtype(dtype))
         inner = padded[low - top : high - top, window.left : window.left + self.width]
@@ -67,7 +67,7 @@ class Input:
             inner[2 * first - low :: 2, ::2] = values
 
     def taps(self, padded: Numbers, rows: int, columns: int) -> Iterator[tuple[int, int, Numbers]]:
-        """For every kernel element the inputs that it meets, as [rows, columns, channels]."""
+        """Yield for every kernel element the inputs that it multiplies, as [rows, columns, channels]."""
         window = self.window
         height, width = (rows - 1) * window.stride_y + 1, (columns - 1) * window.stride_x + 1
         for ky in range(window.taps_y):

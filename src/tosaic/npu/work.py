@@ -1,11 +1,11 @@
-"""How much an operation costs to simulate, from its registers alone: checked before anything is allocated."""
+"""Estimates the cost of simulating an operation from its registers alone, before anything is allocated."""
 
 from __future__ import annotations
 
 from tosaic.npu.operation import Kind, Op, read_ofm_shape, read_window
 from tosaic.npu.output import PIECE
 
-#: An operation of its own, whatever its size.
+#: Nanoseconds per operation, regardless of its size.
 _FIXED = 100_000
 #: Nanoseconds per output element.
 _ELEMENT = 40
@@ -14,7 +14,7 @@ _STEP = 10_000
 
 
 def estimate_work(op: Op) -> int:
-    """About the nanoseconds that the simulation of an operation takes."""
+    """Estimate the nanoseconds that the simulation of an operation takes."""
     if op.kind is Kind.DMA:
         return _FIXED + op.get("DMA0_LEN")
     if not op.kind.is_kernel:

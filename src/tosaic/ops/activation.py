@@ -191,19 +191,19 @@ def leaky_relu(lo: Lowering, self: Tensor, negative_slope: float = 0.01) -> Tens
     ],
 )
 def elu(lo: Lowering, self: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
-    # Without the bound, exp of a large number would be infinite, and infinity times zero is not a number.
+    # Without the clamp, exp of a large number would be infinite, and infinity times zero is NaN.
     power = unary(lo, tosa.exp, _multiply(lo, bound(lo, self, -math.inf, 0.0), float(input_scale)))
     below = _multiply(lo, _add(lo, power, -1.0), float(alpha) * float(scale))
     return arith.total(lo, _multiply(lo, bound(lo, self, 0.0, math.inf), float(scale)), below)
 
 
 def _slope_shape(slopes: Sequence[int], rank: int) -> list[int]:
-    """The shape that puts slopes along dimension 1; the decomposed form has them there already."""
+    """Return the shape that puts slopes along dimension 1; the decomposed form already has them there."""
     return list(slopes) if len(slopes) != 1 or rank < 2 else [slopes[0], *(1,) * (rank - 2)]
 
 
 def _slopes(count: int, steepest: float = 1.25) -> Any:
-    """Used by samples: a PReLU with slopes of both signs, by default some above one."""
+    """Make a PReLU for samples, with slopes of both signs, by default some above one."""
     layer = nn.PReLU(count)
     for i in range(count):
         layer.weight.data[i] = steepest * math.cos(1.0 + i)
@@ -237,7 +237,7 @@ def _check_slopes(lo: Lowering, a: Arguments) -> str:
     ],
 )
 def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
-    """max(x, slope * x), and min for slopes above 1, rounded once; one slope for all is a table."""
+    """Lower to max(x, slope * x), and min for slopes above 1, rounded once; a single slope becomes a TABLE."""
     if self.q is None:
         slopes = lo.reshape(weight, _slope_shape(weight.shape, self.rank))
         below = arith.product(lo, bound(lo, self, -math.inf, 0.0), slopes)
@@ -252,7 +252,7 @@ def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
         lowered = convolution.scale_channels(lo, x, np.where(steep, slopes, 1.0), np.zeros(len(slopes)))
         result = elementwise.take_extreme(lo, result, lowered, tosa.minimum)
     if not steep.all():
-        # A steep channel is finished: the other side is moved below all that the result can be.
+        # A steep channel is done: the other side is moved below all possible results.
         aside = (q.qmin - q.zp) * q.s - (xq.qmax - xq.zp) * xq.s
         other = convolution.scale_channels(lo, x, np.where(steep, 1.0, slopes), np.where(steep, aside, 0.0))
         result = elementwise.take_extreme(lo, result, other, tosa.maximum)

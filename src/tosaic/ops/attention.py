@@ -14,14 +14,14 @@ from tosaic.lower.aten import Aten
 from tosaic.lower.registry import composite
 from tosaic.lower.samples import F, call, f32, module, nn, torch
 
-#: what is so low before a softmax is left out of it
+#: scores at or below this before a softmax are masked out of it
 _HIDDEN = -1e4
 
 
 def _softmax(aten: Aten[Any], x: Any, dim: int, keep: Any = None, alive: Any = None, dead: Any = None) -> Any:
-    """exp(x - max) over its sum. `keep` (booleans, or ones and zeros) leaves elements out, a mask before it too.
+    """Compute exp(x - max) over its sum. `keep` (booleans, or ones and zeros) masks elements, like a mask before it.
 
-    A row that is left out as a whole is zero: `alive` is 0 for it and `keep` takes all of it, or `dead` is 1 for it.
+    A fully masked row is zero: `alive` is 0 for it and `keep` takes all of it, or `dead` is 1 for it.
     """
     x, hide = _split_mask(aten, x, dim)
     powers = aten("exp.default", aten("sub.Tensor", x, aten("amax.default", x, [dim], True)))
@@ -41,10 +41,10 @@ def _softmax(aten: Aten[Any], x: Any, dim: int, keep: Any = None, alive: Any = N
 
 
 def _split_mask(aten: Aten[Any], x: Any, dim: int) -> tuple[Any, Callable[[Any], Any] | None]:
-    """Scores without the mask that makes some of them very low, and what hides these after the exponential.
+    """Return scores without the mask that makes some of them very low, and what masks these after the exponential.
 
-    Codes have no infinity: it would become the lowest score that was seen, which is not nothing. Rows that finite
-    numbers hide as a whole are left as they are in torch.
+    Quantized values have no infinity: it would become the lowest score that was seen, which is not zero. Rows fully
+    masked by finite numbers are left as in torch.
     """
     args: list[Any] = list(getattr(x, "args", []))
     name = str(getattr(x, "target", ""))
@@ -69,7 +69,7 @@ def _split_mask(aten: Aten[Any], x: Any, dim: int) -> tuple[Any, Callable[[Any],
 
 
 def _find_fill(aten: Aten[Any], name: str, args: Sequence[Any]) -> tuple[Any, Any, bool, float] | None:
-    """The scores, the condition, whether it is true for what is hidden, and the highest number put there instead."""
+    """Find the scores, the condition, whether it is true for masked scores, and the highest number put there."""
     if name == "aten.masked_fill.Scalar":
         return args[0], args[1], True, float(args[2])
     if name == "aten.where.ScalarOther":
@@ -86,7 +86,7 @@ def _find_fill(aten: Aten[Any], name: str, args: Sequence[Any]) -> tuple[Any, An
 
 
 def _align(data: Any, shape: Sequence[int]) -> Any:
-    """A constant with as many dimensions as what it is broadcast with."""
+    """Give a constant as many dimensions as the tensor it is broadcast with."""
     return data.reshape((1,) * (len(shape) - data.ndim) + data.shape)
 
 
@@ -95,13 +95,13 @@ def _as_float(aten: Aten[Any], flags: Any) -> Any:
 
 
 def _split_added_mask(aten: Aten[Any], scores: Any, data: Any, dim: int) -> tuple[Any, Callable[[Any], Any] | None]:
-    """The same for a mask that is added. In a row that is hidden as a whole, only differences count."""
+    """Split off a mask that is added. In a fully masked row, only differences count."""
     most = data.max(dim, keepdims=True)
     whole = (most <= _HIDDEN) & np.isfinite(most)
     data = np.where(whole, data - np.where(whole, most, 0.0), data)
     seen = data > _HIDDEN
     rest = np.where(seen, data, 0.0).astype(np.float32)
-    # Float32 has no room for a score beside such a number.
+    # Float32 cannot represent a score added to such a number.
     lost = whole & (np.spacing(np.abs(np.where(whole, most, 0.0)).astype(np.float32)) >= 1.0)
     if lost.any():
         scores = aten("mul.Tensor", scores, _as_float(aten, ~lost))
@@ -135,7 +135,7 @@ def softmax(aten: Aten[Any], self: Any, dim: int, **_: Any) -> Any:
 
 
 def _causal(size: int) -> Any:
-    """Used by samples: a constant mask of what lies ahead."""
+    """Make a constant causal mask for samples."""
     return torch.ones(size, size, dtype=torch.bool).triu(1)
 
 
@@ -232,7 +232,7 @@ def scaled_dot_product_attention(
 
 
 def _free_rows(aten: Aten[Any], mask: Array) -> tuple[Array, Any]:
-    """A mask that hides no row as a whole, and ones and zeros for what it hid of them; None where it hid none."""
+    """Return a mask without fully masked rows, and ones and zeros for those it had; None if there were none."""
     seen = mask if mask.dtype == np.bool_ else ~np.isneginf(mask.astype(np.float32))
     alive = seen.any(-1, keepdims=True)
     if alive.all():
@@ -243,23 +243,23 @@ def _free_rows(aten: Aten[Any], mask: Array) -> tuple[Array, Any]:
 
 
 def _dead_rows(aten: Aten[Any], keep: Any) -> Any:
-    """One for each row of a mask that hides all of it, zero for any other."""
+    """Return one for each row of a mask that hides all of it, zero for any other."""
     alive = aten("amax.default", aten("where.Scalar", keep, 1.0, 0.0), [-1], True)
     return aten("rsub.Scalar", alive, 1.0)
 
 
 def _ahead(size: int) -> Any:
-    """Used by samples: the usual float mask of what lies ahead."""
+    """Make the usual causal float mask for samples."""
     return torch.full((size, size), -math.inf).triu(1)
 
 
 def _without_row(size: int) -> Any:
-    """Used by samples: a float mask that hides what lies ahead, and one row as a whole."""
+    """Make a causal float mask for samples that also masks one row fully."""
     return _ahead(size).masked_fill(torch.arange(size).view(-1, 1) == 1, -math.inf)
 
 
 def _self_attention(width: int, heads: int, **how: Any) -> Any:
-    """Used by samples: nn.MultiheadAttention of a tensor with itself."""
+    """Make nn.MultiheadAttention of a tensor with itself, for samples."""
 
     class SelfAttention(nn.Module):
         def __init__(self) -> None:

@@ -55,7 +55,7 @@ def _check_profiles(lo: Lowering, a: Arguments) -> str:
 def quantize(
     lo: Lowering, input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: Any
 ) -> Tensor:
-    """Where everything pending becomes an operator: RESCALE, TABLE or CLAMP; a float tensor is scaled and rounded."""
+    """Materialize everything pending as an operator: RESCALE, TABLE or CLAMP; a float tensor is scaled and rounded."""
     q = find_qparams(scale, zero_point, quant_min, quant_max, dtype)
     if lo.has_float and input.is_float and not isinstance(input, Const):
         return to_codes(lo, input, q)
@@ -73,7 +73,7 @@ def dequantize(
     dtype: Any,
     out_dtype: Any = None,
 ) -> Tensor:
-    """Codes get their meaning; nothing is emitted."""
+    """Attach the qparams to quantized values; nothing is emitted."""
     q = find_qparams(scale, zero_point, quant_min, quant_max, dtype)
     if input.q is not None or input.dtype is not q.dtype:
         raise Unsupported(f"it dequantizes {input.dtype.torch_name} as if it were {q.dtype.torch_name}")
@@ -91,7 +91,7 @@ def quantize_channel(
     quant_max: int,
     dtype: Any,
 ) -> Tensor:
-    """A float weight that was left unfolded becomes its codes."""
+    """Quantize a float weight that was not folded."""
     if not isinstance(input, Const):
         raise Unsupported("per-channel quantization of an activation is not possible on the NPU", "quantize per tensor")
     return lo.quantize(input, _channel_params(scales, zero_points, axis, quant_min, quant_max, dtype))
@@ -109,7 +109,7 @@ def dequantize_channel(
     dtype: Any,
     out_dtype: Any = None,
 ) -> Tensor:
-    """Weights and biases get their per-channel meaning; nothing is emitted."""
+    """Attach per-channel qparams to weights and biases; nothing is emitted."""
     if not isinstance(input, Const):
         raise Unsupported("an activation is quantized per channel", "quantize activations per tensor")
     zeros = zero_points or Const(np.zeros(scales.shape, np.int32), DType.I32)
@@ -118,7 +118,7 @@ def dequantize_channel(
 
 @op("assert_metadata", "_assert_tensor_metadata.default", quant="none", moves=True)
 def assert_metadata(lo: Lowering, **_: Any) -> tuple[()]:
-    """A check that torch.export made and that holds by construction: nothing remains of it."""
+    """Drop a check that torch.export inserted and that holds by construction."""
     return ()
 
 
@@ -147,21 +147,21 @@ def _samples_identity() -> list[Any]:
     samples=_samples_identity,
 )
 def identity(lo: Lowering, train: bool = False, **arguments: Any) -> Tensor:
-    """Operators that give their first argument back."""
+    """Lower operators that return their first argument."""
     if train:
         raise Unsupported("dropout is in train mode", "call model.eval() before export")
     return next(a for a in arguments.values() if isinstance(a, Tensor))
 
 
 def _meaning(tensor: Tensor) -> DType:
-    """What torch holds where the NPU has codes."""
+    """Return the dtype in torch of a tensor that is quantized on the NPU."""
     return DType.F32 if tensor.q is not None else tensor.dtype
 
 
 def _convert(lo: Lowering, value: Value, kind: DType) -> Value:
-    """The numbers of a value in another type, as torch converts them.
+    """Convert a value to another type, as torch does.
 
-    CAST rounds to the nearest integer and torch drops the fraction; what an integer type cannot hold saturates.
+    CAST rounds to the nearest integer and torch drops the fraction; out-of-range integers saturate.
     """
     if value.dtype is DType.BOOL and kind.is_float:
         return tosa.select(lo.b, value, _number(lo, value, 1.0, kind), _number(lo, value, 0.0, kind))
@@ -240,7 +240,7 @@ _CASTS = (
     ],
 )
 def to(lo: Lowering, self: Tensor, dtype: Any = None, other: Tensor | None = None, **_: Any) -> Tensor:
-    """A cast; to the type that the tensor already has it is nothing."""
+    """Lower a cast; a cast to the tensor's own type emits nothing."""
     kind = _find_dtype(self, dtype, other)
     if kind is _meaning(self):
         return self

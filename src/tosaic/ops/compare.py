@@ -27,7 +27,7 @@ Relation: TypeAlias = Callable[[Builder, Value, Value], Value]
 
 
 def _finest(scales: Sequence[float], *operands: Tensor) -> float:
-    """The grid on which numbers are compared: as much finer than the coarser one as RESCALE can widen its codes."""
+    """Return the scale for comparing numbers: as much finer than the coarser one as RESCALE can widen its values."""
     return max(scales) / (1 << (14 if any(t.dtype is DType.I16 for t in operands) else 19))
 
 
@@ -44,7 +44,7 @@ _NO_BOOLEANS = Constraint(
 
 
 def _comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Stored]:
-    """Two operands as numbers of one kind, and the view of the result."""
+    """Convert two operands to comparable values; also return the view of the result."""
     x, y = elementwise.match_operands(lo, a, b)
     scales = [t.q.s for t in (x, y) if t.q is not None]
     if not scales:
@@ -62,7 +62,7 @@ def _comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Stored]:
 
 
 def _on_scale(lo: Lowering, t: Tensor, unit: float) -> Tensor:
-    """A float constant becomes int32 numbers of a scale; codes stay as they are."""
+    """Quantize a float constant to int32 at a scale; leave quantized values as they are."""
     if t.q is not None or not isinstance(t, Const):
         return lo.codes(t)
     steps = np.clip(np.rint(t.real() / unit), -(2**31) + 1, 2**31 - 1)
@@ -104,7 +104,7 @@ _compare("le", lambda b, x, y: tosa.greater_equal(b, y, x))
 
 
 def _truth(lo: Lowering, t: Tensor) -> Tensor:
-    """A stored tensor of booleans, where it was one or a pending table."""
+    """Return a stored tensor of booleans for one that is boolean or a pending table."""
     if isinstance(t, Stored) and t.lut is not None and t.lut.dtype == np.bool_:
         ones = tosa.table(lo.b, t.value, t.lut.astype(np.int8))
         return with_value(t, tosa.cast(lo.b, ones, DType.BOOL))
@@ -249,7 +249,7 @@ def _take_extreme_int8(lo: Lowering, build: Callable[..., Value], x: Tensor, y: 
 
 
 def _checkers(*shape: int) -> Any:
-    """Used by samples: a constant mask."""
+    """Make a constant mask for samples."""
     return (torch.arange(int(np.prod(shape))) % 3 == 0).reshape(shape)
 
 

@@ -13,7 +13,7 @@ from tosaic.lower.tensor import Tensor
 
 
 def _make_faint() -> Any:
-    """Two channels of tiny weights, whose biases are more steps than an int32 holds."""
+    """Make two channels of tiny weights for samples, whose biases exceed int32 in quantization steps."""
     conv = nn.Conv2d(3, 8, 3)
     with torch.no_grad():
         conv.weight[2:4] *= 1e-5

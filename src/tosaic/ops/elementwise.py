@@ -25,7 +25,7 @@ from tosaic.lower.tensor import Const, Stored, Tensor
 
 
 def _code_constant(lo: Lowering, t: Tensor) -> Tensor:
-    """A float constant beside a quantized operand becomes int8 codes of its own."""
+    """Quantize a float constant to int8 with its own qparams, as the operand of a quantized tensor."""
     if not (isinstance(t, Const) and t.q is None and t.is_float):
         return t
     peak = float(np.max(np.abs(t.real()), initial=0.0)) or 1.0
@@ -277,7 +277,7 @@ def pow(lo: Lowering, self: Any, exponent: Any) -> Tensor:
     x, y = operand(lo, self, like), operand(lo, exponent, like)
     if isinstance(y, Const) and y.size == 1:
         number = float(y.real().reshape(-1)[0])
-        # POW is undefined for a negative base: whole exponents are products instead.
+        # POW is undefined for a negative base: integer exponents are products instead.
         if number in (2.0, 3.0):
             square = arith.product(lo, x, x)
             return square if number == 2.0 else arith.product(lo, square, x)

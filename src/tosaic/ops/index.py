@@ -76,7 +76,7 @@ _ONE_COMPUTED = Constraint("an index that is computed is the only one", _check_c
 
 
 def _to_int32(name: str) -> Any:
-    """Before calibration: indices in int64, which no target has a type for, are cast to int32 where they are made."""
+    """Cast int64 indices, which no target supports, to int32 where they are made; runs before calibration."""
 
     def decompose(aten: Any, **arguments: Any) -> Any:
         given = arguments[name]
@@ -130,7 +130,7 @@ def index(lo: Lowering, self: Tensor, indices: Sequence[Tensor | None]) -> Tenso
         return lookup.gather(lo, x, dims[0], _wrap_negative(lo, found[dims[0]], x.shape[dims[0]]))
     arrays = [i.array for i in found.values() if isinstance(i, Const)]
     if dims != list(range(dims[0], dims[-1] + 1)):
-        # Torch puts the result of indices that are not side by side in front.
+        # Torch puts the dimensions of non-adjacent indices first in the result.
         x = lo.permute(x, [*dims, *(d for d in range(x.rank) if d not in found)])
         dims = list(range(len(dims)))
     first, last = dims[0], dims[-1] + 1
@@ -169,7 +169,7 @@ def index_select(lo: Lowering, self: Tensor, dim: int, index: Tensor) -> Tensor:
 
 
 def _same_everywhere(array: Array, dim: int) -> list[int] | None:
-    """The indices along a dimension, if they do not depend on the other dimensions."""
+    """Return the indices along a dimension, if they do not depend on the other dimensions."""
     rows = np.moveaxis(array, dim, -1).reshape(-1, array.shape[dim])
     return [int(i) for i in rows[0]] if bool((rows == rows[0]).all()) else None
 
@@ -182,7 +182,7 @@ def _check_rows(lo: Lowering, a: Arguments) -> str:
 
 
 def _stairs(*shape: int) -> Any:
-    """Used by samples: indices 0 and 1 that differ from row to row."""
+    """Make indices 0 and 1 for samples that differ from row to row."""
     return (torch.arange(prod(shape)) // 2 % 2).reshape(shape)
 
 

@@ -73,7 +73,7 @@ def batch_norm(
 
 
 def _with_statistics(norm: Any) -> Any:
-    """Used by samples: statistics and weights that are not trivial."""
+    """Give a norm nontrivial statistics and weights, for samples."""
     channels = norm.num_features
     for i in range(channels):
         norm.running_mean[i] = math.sin(i + 1.0)
@@ -95,7 +95,7 @@ def batch_norm_legit(
     momentum: float,
     eps: float,
 ) -> tuple[Any, Any, Any]:
-    """The form that exir decomposes to; only the first result is used in inference."""
+    """Lower the form that exir decomposes to; only the first result is used in inference."""
     out = _normalize_batch(lo, input, weight, bias, running_mean, running_var, eps)
     gone = Unsupported("the statistics of this batch are not available on the NPU")
     return out, gone, gone
@@ -145,7 +145,7 @@ def native_layer_norm(aten: Aten[Any], input: Any, normalized_shape: Any, weight
 
 
 def _group_norm(aten: Aten[Any], x: Any, groups: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
-    """Means over the image first, then over the channels of a group: the image itself is never rearranged."""
+    """Compute means over the image first, then over the channels of a group: the image itself is never permuted."""
     batch, channels, *tail = aten.shape(x)
     over, column = list(range(2, 2 + len(tail))), [1] * len(tail)
 
@@ -189,7 +189,7 @@ def group_norm(
 
 
 def _with_weights(norm: Any) -> Any:
-    """Used by samples: weights that are not trivial."""
+    """Give a norm nontrivial weights, for samples."""
     for i in range(norm.weight.numel()):
         norm.weight.data.view(-1)[i] = 1.0 + 0.5 * math.cos(i)
         if getattr(norm, "bias", None) is not None:
@@ -203,7 +203,7 @@ def native_group_norm(
 ) -> Any:
     out, mean, inverse = _group_norm(aten, input, group, weight, bias, eps)
     channels = aten.shape(mean)[1]
-    # Torch gives one number for each group; all channels of a group have the same here.
+    # Torch returns one number for each group; here all channels of a group have the same.
     return out, *(_per_group(aten, t, N, group, channels) for t in (mean, inverse))
 
 
@@ -257,7 +257,7 @@ def rms_norm(aten: Aten[Any], input: Any, normalized_shape: Any, weight: Any = N
 
 
 def _variance(aten: Aten[Any], x: Any, dim: Any, divisor: float, keepdim: bool) -> Any:
-    """The variance: a mean of squares, as often as the divisor asks for."""
+    """Compute the variance: a mean of squares, scaled for the divisor."""
     dims = list(range(len(aten.shape(x)))) if dim is None or dim == [] else [dim] if isinstance(dim, int) else list(dim)
     count = math.prod(aten.shape(x)[d] for d in dims)
     if count <= divisor:

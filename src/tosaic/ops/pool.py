@@ -20,7 +20,7 @@ from tosaic.lower.registry import Arguments, Constraint, op
 from tosaic.lower.samples import F, Sample, call, f32, module, nn
 from tosaic.lower.tensor import Tensor
 
-#: a stride that every Ethos-U takes; a larger one is stride 1 and a subsampling
+#: a stride that every Ethos-U supports; a larger one is stride 1 and a subsampling
 LONGEST_STRIDE = 3
 
 
@@ -40,7 +40,7 @@ class PoolWindow:
             if ceil_mode and span % self.stride[axis] and starts:
                 self.extra[axis] = self.stride[axis] - span % self.stride[axis]
                 outputs += 1
-            # A single window that covers all of an axis has no stride there.
+            # A single window that covers a whole axis needs no stride there.
             if outputs == 1 and not span:
                 self.stride = (1, self.stride[1]) if axis == 0 else (self.stride[0], 1)
         self.padding = (self.pad[0], self.pad[0] + self.extra[0], self.pad[1], self.pad[1] + self.extra[1])
@@ -51,7 +51,7 @@ class PoolWindow:
 
     @property
     def steps(self) -> tuple[int, int]:
-        """The stride given to the NPU."""
+        """The stride used on the NPU."""
         return (1, 1) if self.is_long else self.stride
 
     def as_conv(self) -> arith.Window:
@@ -80,7 +80,7 @@ def _add_batch(lo: Lowering, x: Tensor) -> Tensor:
 
 
 def _subsample(lo: Lowering, x: Tensor, window: PoolWindow) -> Tensor:
-    """Bring what stride 1 computed to the stride that was asked for."""
+    """Reduce a result computed with stride 1 to the requested stride."""
     if not window.is_long:
         return x
     for axis in (0, 1):
@@ -138,7 +138,7 @@ def max_pool2d(
 
 @op("max_pool2d_with_indices", quant="none", computes_in_float32=True, constraints=_MAX)
 def max_pool2d_with_indices(lo: Lowering, **arguments: Any) -> tuple[Any, Any]:
-    """The form that exir decomposes to. The values are on the NPU; the indices are not."""
+    """Lower the form that exir decomposes to. The values are on the NPU; the indices are not."""
     return max_pool2d(lo, **arguments), Unsupported("the positions of the maxima are not available on the NPU")
 
 
@@ -149,7 +149,7 @@ def _divisor_is_fixed(x_shape: Sequence[int], a: Arguments) -> bool:
 
 
 def _quant_avg(a: Arguments) -> str:
-    """Windows of unequal size are averaged on the input's own grid; all others are sums with one rounding."""
+    """Choose the qparams: unequal windows are averaged at those of the input; all others are sums with one rounding."""
     return "observe" if _divisor_is_fixed(a["self"].shape, a) else "share"
 
 
@@ -188,7 +188,7 @@ def avg_pool2d(
 
 
 def _window_sum(lo: Lowering, x: Tensor, window: PoolWindow, divisor: int) -> Tensor:
-    """Sums of equal windows over a constant, as a depthwise convolution with ones."""
+    """Sum equal windows and divide by a constant, as a depthwise convolution with ones."""
     channels = x.shape[1]
     if window.kernel == x.shape[2:] and not any(window.padding):
         return arith.sum_over(lo, x, (2, 3), divisor)
@@ -206,7 +206,7 @@ def _window_sum(lo: Lowering, x: Tensor, window: PoolWindow, divisor: int) -> Te
 
 
 def _window_mean(lo: Lowering, x: Tensor, window: PoolWindow, count_pad: bool) -> Tensor:
-    """AVG_POOL2D divides by the pixels it really saw; padding that counts is made part of the image."""
+    """Lower to AVG_POOL2D, which divides by the pixels it covers; padding that counts is made part of the image."""
     image, padding = lo.arrange(x, NHWC), window.padding
     zp = 0 if x.q is None else x.q.zp
     if count_pad and any(window.pad):
@@ -231,7 +231,7 @@ def _window_mean(lo: Lowering, x: Tensor, window: PoolWindow, count_pad: bool) -
 
 
 def cells(size: int, count: int) -> list[tuple[int, int]]:
-    """Start and end of torch's adaptive pooling windows."""
+    """Return start and end of torch's adaptive pooling windows."""
     return [((i * size) // count, -((-(i + 1) * size) // count)) for i in range(count)]
 
 
@@ -273,14 +273,14 @@ def adaptive_avg_pool2d(lo: Lowering, self: Tensor, output_size: Sequence[int]) 
 
 
 def _quantize_sums(lo: Lowering, x: Tensor) -> Tensor:
-    """Quantize an accumulator as the result is; return any other tensor as it is."""
+    """Quantize an accumulator with the result's qparams; return any other tensor unchanged."""
     if not x.is_accumulator:
         return x
     return movement.requantize(lo, x, lo.out_q("pooling"))
 
 
 def _progression(windows: list[tuple[int, int]]) -> tuple[int, int] | None:
-    """(kernel, stride) if the windows are of one size and evenly spaced."""
+    """Return (kernel, stride) if the windows are of one size and evenly spaced."""
     sizes = {b - a for a, b in windows}
     gaps = {b[0] - a[0] for a, b in itertools.pairwise(windows)}
     if len(sizes) != 1 or len(gaps) > 1:

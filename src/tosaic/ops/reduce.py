@@ -84,7 +84,7 @@ def _reduce_extreme(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, highest: b
         if highest:
             return tosa.reduce_max(b, value, axis)
         if not lo.target.has_reduce_min and value.dtype is DType.I8:
-            # Take the maximum of the mirrored numbers.
+            # Take the maximum of the negated numbers.
             mirror = np.arange(127, -129, -1).astype(np.int8)
             return tosa.table(b, tosa.reduce_max(b, tosa.table(b, value, mirror), axis), mirror)
         return tosa.reduce_min(b, value, axis)
@@ -135,7 +135,7 @@ def _check_argmax(lo: Lowering, a: Arguments) -> str:
     ],
 )
 def argmax(lo: Lowering, self: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """The result is int32; the partitioner lets it out of a delegate only where torch has cast it to that."""
+    """Lower to ARGMAX, which is int32; the partitioner lets it out of a delegate only if torch casts it to that."""
     x = self if self.q is None else lo.codes(self)
     everything = dim is None or not x.rank
     if everything:
@@ -144,7 +144,7 @@ def argmax(lo: Lowering, self: Tensor, dim: int | None = None, keepdim: bool = F
     rest = [n for i, n in enumerate(x.shape) if i != d]
     kept = [1] * self.rank if everything else [1 if i == d else n for i, n in enumerate(x.shape)]
     if lo.target.is_npu:
-        # The dimension goes last and all others into one: Ethos-U55 has no other form.
+        # The dimension goes last and all others are merged: Ethos-U55 supports no other form.
         last = lo.permute(x, [*(i for i in range(x.rank) if i != d), d])
         found = tosa.argmax(lo.b, lo.emit(lo.reshape(last, (1, 1, prod(rest), x.shape[d]))), 3)
     else:

@@ -21,15 +21,15 @@ from tosaic.lower.samples import F, Sample, call, f32, torch
 from tosaic.lower.tensor import Tensor
 from tosaic.lower.transposed_convolution import TransposedConvGeometry, as_subpixel_convs
 
-#: weights of an interpolation in a convolution are int8; finer ones are spread over up to 8 copies of the input
+#: weights of an interpolation in a convolution are int8; finer ones are split over up to 8 copies of the input
 FINEST = 8 * 127
-#: beyond this size a convolution that sees a whole row costs more than one for every pixel of a block
+#: beyond this size a convolution over a whole row costs more than one for every pixel of a block
 LONGEST_ROW = 96
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """How one dimension is resized: `step` input pixels for each output pixel, from corner to corner or by edges."""
+    """Resizing of one dimension: `step` input pixels for each output pixel, aligned at corners or at edges."""
 
     old: int
     new: int
@@ -43,24 +43,24 @@ class Axis:
 
     @property
     def factor(self) -> int:
-        """The whole number of times an image is enlarged by its edges, 0 if it is another case."""
+        """The integer factor by which an image is enlarged with aligned edges, 0 in any other case."""
         whole = not self.corners and self.step.numerator == 1 and self.new == self.old * self.step.denominator
         return self.step.denominator if whole else 0
 
     def positions(self) -> list[Fraction]:
-        """Where the output pixels lie in the input, for an interpolation."""
+        """Return the positions of the output pixels in the input, for an interpolation."""
         half = Fraction(0 if self.corners else 1, 2)
         return [min(max((i + half) * self.step - half, Fraction(0)), Fraction(self.old - 1)) for i in range(self.new)]
 
     def divisor(self) -> int:
-        """The common denominator of the weights of an interpolation."""
+        """Return the common denominator of the weights of an interpolation."""
         return math.lcm(*(p.denominator for p in self.positions()))
 
     def numbers(self, nearest: bool) -> tuple[int, int, int, int]:
-        """(scale_n, scale_d, offset, border) of RESIZE."""
+        """Return (scale_n, scale_d, offset, border) of RESIZE."""
         n, d, offset = self.step.denominator, self.step.numerator, 0
         if nearest:
-            # TOSA rounds to the nearest pixel; half a step less makes that torch's rounding down.
+            # TOSA rounds to the nearest pixel; half a step less turns that into torch's rounding down.
             n, d, offset = 2 * n, 2 * d, 1 - n
         elif not self.corners:
             n, d, offset = 2 * n, 2 * d, d - n
@@ -69,7 +69,7 @@ class Axis:
         return n, d, offset, d * (self.new - 1) - (self.old - 1) * n + offset
 
     def fits(self, nearest: bool) -> bool:
-        """Whether RESIZE can do it."""
+        """Tell whether RESIZE supports this axis."""
         n, d, offset, border = self.numbers(nearest)
         return 0 < d < 16 * n and n <= 1 << 11 and -n <= offset < 16 * n and -16 * n <= border < n
 
@@ -92,7 +92,7 @@ def _axes(
 
 
 def _nearest_indices(axis: Axis, scale: float | None) -> list[int]:
-    """Torch's own rule, which works in float32, and without the scale where sizes are equal or doubled."""
+    """Return the source indices by torch's own rule: in float32, without the scale for equal or doubled sizes."""
     if axis.new in (axis.old, 2 * axis.old):
         return [i * axis.old // axis.new for i in range(axis.new)]
     step = np.float32(1.0 / scale) if scale else np.float32(axis.old) / np.float32(axis.new)
@@ -100,13 +100,13 @@ def _nearest_indices(axis: Axis, scale: float | None) -> list[int]:
 
 
 def _resize_indices(axis: Axis) -> list[int]:
-    """What RESIZE picks in nearest mode."""
+    """Return the source indices of RESIZE in nearest mode."""
     n, d, offset, _ = axis.numbers(True)
     return [min(max((2 * (i * d + offset) + n) // (2 * n), 0), axis.old - 1) for i in range(axis.new)]
 
 
 def _resize(lo: Lowering, x: Tensor, axes: Sequence[Axis], mode: str) -> Tensor:
-    """Emit RESIZE; the sums of a bilinear one are divided where they are codes."""
+    """Emit RESIZE; the sums of a quantized bilinear one are divided."""
     (ny, dy, oy, by), (nx, dx, ox, bx) = (a.numbers(mode == "NEAREST") for a in axes)
     image = lo.arrange(x, NHWC)
     value = tosa.resize(lo.b, image, scale=(ny, dy, nx, dx), offset=(oy, ox), border=(by, bx), mode=mode)
@@ -118,7 +118,7 @@ def _resize(lo: Lowering, x: Tensor, axes: Sequence[Axis], mode: str) -> Tensor:
 def _nearest(lo: Lowering, x: Tensor, axes: Sequence[Axis], scales: Sequence[float | None]) -> Tensor:
     wanted = [_nearest_indices(a, scale) for a, scale in zip(axes, scales, strict=True)]
     fits = all(a.fits(True) and _resize_indices(a) == w for a, w in zip(axes, wanted, strict=True))
-    # Without RESIZE by any ratio there is one by powers of two; from 8 on it has no advantage.
+    # Targets without RESIZE by any ratio have one by powers of two; from 8 on it has no advantage.
     small = not lo.target.has_resize and any(a.factor not in (2, 4) for a in axes)
     if fits and not small:
         return _resize(lo, x, axes, "NEAREST")
@@ -131,7 +131,7 @@ def _bilinear(lo: Lowering, x: Tensor, axes: list[Axis]) -> Tensor:
             x = lookup.take(lo, x, 2 + i, [0] * axis.new)
             axes[i] = Axis(axis.new, axis.new, Fraction(1))
     whole, fine = all(a.factor for a in axes), all(a.divisor() <= FINEST for a in axes)
-    # Ethos-U85 is quick with RESIZE by whole factors, and slower than a convolution with it by others.
+    # Ethos-U85 is fast with RESIZE by integer factors, and slower than a convolution with other factors.
     if x.q is None or not lo.target.is_npu or (lo.target.has_resize and (whole or not fine)):
         return _resize(lo, x, axes, "BILINEAR")
     if whole and (not fine or max(a.old for a in axes) > LONGEST_ROW):
@@ -140,14 +140,14 @@ def _bilinear(lo: Lowering, x: Tensor, axes: list[Axis]) -> Tensor:
 
 
 def _triangle(factor: int) -> tuple[list[int], int]:
-    """The weights of a pixel in the finer pixels around it, and what they are to be divided by."""
+    """Return the weights of a pixel in the finer pixels around it, and their divisor."""
     if factor % 2:
         return [min(k, 2 * factor - k) for k in range(1, 2 * factor)], factor
     return [min(2 * k + 1, 4 * factor - 1 - 2 * k) for k in range(2 * factor)], 2 * factor
 
 
 def _enlarge(lo: Lowering, x: Tensor, axes: Sequence[Axis]) -> Tensor:
-    """Enlarge by whole numbers: a transposed depthwise convolution with a triangle, over a repeated border."""
+    """Enlarge by integer factors: a transposed depthwise convolution with a triangle, over a replicated edge."""
     q, channels = lo.codes(x).q, x.shape[1]
     assert q is not None
     factors = [a.factor for a in axes]
@@ -207,7 +207,7 @@ def _samples(mode: str) -> list[Sample]:
         *shared,
         call(run(scale_factor=2, corners=True), f32(1, 3, 4, 5)),
         call(run(size=(9, 1), corners=True), f32(3, 17, 4, 4)),
-        # Here float32 positions, which torch uses, are worse than the bound for float results.
+        # Here torch's float32 positions are less exact than the bound for float results.
         call(run(size=(4, 300), corners=True), f32(1, 2, 3, 150), flavours=("INT",)),
         call(run(scale_factor=8), f32(1, 3, 3, 4)),
         call(run(scale_factor=2), f32(1, 3, 2, 97)),
@@ -216,7 +216,7 @@ def _samples(mode: str) -> list[Sample]:
 
 
 def _arguments(lo: Lowering, a: Arguments) -> tuple[Tensor, list[Axis], list[float | None]]:
-    """The image, its axes and scales; a row of pixels is an image of height one."""
+    """Return the image, its axes and scales; a row of pixels is an image of height one."""
     x: Tensor = a["input"] if "input" in a else a["self"]
     scales = list(a.get("scale_factors") or [a.get("scales_h"), a.get("scales_w", a.get("scales"))])
     size = a.get("output_size")

@@ -270,7 +270,7 @@ def split(lo: Lowering, self: Tensor, split_size: Any = None, split_sizes: Any =
 
 
 def sum_of(parts: Any) -> Any:
-    """Used by samples: all parts added up."""
+    """Add up all parts, for samples."""
     total = parts[0]
     for part in parts[1:]:
         total = total + part

@@ -17,7 +17,7 @@ from tosaic.lower.lowering import NHWC, Lowering, of_image
 from tosaic.lower.samples import F, call, f32, i32, module, nn, torch
 from tosaic.lower.tensor import Tensor, of_value
 
-#: up to so many channels a convolution with ones and zeros moves them in fewer cycles than TRANSPOSE, by 1.5 to 5
+#: up to this many channels a convolution with ones and zeros moves them in fewer cycles than TRANSPOSE, by 1.5 to 5
 MOST_CHANNELS = 128
 
 
@@ -70,17 +70,17 @@ def _moves_by_conv(lo: Lowering, x: Tensor, channels: int) -> bool:
 
 
 def _permute_channels(lo: Lowering, image: Value, q: QParams, weight: Array) -> Value:
-    """Convolve with one 1 per output channel, which keeps all numbers as they are."""
+    """Convolve with one 1 per output channel, which keeps all numbers unchanged."""
     return lo.arrange(arith.weigh(lo, of_image(image, q), weight), NHWC)
 
 
 def _image(lo: Lowering, value: Value, shape: Sequence[int], like: Tensor) -> Tensor:
-    """An NHWC value seen with this NHWC shape."""
+    """View an NHWC value with this NHWC shape."""
     return of_image(lo.emit(lo.reshape(of_value(value), shape)), like.q)
 
 
 def _as_images(lo: Lowering, x: Tensor) -> Tensor:
-    """All leading dimensions as one batch."""
+    """Merge all leading dimensions into one batch."""
     return x if x.rank == 4 else lo.reshape(x, (prod(x.shape[:-3]), *x.shape[-3:]))
 
 
@@ -134,7 +134,7 @@ def pixel_unshuffle(lo: Lowering, self: Tensor, downscale_factor: int) -> Tensor
         blocks = lo.permute(lo.reshape(x, (n, c, h, r, w, r)), (0, 1, 3, 5, 2, 4))
         return lo.reshape(blocks, shape)
     image = lo.arrange(x, NHWC)
-    # The columns of a block are channels already: they follow each other in memory. So are its rows, W pixels apart.
+    # The columns of a block are already channels: they are adjacent in memory. So are its rows, W pixels apart.
     rows = lo.reshape(of_value(image), (n, h, r * w, r * c))
     parts = [lo.emit(movement.crop(lo, rows, 2, i * w, w)) for i in range(r)]
     value = parts[0] if r == 1 else tosa.concat(lo.b, parts, 3)

@@ -23,7 +23,7 @@ from tosaic.passes.transpose_to_conv import convert_transposes
 class Pass:
     """One step of the pipeline, in the module of its name.
 
-    why   the reason for its place in the list
+    why   the reason for its position in the list
     when  whether it runs for a target
     """
 

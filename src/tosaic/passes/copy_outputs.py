@@ -8,7 +8,7 @@ from tosaic.ir.graph import DType, Graph, Value
 
 
 def copy_outputs(graph: Graph) -> Graph:
-    """Give an output that is an input or an earlier output an operator of its own that the converter keeps.
+    """Copy an output that is an input or an earlier output by an operator that the converter keeps.
 
     before: %1 = ABS(%0); return %1, %1
     after:  %1 = ABS(%0); %2 = MAXIMUM(%1, %1); return %1, %2

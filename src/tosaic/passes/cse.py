@@ -1,4 +1,4 @@
-"""Common subexpressions: the same op on the same inputs is computed once."""
+"""Common subexpression elimination: the same op on the same inputs is computed once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNIQUE = frozenset(
 
 
 def merge_equal_ops(graph: Graph) -> Graph:
-    """Let later users read the first of several equal ops.
+    """Redirect later users to the first of several equal ops.
 
     before: %1 = TABLE(%0); %2 = TABLE(%0); %3 = ADD(%1, %2)
     after:  %1 = TABLE(%0); %3 = ADD(%1, %1)
@@ -37,10 +37,10 @@ def merge_equal_ops(graph: Graph) -> Graph:
 
 
 def _key(op: Op, inputs: tuple[Value, ...]) -> Hashable:
-    """Return what two equal ops have in common, None for an op that is never merged."""
+    """Return a key that is equal for equal ops, None for an op that is never merged."""
     if op.kind in _UNIQUE or any(isinstance(a, np.ndarray | Graph) for a in op.attrs.values()):
         return None
-    # Vela makes an operand's rescale to 32 bits part of the operation that it is for, if it has no other user.
+    # Vela fuses an operand's rescale to 32 bits into its only user.
     if op.kind == "RESCALE" and op.outputs[0].type.dtype is DType.I32:
         return None
     return op.kind, inputs, tuple(sorted(op.attrs.items(), key=lambda a: a[0]))

@@ -1,10 +1,10 @@
-"""Dead code: ops whose results nobody reads."""
+"""Dead code elimination: removes ops whose results are unused."""
 
 from __future__ import annotations
 
 from tosaic.ir.graph import Graph, Op
 
-#: ops that change something besides their results
+#: ops with side effects
 _EFFECTS = frozenset({"VARIABLE", "VARIABLE_WRITE"})
 
 

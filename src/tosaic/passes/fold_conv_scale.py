@@ -1,4 +1,4 @@
-"""Fold a factor or addend per channel into the weights and bias of the float convolution before it, as of BatchNorm."""
+"""Folds a per-channel factor or addend, as of BatchNorm, into the weights and bias of the float convolution before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tosaic.ir.build import Builder
 from tosaic.ir.graph import DType, Graph, Op, Value
 from tosaic.passes.replace import count_uses, replace_ops
 
-#: Convolutions, with the axes of the weights that make the output's channels.
+#: Convolutions, with the axes of the weights that determine the output's channels.
 _CHANNELS: Mapping[str, tuple[int, ...]] = {
     "CONV2D": (0,),
     "CONV3D": (0,),
@@ -21,7 +21,7 @@ _CHANNELS: Mapping[str, tuple[int, ...]] = {
 
 
 def fold_conv_scale(graph: Graph) -> Graph:
-    """Let a float32 convolution do what the MUL or ADD after it does with one constant per channel.
+    """Fold a MUL or ADD with one constant per channel into the float32 convolution before it.
 
     before: %1 = CONV2D(%0, w, b); %2 = MUL(%1, s); %3 = ADD(%2, t)
     after:  %3 = CONV2D(%0, w * s, b * s + t)
@@ -31,7 +31,7 @@ def fold_conv_scale(graph: Graph) -> Graph:
 
 
 def _fold(b: Builder, op: Op) -> Value | None:
-    """Emit the convolution before a MUL or ADD so that it does the work of both; None if there is none."""
+    """Emit the convolution before a MUL or ADD with both folded into one; None if there is none."""
     conv = op.inputs[0].op
     if op.kind not in ("MUL", "ADD") or conv is None or conv.kind not in _CHANNELS or op.outputs[0].dtype != DType.F32:
         return None

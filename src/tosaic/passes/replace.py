@@ -1,4 +1,4 @@
-"""Replacing single ops: the part that is the same in all passes that do it."""
+"""Replacement of single ops: the common part of all passes that do it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 from tosaic.ir.build import Builder
 from tosaic.ir.graph import Graph, Op, Value
 
-#: makes a new value for an op's only output out of its inputs, or None to leave the op as it is
+#: makes a new value for an op's only output from its inputs, or None to keep the op
 Rule: TypeAlias = Callable[[Builder, Op], Value | None]
 
 

@@ -1,11 +1,11 @@
-"""Pairs of operations that Vela 5.2 gets wrong.
+"""Works around pairs of operations that Vela 5.2 miscompiles.
 
-Vela fuses a slice into its reader. Where it makes several commands of that reader, they read more of the tensor than
-the slice has, and write more than there is room for. The same happens to a rescale of a joined tensor to more bits, or
-into another joined tensor. After a maximum it keeps the limits of 8 bits.
+Vela fuses a slice into its reader. If it splits that reader into several commands, they read more of the tensor than
+the slice has, and write past the end. The same happens to a rescale of a concatenated tensor to more bits, or
+into another concatenated tensor. After a maximum it keeps the limits of 8 bits.
 Two broadcast operands that are one tensor in two shapes are both read in one of the shapes.
-A maximum along the last dimension reads it as one before the last; where that is the shape in which its input was
-written, Vela takes the format of 16 channels for it and room for a single one.
+A maximum along the last dimension reads it as one before the last; if that is the shape in which its input was
+written, Vela assumes the format of 16 channels but allocates a single one.
 Operands of a SELECT are read in any shape that their tensors have anywhere. A RESHAPE that is returned and transposed
 is not returned. Booleans are 0 and 1 outside and 0 and -1 inside: those that are returned and read are 1 for both.
 `tests/npu/test_pairs.py` has the smallest graph for each pair.
@@ -25,13 +25,13 @@ from tosaic.ir.graph import DType, Graph, Op, Value
 from tosaic.passes.dce import remove_dead_ops
 from tosaic.passes.replace import count_uses, replace_ops, with_inputs
 
-#: What must not be read by a rescale to more bits, unless that is part of a sum or product.
+#: Producers that a rescale to more bits must not read, unless that is part of a sum or product.
 _BEFORE_WIDENING = frozenset({"SLICE", "CONCAT", "PAD", "TILE", "MAX_POOL2D"})
-#: The same by the operation that reads.
+#: The same by the reading operation.
 _BEFORE: Mapping[str, frozenset[str]] = {
     kind: frozenset({"SLICE"}) for kind in ("MATMUL", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_SUM", "TRANSPOSE_CONV2D")
 }
-#: What must not be read by a rescale to 8 bits whose result is joined with others.
+#: Producers that a rescale to 8 bits must not read if its result is concatenated with others.
 _BEFORE_JOINING = _BEFORE_WIDENING - {"SLICE", "MAX_POOL2D"}
 _JOINS = ("CONCAT", "PAD")
 _FUSES = ("ADD", "SUB", "MUL")
@@ -45,7 +45,7 @@ _BROADCASTS = frozenset(
 
 
 def separate_vela_pairs(graph: Graph) -> Graph:
-    """Put an identity table between two operations that Vela compiles wrongly together.
+    """Insert an identity table between two operations that Vela miscompiles together.
 
     before: %1 = SLICE(%0); %2 = REDUCE_MAX(%1)
     after:  %1 = SLICE(%0); %a = TABLE(%1); %2 = REDUCE_MAX(%a)
@@ -76,7 +76,7 @@ _IDENTITY = np.arange(-128, 128, dtype=np.int8)
 
 
 def _reduces_column(op: Op) -> bool:
-    """Whether a maximum is taken along the last dimension of a tensor that was written with one channel."""
+    """Tell whether a maximum is taken along the last dimension of a tensor that was written with one channel."""
     if op.kind not in ("REDUCE_MAX", "REDUCE_MIN") or op.attrs["axis"] != op.inputs[0].rank - 1:
         return False
     source = op.inputs[0].op
@@ -102,7 +102,7 @@ def _find_fused(graph: Graph) -> set[Value]:
 
 
 def _find_joined(graph: Graph) -> set[Value]:
-    """Find 8-bit values that are joined with others, also after a change of shape."""
+    """Find 8-bit values that are concatenated with others, also after a change of shape."""
     found: set[Value] = set()
     for op in reversed(graph.ops):
         if op.kind in _JOINS or (op.kind == "RESHAPE" and op.outputs[0] in found):
@@ -111,7 +111,7 @@ def _find_joined(graph: Graph) -> set[Value]:
 
 
 def _separate_outputs(graph: Graph) -> Graph:
-    """Give an output an operator of its own, if Vela would drop it or take it for what other operators read."""
+    """Copy an output that Vela would drop or confuse with what other operators read."""
     b, outputs = Builder(), list[Value]()
     read = {v for op in graph.ops if op.kind != "RESHAPE" for v in op.inputs}
     chosen = {_find_tensor(v) for v in read if v.dtype is DType.BOOL}
@@ -145,7 +145,7 @@ def _separate_choices(graph: Graph) -> Graph:
         return tosa.select(b, *(_copy(b, v) if _find_tensor(v) in several else v for v in op.inputs))
 
     separated = replace_ops(graph, rule)
-    # The result of a SELECT that was made anew may be an operand of the next one.
+    # The result of a copied SELECT may be an operand of the next one.
     return _separate_choices(separated) if changed else graph
 
 
@@ -158,21 +158,21 @@ def _find_shapes(graph: Graph) -> Mapping[Value, set[tuple[int, ...]]]:
 
 
 def _find_tensor(value: Value) -> Value:
-    """Find the tensor that a value is, whatever shape it was given since."""
+    """Find the tensor behind a value, looking through reshapes."""
     while value.op is not None and value.op.kind == "RESHAPE":
         value = value.op.inputs[0]
     return value
 
 
 def _copy(b: Builder, value: Value) -> Value:
-    """Give a value an operator that changes nothing."""
+    """Copy a value by an identity operator."""
     if value.dtype is DType.I8:
         return tosa.table(b, value, _IDENTITY)
     return (tosa.logical_or if value.dtype is DType.BOOL else tosa.bitwise_or)(b, value, value)
 
 
 def _separate_shapes(graph: Graph) -> Graph:
-    """Put a table before a broadcast operand whose tensor is also read in another shape."""
+    """Insert a table before a broadcast operand whose tensor is also read in another shape."""
     reshaped = {_find_root(op.inputs[0]) for op in graph.ops if op.kind == "RESHAPE"}
     changed = False
 
@@ -187,7 +187,7 @@ def _separate_shapes(graph: Graph) -> Graph:
         return b.ops[-1].outputs[0]
 
     separated = replace_ops(graph, rule)
-    # The rescale of an operand is made anew.
+    # The rescale of an operand is made again.
     return _separate_shapes(remove_dead_ops(separated)) if changed else graph
 
 
@@ -200,14 +200,14 @@ def _find_twice(op: Op, reshaped: Collection[Value]) -> int | None:
 
 
 def _find_root(value: Value) -> Value:
-    """Find the tensor that an operand is a reshaped or rescaled form of."""
+    """Find the tensor behind a reshaped or rescaled operand."""
     while value.op is not None and value.op.kind in ("RESHAPE", "RESCALE"):
         value = value.op.inputs[0]
     return value
 
 
 def _copy_operand(b: Builder, value: Value) -> Value:
-    """Put an identity table before the operand's rescale."""
+    """Insert an identity table before the operand's rescale."""
     if value.dtype is DType.I8 or value.op is None or value.op.kind not in ("RESHAPE", "RESCALE"):
         return tosa.table(b, value, _IDENTITY) if value.dtype is DType.I8 else value
     new = with_inputs(value.op, (_copy_operand(b, value.op.inputs[0]), *value.op.inputs[1:]))

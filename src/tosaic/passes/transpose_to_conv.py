@@ -1,4 +1,4 @@
-"""Convolutions with one-hot weights for transposes of images with few channels, which the NPU writes in tiny pieces."""
+"""Turns transposes of images with few channels, which the NPU writes in tiny pieces, into one-hot convolutions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TO_LAST, TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Where the convolution beats the transpose, and how many pixels it takes at once (by Vela 5.2's estimate)."""
+    """When the convolution beats the transpose, and how many pixels it processes at once (by Vela 5.2's estimate)."""
 
     channels: int
     pixels: int
@@ -60,7 +60,7 @@ def convert_transposes(graph: Graph, family: str) -> Graph:
 
 
 def _to_last(b: Builder, image: Value, channels: int, pixels: int, lanes: int) -> Value:
-    """Turn one row per channel into `lanes` pixels side by side, channels innermost."""
+    """Turn one row per channel into `lanes` adjacent pixels, channels innermost."""
     rows = tosa.reshape(b, image, (1, channels, pixels // lanes, lanes))
     weight = np.zeros((lanes, channels, channels, 1, lanes), np.int8)
     for lane in range(lanes):
@@ -70,7 +70,7 @@ def _to_last(b: Builder, image: Value, channels: int, pixels: int, lanes: int) -
 
 
 def _to_first(b: Builder, image: Value, channels: int, pixels: int, lanes: int) -> Value:
-    """Pick one channel out of `lanes` pixels at a time; the planes are joined."""
+    """Extract one channel from `lanes` pixels at a time; the planes are concatenated."""
     rows = tosa.reshape(b, image, (1, 1, pixels // lanes, lanes * channels))
     planes: list[Value] = []
     for channel in range(channels):

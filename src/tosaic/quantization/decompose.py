@@ -1,4 +1,4 @@
-"""Operators without a record, as the simpler operators that torch itself makes of them: einsum, std, glu, an LSTM."""
+"""Decomposes operators without a record into the simpler operators that torch defines: einsum, std, glu, an LSTM."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tosaic.quantization.prepare import KEPT_META, attribute, buffer, is_float, 
 from tosaic.quantization.recurrent import unroll
 from tosaic.quantization.widen_accumulated import STATE
 
-#: more than this would be no help: an LSTM of hundreds of steps
+#: a larger graph would not help: an LSTM of hundreds of steps
 _MOST = 4000
 
 
 def decompose(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
-    """Replace what has no record, where all that torch makes of it has one."""
+    """Decompose operators without a record, if everything in torch's decomposition has one."""
     for node in list(module.graph.nodes):
         if not _is_unknown(node) or not wanted(node):
             continue
@@ -42,7 +42,7 @@ def _is_unknown(node: Node) -> bool:
 
 
 def _is_known(traced: GraphModule) -> bool:
-    """Whether all can be lowered. What reads at positions known only at run time is better left whole."""
+    """Tell whether all can be lowered. Operators with indices known only at run time are better left whole."""
     fixed: set[Node] = set()
     for node in traced.graph.nodes:
         if node.op == "get_attr" or (node.op == "call_function" and fixed >= set(node.all_input_nodes)):
@@ -58,12 +58,12 @@ def _is_known(traced: GraphModule) -> bool:
 
 @functools.cache
 def _table() -> dict[Any, Any]:
-    """Torch's decompositions, without those of operators that have a record."""
+    """Return torch's decompositions, without those of operators that have a record."""
     return {op: how for op, how in core_aten_decompositions().items() if registry().find(str(op)) is None}
 
 
 def _trace(node: Node) -> GraphModule | None:
-    """What torch makes of a call; None if that is nothing simpler."""
+    """Trace torch's decomposition of a call; None if it is not simpler."""
     inputs = node.all_input_nodes
 
     def call(*values: torch.Tensor) -> Any:
@@ -81,7 +81,7 @@ def _trace(node: Node) -> GraphModule | None:
             with torch.no_grad(), mode:
                 traced = make_fx(call, decomposition_table=_table())(*values)
                 traced = make_fx(torch.func.functionalize(traced))(*values)
-    except Exception:  # whatever torch trips over, the operator stays whole and runs on the CPU
+    except Exception:  # whatever torch fails on, the operator stays whole and falls back to the CPU
         return None
     traced.graph.eliminate_dead_code()
     made = [overload(n) for n in traced.graph.nodes if n.op == "call_function"]
@@ -89,7 +89,7 @@ def _trace(node: Node) -> GraphModule | None:
 
 
 def _inline(module: GraphModule, node: Node, traced: GraphModule) -> None:
-    """Put what was traced in the place of a call; whoever took one of several results gets it directly."""
+    """Replace a call by its trace; users of one of several results get that result directly."""
     given = iter(node.all_input_nodes)
     made: dict[Node, Any] = {}
     result: Any = None

@@ -1,4 +1,4 @@
-"""What happens to a graph before it is annotated: guards go, composites are decomposed, numbers become buffers."""
+"""Prepares a graph for annotation: guards are removed, composites decomposed, numbers turned into buffers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tosaic.ir.graph import Array
 from tosaic.lower.aten import Aten
 from tosaic.ops import registry
 
-#: Where PT2E keeps what is observed around a node.
+#: Metadata key of PT2E's annotation of a node.
 ANNOTATION_KEY = "quantization_annotation"
-#: Where it is kept whether a node follows from parameters alone.
+#: Metadata key: whether a node depends on parameters alone.
 CONSTANT = "tosaic_constant"
 KEPT_META = ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack", "from_node", "seq_nr")
 
 
 def strip_guards(module: GraphModule) -> None:
-    """Remove the shape guards that `export().module()` puts in front: they refuse other batch sizes."""
+    """Remove the shape guards that `export().module()` inserts: they reject other batch sizes."""
     for node in list(module.graph.nodes):
         if node.op == "call_module" and not node.users and str(node.target) == "_guards_fn":
             module.graph.erase_node(node)
@@ -36,7 +36,7 @@ def strip_guards(module: GraphModule) -> None:
 
 
 def make_functional(module: GraphModule) -> None:
-    """Turn `relu_` into `relu` where nobody else can see the difference."""
+    """Turn `relu_` into `relu` where the difference is not visible."""
     for node in list(module.graph.nodes):
         target = node.target
         if node.op != "call_function" or not isinstance(target, OpOverload) or not mutates(node):
@@ -48,13 +48,13 @@ def make_functional(module: GraphModule) -> None:
 
 
 def mutates(node: Node) -> bool:
-    """Whether a call changes one of its arguments; one that only moves data changes what autograd sees of it."""
+    """Tell whether a call changes one of its arguments; a data movement only changes what autograd sees of it."""
     found, record = getattr(torch_op(node), "_schema", None), registry().find(overload(node))
     return found is not None and bool(found.is_mutable) and not (record is not None and record.moves)
 
 
 def is_private(node: Node) -> bool:
-    """Whether the tensor that an in-place call changes is seen by nobody else, not even through a view."""
+    """Tell whether the tensor that an in-place call changes has no other reader, not even through a view."""
     changed: Any = node.args[0]
     while isinstance(changed, Node) and changed.op == "call_function" and len(changed.users) == 1:
         record = registry().find(overload(changed))
@@ -103,7 +103,7 @@ class GraphAten:
 
 
 def buffer(module: GraphModule, tensor: torch.Tensor, before: Node) -> Node:
-    """A new constant of the module, with the node that reads it."""
+    """Add a constant to the module and return the node that reads it."""
     index = 0
     while hasattr(module, f"_tosaic_constant_{index}"):
         index += 1
@@ -116,9 +116,9 @@ def buffer(module: GraphModule, tensor: torch.Tensor, before: Node) -> Node:
 
 
 def fold_constants(module: GraphModule) -> None:
-    """Make what follows from no input and no parameter a buffer: `torch.eye(4)`, a mask made of it.
+    """Fold nodes that depend on neither inputs nor parameters into buffers: `torch.eye(4)`, a mask made of it.
 
-    Its numbers are needed before any dialect changes them, and it is not quantized step by step.
+    Their values are needed before any dialect changes them, and they are not quantized step by step.
     """
     known: dict[Node, Any] = {}
     for node in module.graph.nodes:
@@ -141,7 +141,7 @@ def fold_constants(module: GraphModule) -> None:
 
 
 def is_foldable(node: Node) -> bool:
-    """Whether a call gives the same tensors each time it is made with the same arguments."""
+    """Tell whether a call returns the same tensors each time for the same arguments."""
     value = node.meta.get("val")
     values: list[Any] = list(value) if isinstance(value, (tuple, list)) else [value]
     if node.op != "call_function" or not all(isinstance(v, torch.Tensor) for v in values):
@@ -153,7 +153,7 @@ def is_foldable(node: Node) -> bool:
 
 
 def _is_written(node: Node) -> bool:
-    """Whether a later call changes a tensor in place, itself or a view of it: as a buffer it would keep the change."""
+    """Tell whether a later call changes a tensor or a view of it in place: as a buffer it would keep the change."""
     views = [node]
     for one in views:
         for user in (u for u in one.users if u.op == "call_function"):
@@ -165,7 +165,7 @@ def _is_written(node: Node) -> bool:
 
 
 def attribute(module: GraphModule, node: Node) -> Any:
-    """What a get_attr node reads."""
+    """Return the attribute that a get_attr node reads."""
     value: Any = module
     for part in str(node.target).split("."):
         value = getattr(value, part)
@@ -173,14 +173,14 @@ def attribute(module: GraphModule, node: Node) -> Any:
 
 
 def _is_fixed(module: GraphModule, node: Node) -> bool:
-    """Whether a get_attr node reads a buffer that nobody writes to; parameters may still be trained."""
+    """Tell whether a get_attr node reads a buffer that is never written; parameters may still be trained."""
     value = attribute(module, node)
     written = any(mutates(user) for user in node.users if user.op == "call_function")
     return isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter) and not written
 
 
 def decompose_composites(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
-    """Replace composites (softmax, layer_norm, attention ...) by the ops they are made of, to observe their ranges."""
+    """Decompose composites (softmax, layer_norm, attention ...) into their ops, to observe their ranges."""
     changed = True
     while changed:
         changed = False
@@ -199,12 +199,12 @@ def decompose_composites(module: GraphModule, wanted: Callable[[Node], bool]) ->
                 continue
             replace_result(module.graph, node, new)
             changed = True
-    # A mask that a decomposition has seen through would still be observed, with its infinities.
+    # A mask that a decomposition has replaced would still be observed, with its infinities.
     module.graph.eliminate_dead_code()
 
 
 def mark_constants(graph: Graph) -> None:
-    """Mark the nodes that read a parameter or buffer, or compute something of these alone: torch folds such nodes."""
+    """Mark the nodes that read a parameter or buffer, or depend on these alone: torch folds such nodes."""
     for node in graph.nodes:
         inputs = node.all_input_nodes
         computed = bool(inputs) and is_foldable(node) and all(n.meta[CONSTANT] for n in inputs)
@@ -227,7 +227,7 @@ def split_biases(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
         with module.graph.inserting_before(node):
             emit = GraphAten(module, node)
             product = emit(overload(node).removeprefix("aten."), *{**arguments, "bias": None}.values())
-            # The bias of a convolution has one number per channel, and its sizes come after the channels.
+            # The bias of a convolution has one number per channel, and the spatial dimensions come after the channels.
             sizes = (1,) * (weight.meta["val"].dim() - 2)
             shaped = emit("reshape.default", bias, [*emit.shape(bias), *sizes]) if sizes else bias
             node.replace_all_uses_with(emit("add.Tensor", product, shaped))
@@ -235,7 +235,7 @@ def split_biases(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
 
 
 def replace_result(graph: Graph, node: Node, result: Any) -> None:
-    """Put a new result in the place of a call; whoever took one of several results gets it directly."""
+    """Replace the result of a call; users of one of several results get that result directly."""
     if isinstance(result, Node):
         node.replace_all_uses_with(result)
     else:
@@ -252,7 +252,7 @@ def is_float(node: Node) -> bool:
 
 
 def find_other_float(graph: Graph) -> str | None:
-    """The type of a model that computes in float, but nowhere in float32; None for any other model."""
+    """Find the float type of a model that computes in float, but nowhere in float32; None for any other model."""
     values = [n.meta.get("val") for n in graph.nodes]
     found = {v.dtype for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()}
     names = sorted(str(dtype).removeprefix("torch.") for dtype in found)
@@ -260,7 +260,7 @@ def find_other_float(graph: Graph) -> str | None:
 
 
 def lift_numbers(module: GraphModule) -> None:
-    """Make the number in `x * 2` a buffer, so that every dialect finds it under the same name."""
+    """Turn the number in `x * 2` into a buffer, so that every dialect finds it under the same name."""
     for node in list(module.graph.nodes):
         if node.op != "call_function" or not is_float(node) or not has_schema(node):
             continue

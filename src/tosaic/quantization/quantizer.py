@@ -24,7 +24,7 @@ _PER_CHANNEL = (torch.per_channel_symmetric, torch.per_channel_affine)
 
 
 class TosaQuantizer(pt2e.Quantizer):
-    """Quantizes what has a configuration: by module name first, then by module type, then globally."""
+    """Quantizes the nodes that have a configuration: by module name first, then by module type, then globally."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,27 +34,27 @@ class TosaQuantizer(pt2e.Quantizer):
         self._by_type: dict[str, Any] = {}
 
     def set_global(self, quantization_config: Any) -> TosaQuantizer:
-        """The configuration of everything that no other setting names; None leaves it in float."""
+        """Set the configuration of everything that no other setting names; None leaves it in float."""
         self._global = _checked(quantization_config)
         return self
 
     def set_io(self, quantization_config: Any) -> TosaQuantizer:
-        """The configuration of the model's inputs and outputs."""
+        """Set the configuration of the model's inputs and outputs."""
         self._io = _checked(quantization_config)
         return self
 
     def set_module_name(self, module_name: str, quantization_config: Any) -> TosaQuantizer:
-        """The configuration of a submodule and all inside it; None leaves it in float."""
+        """Set the configuration of a submodule and all inside it; None leaves it in float."""
         self._by_name[module_name] = _checked(quantization_config)
         return self
 
     def set_module_type(self, module_type: Callable[..., torch.nn.Module], quantization_config: Any) -> TosaQuantizer:
-        """The configuration of all submodules of a class; None leaves them in float."""
+        """Set the configuration of all submodules of a class; None leaves them in float."""
         self._by_type[_type_name(module_type)] = _checked(quantization_config)
         return self
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Bring the graph into the form that is annotated; parameters stay parameters."""
+        """Transform the graph into the form that is annotated; parameters stay parameters."""
         other = prepare.find_other_float(model.graph)
         if other is not None:
             raise Invalid(
@@ -74,7 +74,7 @@ class TosaQuantizer(pt2e.Quantizer):
         return model
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        """Say for every node which of its inputs and outputs are observed."""
+        """Annotate every node with its inputs and outputs that are observed."""
         prepare.mark_constants(model.graph)
         for node in model.graph.nodes:
             if node.op == "call_function" and ANNOTATION_KEY not in node.meta and not _is_constant(node):
@@ -87,7 +87,7 @@ class TosaQuantizer(pt2e.Quantizer):
         return model
 
     def validate(self, model: GraphModule) -> None:
-        """All parameters and buffers must be on one device."""
+        """Check that all parameters and buffers are on one device."""
         devices = {str(t.device) for t in (*model.parameters(), *model.buffers())}
         if len(devices) > 1:
             raise Invalid(
@@ -123,7 +123,7 @@ def _type_name(module_type: Any) -> str:
 
 
 def _owners(node: Node) -> tuple[list[str], list[str]]:
-    """Paths and class names of the modules around a node, outermost first."""
+    """Return paths and class names of the modules around a node, outermost first."""
     stack = module_stack(node)
     return [path for path, _ in stack], [kind for _, kind in stack]
 
@@ -141,7 +141,7 @@ def _annotate(node: Node, config: Any) -> None:
 
 def _kind(node: Node, record: Record | None) -> str:
     if record is None:
-        # An elementwise op that nobody wrote a record for becomes a table.
+        # An elementwise op without a record becomes a table.
         tags = getattr(torch_op(node), "tags", ())
         return "observe" if torch.Tag.pointwise in tags else "none"
     if callable(record.quant):
@@ -167,7 +167,7 @@ def _annotate_weight(node: Node, config: Any) -> None:
 
 
 def _weight_spec(spec: pt2e.QuantizationSpec | None, arguments: dict[str, Any]) -> pt2e.QuantizationSpec | None:
-    """A transposed convolution has its output channels in dimension 1, or in both where they are grouped."""
+    """Set the channel axis of a transposed convolution: dimension 1, or both where it is grouped."""
     if (
         spec is None
         or spec.qscheme not in _PER_CHANNEL
@@ -182,7 +182,7 @@ def _weight_spec(spec: pt2e.QuantizationSpec | None, arguments: dict[str, Any]) 
 
 
 def _derived_bias(x: Node, weight: Node, node: Node, spec: pt2e.QuantizationSpec) -> pt2e.DerivedQuantizationSpec:
-    """An int32 bias on the grid of the accumulator: input scale times weight scale."""
+    """Derive an int32 bias with the accumulator's qparams: input scale times weight scale."""
 
     def derive(observers: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
         (x_scale, _), (w_scale, _) = (o.calculate_qparams() for o in observers)
@@ -227,7 +227,7 @@ def _annotate_observe(node: Node, config: Any, record: Record | None) -> None:
 
 
 def _fuse(node: Node, inputs: dict[Node, Any], record: Record) -> None:
-    """conv -> relu: the number between them is never stored, so it is not observed either."""
+    """Fuse conv -> relu: the value between them is never stored, so it is not observed either."""
     before: Any = node.args[0]
     annotation = before.meta.get(ANNOTATION_KEY) if isinstance(before, Node) else None
     if annotation is None or len(before.users) != 1 or annotation.output_qspec is None:
@@ -269,13 +269,13 @@ def overload_or_empty(node: Node) -> str:
 
 
 def _matrix_spec(spec: pt2e.QuantizationSpec, node: Node, constant: Node) -> pt2e.QuantizationSpec:
-    """The constant of a product: as the second factor and of two dimensions it is a layer's weight, transposed."""
+    """Choose the spec of a product's constant: a second factor of two dimensions is a layer's weight, transposed."""
     layer = node.args[1] is constant and node.args[0] is not constant and constant.meta["val"].dim() == 2
     return replace(spec, ch_axis=1) if layer and spec.qscheme in _PER_CHANNEL else _per_tensor(spec)
 
 
 def _per_tensor(spec: pt2e.QuantizationSpec) -> pt2e.QuantizationSpec:
-    """A weight that is not a layer's own has no channel axis to speak of."""
+    """Make a spec per tensor: a weight that is not a layer's own has no meaningful channel axis."""
     if spec.qscheme not in _PER_CHANNEL:
         return spec
     from torchao.quantization.pt2e import MinMaxObserver
@@ -290,7 +290,7 @@ def _is_constant(node: Node) -> bool:
 
 
 def _is_number(node: Node) -> bool:
-    """A constant of no dimensions: it becomes part of a table or of a scale, never a tensor."""
+    """Tell whether a node is a constant of no dimensions: it becomes part of a table or of a scale, never a tensor."""
     return _is_constant(node) and tuple(node.meta["val"].shape) == ()
 
 

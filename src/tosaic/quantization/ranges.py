@@ -1,4 +1,4 @@
-"""Ranges that calibration found to be nearly empty: a few extreme numbers leave the others next to no codes."""
+"""Detects nearly empty calibration ranges: a few outliers leave hardly any quantized values to the others."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from torch.fx import GraphModule, Node
 from tosaic.fx.source import overload, source_line
 from tosaic.quantization.prepare import CONSTANT
 
-#: the share of numbers that is looked at, and the part of a range that is too little for them
+#: the share of numbers that is examined, and the part of a range that is too small for them
 _MOST, _LITTLE = 0.99, 0.01
-#: how finely a range is divided to see which parts of it are used
+#: number of bins of a range, to see which parts of it are used
 _PARTS = 1000
-#: fewer different numbers than this say nothing, and are told apart by 8 bits
+#: fewer distinct numbers than this prove nothing, and 8 bits can distinguish them
 _FEWEST = 64
-#: how many numbers of a tensor are kept for each sample, and in all
+#: how many numbers of a tensor are kept for each sample, and in total
 _PER_SAMPLE, _IN_ALL = 4096, 16384
 _LEVELS = 256
 
 
 @dataclass
 class _Seen:
-    """What passed through one observer: its range, and some of its numbers."""
+    """Observations of one observer: its range, and some of its numbers."""
 
     node: Node
     low: float = 0.0
@@ -43,7 +43,7 @@ class _Seen:
             self.count += part.numel()
 
     def measure(self, width: float) -> float:
-        """The part of a range of this width that holds most of the different numbers."""
+        """Return the part of a range of this width that holds most of the distinct numbers."""
         numbers = torch.cat(self.kept).unique()
         if numbers.numel() < _FEWEST or width <= 0.0:
             return 1.0
@@ -55,7 +55,7 @@ class _Seen:
 
 @contextmanager
 def watch(module: GraphModule, notes: list[str]) -> Generator[None]:
-    """Look at what a prepared module observes while it is calibrated, and note the ranges that are nearly empty."""
+    """Watch what a prepared module observes while it is calibrated, and note the ranges that are nearly empty."""
     seen: dict[torch.nn.Module, _Seen] = {}
     for node in module.graph.find_nodes(op="call_module"):
         observer, observed = module.get_submodule(str(node.target)), node.args[0]
@@ -79,7 +79,7 @@ def _make_hook(seen: _Seen) -> Any:
 
 
 def _has_codes(observer: Any) -> bool:
-    """Whether it is an observer for 8 bits or fewer: 16 bits have room for such a range."""
+    """Tell whether an observer is for 8 bits or fewer: 16 bits have room for such a range."""
     low, high = getattr(observer, "quant_min", None), getattr(observer, "quant_max", None)
     return low is not None and high is not None and high - low < _LEVELS and hasattr(observer, "calculate_qparams")
 
@@ -89,7 +89,7 @@ def _describe(seen: dict[torch.nn.Module, _Seen]) -> Iterator[str]:
     for observer, one in seen.items():
         if not one.kept or one.measure(one.high - one.low) >= _LITTLE:
             continue
-        # An observer may have left out what is extreme.
+        # An observer may have ignored outliers.
         scale, _ = _get_scale(observer)
         used = one.measure(scale * (_LEVELS - 1))
         if used >= _LITTLE:
@@ -106,7 +106,7 @@ def _get_scale(observer: Any) -> tuple[float, int]:
 
 
 def _list_givers(node: Node) -> Iterator[Node]:
-    """The nodes that a node reads, through observers."""
+    """Yield the nodes that a node reads, through observers."""
     for giver in node.all_input_nodes:
         yield from giver.all_input_nodes if giver.op == "call_module" else (giver,)
 

@@ -1,4 +1,4 @@
-"""Quantization recipes as data: which dtype, range and observer activations, weights and biases get."""
+"""Quantization recipes as data: dtype, range and observer of activations, weights and biases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tosaic.core.errors import Invalid
 
 @dataclass(frozen=True, eq=True)
 class QuantizationConfig:
-    """What a part of the model is quantized to; None in a field leaves that tensor in float."""
+    """The recipe of a part of the model; None in a field leaves that tensor in float."""
 
     input_activation: QuantizationSpec | None
     output_activation: QuantizationSpec | None
@@ -47,7 +47,7 @@ def get_symmetric_quantization_config(
     is_per_channel: bool = True, is_qat: bool = False, is_dynamic: bool = False, act_qmin: int = -128,
     act_qmax: int = 127, weight_qmin: int = -127, weight_qmax: int = 127, eps: float = 2**-16,
 ) -> QuantizationConfig:  # fmt: skip
-    """int8 weights around zero, per channel or per tensor, and int8 activations with a zero point."""
+    """Return int8 symmetric weights, per channel or per tensor, and int8 activations with a zero point."""
     if is_dynamic:
         raise Invalid(
             "there is no dynamic quantization",

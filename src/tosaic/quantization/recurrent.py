@@ -1,7 +1,7 @@
-"""Recurrent layers and cells, written out step by step.
+"""Unrolls recurrent layers and cells into single steps.
 
-Torch computes its cells in place, in slices: nothing that could be lowered comes out of a trace of them. Here the
-inputs of all steps are multiplied at once, and what remains of a step is one product with the state and the gates.
+Torch computes its cells in place, in slices: a trace of them contains nothing that can be lowered. Here the inputs of
+all steps are multiplied at once, and a step is reduced to one product with the state and the gates.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from tosaic.fx.source import overload
 from tosaic.quantization.widen_accumulated import STATE
 
 _aten = torch.ops.aten
-#: from here on a tanh in 8 bits is one
+#: from here on a tanh in 8 bits saturates to 1
 _TANH_SATURATION = 4.0
-#: One step: the product of its input, the state, and the product of the state; gives the next state, output first.
+#: One step: takes the product of its input, the state, and the product of the state; returns the next state, output
+#: first.
 Step: TypeAlias = Callable[[Proxy, Sequence[Proxy], Proxy], tuple[Proxy, ...]]
 
 
@@ -30,7 +31,7 @@ def _step_lstm(of_x: Proxy, state: Sequence[Proxy], of_h: Proxy) -> tuple[Proxy,
     begin, keep, new, show = _chunk(_aten.add.Tensor(of_x, of_h), 4)
     kept = _aten.mul.Tensor(_aten.sigmoid.default(keep), state[1])
     c = _aten.add.Tensor(kept, _aten.mul.Tensor(_aten.sigmoid.default(begin), _aten.tanh.default(new)))
-    # It grows far beyond what its tanh tells apart, and is added up over many steps.
+    # It grows far beyond the saturation of its tanh, and is accumulated over many steps.
     c.node.meta[STATE] = True
     seen = _aten.hardtanh.default(c, -_TANH_SATURATION, _TANH_SATURATION)
     return _aten.mul.Tensor(_aten.sigmoid.default(show), _aten.tanh.default(seen)), c
@@ -129,9 +130,9 @@ def _run_layers(
     bidirectional: bool,
     batch_first: bool,
 ) -> Any:
-    """All layers of a module: the output of every step, then each part of the last state."""
+    """Run all layers of a module: return the output of every step, then each part of the last state."""
     directions, each = 1 + bidirectional, 4 if biases else 2
-    # A projection has more weights; a batch is what tells steps from the rest.
+    # A projection has more weights; a batch is needed to distinguish steps from the rest.
     if len(weights) != layers * directions * each or len(shape) != 3 or (train and dropout):
         return None
     parts = tuple(states) if isinstance(states, Sequence) else (states,)

@@ -1,6 +1,6 @@
-"""Sums of two products: what goes into such a sum has 16 bits, so that only the sum itself is rounded to 8.
+"""Sums of two products: the operands of such a sum get 16 bits, so that only the sum itself is rounded to 8.
 
-This is what a recurrent cell is made of. There the rounding errors of one step are the input of the next.
+Recurrent cells consist of such sums. There the rounding errors of one step are the input of the next.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tosaic.lower.registry import Record
 from tosaic.ops import registry
 from tosaic.quantization.prepare import ANNOTATION_KEY, CONSTANT
 
-#: Marks a sum of products that the next step goes on with: what it was multiplied with before comes second.
+#: Marks a sum of products that the next step continues with: its previous factor comes second.
 STATE = "tosaic_state"
 
 
 def widen_sums(graph: Graph) -> None:
-    """Give the products in an annotated graph 16 bits, where sums of products are all that reads them."""
+    """Widen the products in an annotated graph to 16 bits, if only sums of products read them."""
     sums = {n: found for n in graph.nodes if _is_sum(n) and (found := _find_products(n))}
     while narrow := [n for n, products in sums.items() if not all(_is_read_by(sums, p) for p in products)]:
         for node in narrow:
             del sums[node]
     for product in {p for products in sums.values() for p in products}:
         _set_wide(product, _list_edges(product))
-    # The last state may be read by its tanh alone, and is not stored then.
+    # The last state may be read by its tanh alone, and is then not stored.
     for state in (n for n in sums if STATE in n.meta and n.meta[ANNOTATION_KEY].output_qspec is not None):
         _set_wide(state, [(state, user) for user in state.users if _reads_int16(user)])
         kept = sums[state][0]
@@ -50,7 +50,7 @@ def _set_wide(node: Node, edges: Iterable[tuple[Node, Node]]) -> None:
 
 
 def _widen(spec: QuantizationSpec) -> QuantizationSpec:
-    """16 bits around zero. So many need no search for outliers to leave out, and a histogram is too coarse for one."""
+    """Widen to symmetric 16 bits. These need no search for outliers, and a histogram is too coarse for one."""
     make: Any = spec.observer_or_fake_quant_ctr
     kind = make
     while not isinstance(kind, type):  # with_args wraps it
@@ -87,14 +87,14 @@ def _reads_int16(node: Node) -> bool:
 
 
 def _moves(node: Node) -> bool:
-    """Whether a node passes on numbers of one tensor, as `select` does for one step of many."""
+    """Tell whether a node passes on numbers of one tensor, as `select` does for one step of many."""
     record = _find_record(node)
     plain = len(node.all_input_nodes) == 1 and isinstance(node.meta.get("val"), torch.Tensor)
     return record is not None and record.moves and record.quant == "share" and plain
 
 
 def _find_products(total: Node) -> list[Node]:
-    """The products behind both operands of a sum; none if one of them is something else."""
+    """Find the products behind both operands of a sum; none if one of them is something else."""
     found = [_find_product(a) if isinstance(a, Node) else None for a in total.args[:2]]
     return [p for p in found if p is not None] if None not in found else []
 
@@ -113,7 +113,7 @@ def _find_product(node: Node) -> Node | None:
 
 
 def _list_edges(node: Node) -> Iterator[tuple[Node, Node]]:
-    """What is read and who reads it, from a product on to its sums."""
+    """Yield pairs of what is read and its reader, from a product on to its sums."""
     for user in node.users:
         yield node, user
         if _moves(user):

@@ -1,4 +1,4 @@
-"""What is in a file that a compile made: .pte, .tosa, .vgf, an Ethos-U blob or a .tosaic sidecar, told by its bytes."""
+"""Contents of a compiled file: .pte, .tosa, .vgf, an Ethos-U blob or a .tosaic sidecar, detected by its bytes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tosaic.tools.vela import Slot
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-#: What the contents of a file are made of.
+#: The types in the contents of a file.
 Part: TypeAlias = "DataclassInstance | Mapping[str, Part] | tuple[Part, ...] | str | float | None"
 
 SCHEMA = "tosaic-inspect/2"
-#: the constant method of a .pte that tells what its inputs and outputs mean
+#: the constant method of a .pte that describes its inputs and outputs
 IO_METHOD = "tosaic_io"
 _BLOB_START = b"vela_bin_stream\0"
 _CONSTANTS = ("CONST", "CONST_SHAPE")
@@ -38,7 +38,7 @@ _CONSTANTS = ("CONST", "CONST_SHAPE")
 
 @dataclass(frozen=True, slots=True)
 class TosaContents:
-    """A TOSA graph in numbers; `text` is its text form if that was asked for."""
+    """Figures of a TOSA graph; `text` is its text form if requested."""
 
     bytes: int
     inputs: tuple[str, ...]
@@ -119,7 +119,7 @@ class SidecarContents:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """One file; exactly one of the last five is there, under the name of its kind."""
+    """One file; exactly one of the last five fields is set, under the name of its kind."""
 
     kind: str
     bytes: int
@@ -131,12 +131,12 @@ class Contents:
     sidecar: SidecarContents | None = None
 
     def to_json(self, file: str) -> dict[str, Any]:
-        """Under the schema name, ready for json.dumps."""
+        """Return the contents under the schema name, ready for json.dumps."""
         known = {name: value for name, value in _to_plain(self).items() if value is not None}
         return {"schema": SCHEMA, "file": file, **known}
 
     def list_tosa(self) -> list[TosaContents]:
-        """Every TOSA graph in the file."""
+        """List every TOSA graph in the file."""
         if self.tosa is not None:
             return [self.tosa]
         if self.sidecar is not None:
@@ -159,7 +159,7 @@ def _to_plain(value: Part) -> Any:
 
 
 def detect(data: bytes) -> str:
-    """The kind of a file by its first bytes, whatever its name is; empty if it is none of ours."""
+    """Detect the kind of a file by its first bytes, regardless of its name; empty if it is unknown."""
     if data[4:8] == b"ET12":
         return "pte"
     if data[4:8] == b"TOSA":
@@ -172,7 +172,7 @@ def detect(data: bytes) -> str:
 
 
 def read(data: bytes, *, beside: bytes | None = None, text: bool = False, max_memory: int | None = None) -> Contents:
-    """What is in a file that nobody vouches for. `beside` are the bytes of the .tosaic file beside a .pte."""
+    """Read an untrusted file. `beside` are the bytes of the .tosaic file next to a .pte."""
     kind = detect(data)
     contents = Contents(kind, len(data), hashlib.sha256(data).hexdigest())
     budget = Budget(len(data), max_memory)
@@ -262,7 +262,7 @@ def _read_pte(data: bytes, beside: bytes | None, text: bool, max_memory: int | N
 
 
 def _is_constant(plan: pte.Plan) -> bool:
-    """A method without inputs and instructions only returns what is in the file."""
+    """Tell whether a method has neither inputs nor instructions, so that it only returns what is in the file."""
     return not plan.inputs and len(plan.outputs) == 1 and not any(chain.instructions for chain in plan.chains)
 
 
@@ -278,7 +278,7 @@ def _open_sidecar(data: bytes, beside: bytes | None, max_memory: int | None) -> 
 
 
 def _read_ports(text: pte.Value, kept: sidecar.Sidecar | None) -> tuple[Sequence[TensorInfo], Sequence[TensorInfo]]:
-    """What the sidecar or the .pte's own constant method say about inputs and outputs."""
+    """Read what the sidecar or the .pte's own constant method says about inputs and outputs."""
     if kept is not None:
         return kept.inputs, kept.outputs
     if not isinstance(text, str):
@@ -331,7 +331,7 @@ def _read_method(
 
 
 def _merge(values: Sequence[pte.Value], told: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
-    """The program's own types, with names and scales where these are told for exactly such tensors."""
+    """Return the program's own types, with names and scales if these are known for exactly such tensors."""
     found: list[TensorInfo] = []
     for value in values:
         if isinstance(value, pte.Tensor):

@@ -1,4 +1,4 @@
-"""The estimate from the commands of a delegate, for people."""
+"""Formats the estimate from the commands of a delegate as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tosaic.npu.perf import ROW_BYTES, Estimate, Row, Traffic, count_operations,
 from tosaic.npu.stream import parse
 from tosaic.npu.system import find_options
 
-#: Whose figure it is.
+#: The origin of the figure.
 SOURCE = "estimate from the commands"
 COLUMNS = ("offset", "operation", "cycles", "limited by", "MACs used", "bytes read and written")
 _LIMITS = {"mac": "MACs", "output": "output stage", "command": "issue of blocks", "dma": "DMA"}
@@ -19,9 +19,9 @@ _LIMITS = {"mac": "MACs", "output": "output stage", "command": "issue of blocks"
 def estimate_delegate(
     cmd_data: bytes, specs: Sequence[tuple[str, bytes]], budget: Budget | None = None
 ) -> Estimate | None:
-    """The estimate for a delegate with these compile specs.
+    """Estimate a delegate with these compile specs.
 
-    None if the commands are damaged, or if the system is one that Vela's own configuration file lacks.
+    The result is None if the commands are damaged, or if Vela's own configuration file lacks the system.
     """
     try:
         options, count = find_options(parse(cmd_data).accelerator.name, specs), count_operations(cmd_data)
@@ -35,38 +35,38 @@ def estimate_delegate(
 
 
 def list_rows(found: Estimate) -> Iterator[tuple[str, ...]]:
-    """One line of a table per operation."""
+    """Yield one table row per operation."""
     for row in found.rows:
         used = f"{row.utilization:.0%}" if row.macs else ""
         yield f"0x{row.offset:06x}", row.name, f"{row.cycles:,}", _limit(row), used, describe_traffic(row.traffic)
 
 
 def describe_row(row: Row) -> str:
-    """One line of a log."""
+    """Describe an operation in one line of a log."""
     used = f"{row.utilization:.0%} of the MACs used, " if row.macs else ""
     cycles = f"{row.cycles} cycles (estimate)"
     return f"0x{row.offset:06x} {row.name} : {cycles}, limit {_limit(row)}, {used}{describe_traffic(row.traffic)}"
 
 
 def _limit(row: Row) -> str:
-    """A memory goes by its own name."""
+    """Name the bottleneck; a memory is named by its own name."""
     return _LIMITS.get(row.bottleneck, row.bottleneck)
 
 
 def describe_traffic(traffic: Mapping[str, Traffic]) -> str:
-    """Bytes per memory."""
+    """Describe the bytes per memory."""
     return "; ".join(f"{name} {moved.read:,} + {moved.written:,}" for name, moved in traffic.items())
 
 
 def describe_total(found: Estimate, vela: float | None = None) -> str:
-    """Cycles and the use of the MACs, and Vela's cycles beside them."""
+    """Describe the cycles and the MAC utilization, and Vela's cycles if known."""
     clock = f"{describe_time(found.seconds)} at {found.clock / 1e6:g} MHz"
     beside = "" if vela is None else f"; {vela:,.0f}, Vela's estimate"
     return f"{found.cycles:,} ({clock}, {found.utilization:.0%} of the MACs used), {SOURCE}{beside}"
 
 
 def describe_time(seconds: float) -> str:
-    """Seconds in the unit that suits them."""
+    """Format seconds in a suitable unit."""
     if seconds >= 1.0:
         return f"{seconds:.3g} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

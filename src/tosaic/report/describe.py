@@ -1,4 +1,4 @@
-"""The contents of a file, for people."""
+"""Prints the contents of a file as text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KINDS = {
 
 
 def show_contents(page: Page, found: Contents, file: str) -> None:
-    """What `tosaic inspect` prints."""
+    """Print the output of `tosaic inspect`."""
     page.title(f"{_KINDS[found.kind]}, {found.bytes:,} bytes: `{file}`", gap=False)
     if found.pte is not None:
         _show_pte(page, found.pte)

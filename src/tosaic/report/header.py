@@ -1,4 +1,4 @@
-"""A C header with all that firmware must know to feed a program and to read its results."""
+"""Writes a C header with everything that firmware needs to feed a program and to read its results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tosaic.core.tensor_info import TensorInfo
 
 
 def write_header(model: str, target: str, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> str:
-    """The text of the header. `model` may be any text: names in C are made of it."""
+    """Return the text of the header. `model` may be any text: names in C are derived from it."""
     name = sanitise(model)
     tensors = [(f"INPUT{i}", tensor) for i, tensor in enumerate(inputs)]
     tensors += [(f"OUTPUT{i}", tensor) for i, tensor in enumerate(outputs)]
@@ -40,13 +40,13 @@ def write_header(model: str, target: str, inputs: Sequence[TensorInfo], outputs:
 
 
 def sanitise(model: str) -> str:
-    """A name for macros: capitals, digits and underscores, and no digit first."""
+    """Make a name for macros: capitals, digits and underscores, and no digit first."""
     name = re.sub(r"[^A-Za-z0-9]+", "_", model).strip("_").upper()
     return name if name and not name[0].isdigit() else f"MODEL_{name}".rstrip("_")
 
 
 def _quote(text: str) -> str:
-    """Text that can stand in a comment or a string of C."""
+    """Escape text for a comment or a string of C."""
     return re.sub(r"[^ -~]|[\"\\]", "?", text).replace("*/", "* /").replace("/*", "/ *")
 
 
@@ -71,7 +71,7 @@ def _write_tensor(name: str, tensor: TensorInfo) -> Iterator[str]:
 
 
 def _write_codec(name: str, element: ElementType, scale: float, zero_point: int) -> Iterator[str]:
-    """Scale and zero point, and the two functions that use them with the rounding of torch."""
+    """Yield scale and zero point, and the two functions that use them with the rounding of torch."""
     function, kind = name.lower(), element.c_type
     limits = np.iinfo(element.name)
     yield f"#define {name}_SCALE {_float(scale)}"
@@ -79,7 +79,7 @@ def _write_codec(name: str, element: ElementType, scale: float, zero_point: int)
     yield ""
     yield f"static inline {kind} {function}_quantize(float x)"
     yield "{"
-    # The reciprocal is rounded from the exact scale, as torch does it: 1.0f / SCALE could differ by one bit.
+    # The reciprocal is rounded from the exact scale, as in torch: 1.0f / SCALE could differ by one bit.
     yield f"    float q = nearbyintf(x * {_float(1.0 / scale)}) + (float){name}_ZERO_POINT;"
     yield f"    if (!(q > {limits.min}.0f)) {{"
     yield f"        return {limits.min}; /* NaN too */"
@@ -94,6 +94,6 @@ def _write_codec(name: str, element: ElementType, scale: float, zero_point: int)
 
 
 def _float(number: float) -> str:
-    """A C float that reads back as the nearest 32-bit number."""
+    """Format a C float that parses to the nearest 32-bit number."""
     text = f"{number:.9g}"
     return f"{text}f" if any(c in text for c in ".en") else f"{text}.0f"

@@ -1,7 +1,7 @@
-"""What a run did, as the lines that Arm's runner prints on a device, and as data.
+"""The log of a run, as the lines that Arm's runner prints on a device, and as data.
 
-Nothing here is measured on a device. A figure that is an estimate says so, and by whom; one that nobody estimates is
-left open.
+Nothing here is measured on a device. An estimated figure is marked as such, with its origin; an unknown one is
+omitted.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ SCHEMA = "tosaic-run/2"
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
 _UNKNOWN = "(not known)"
-#: How many of a delegate's operations the text lists; the data hold all.
+#: How many of a delegate's operations the text lists; the data include all.
 _ROWS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class DelegateInfo:
-    """A delegate as it is loaded: where its blob begins in the file, what memory it needs to run, and what a run costs.
+    """A loaded delegate: the offset of its blob in the file, the memory it needs to run, and the cost of a run.
 
-    `estimate` comes from its commands, `vela` is the compiler's figure for the cycles; None where it is not known.
+    `estimate` comes from its commands, `vela` is the compiler's figure for the cycles; None if unknown.
     """
 
     backend: str
@@ -56,7 +56,7 @@ class DelegateInfo:
         return None if self.estimate is None else self.estimate.cycles
 
     def count(self, event: str) -> int | None:
-        """A counter of the NPU."""
+        """Return a counter of the NPU."""
         return None if self.estimate is None else count_events(self.estimate).get(event)
 
 
@@ -77,7 +77,7 @@ class RunLog:
 
     @property
     def scratch(self) -> int:
-        """The memory that delegates take while they run, one after the other."""
+        """The memory that delegates use while they run, one after the other."""
         return max((delegate.scratch for delegate in self.delegates), default=0)
 
     @property
@@ -97,20 +97,20 @@ class RunLog:
 
     @property
     def cycles(self) -> float | None:
-        """The estimate for all delegate calls together; open where one of them is."""
+        """The estimate for all delegate calls together; None if one of them is unknown."""
         return _add([delegate.cycles for delegate in self.ran])
 
     @property
     def vela(self) -> float | None:
-        """Vela's estimate, in the same way."""
+        """Vela's estimate, likewise."""
         return _add([delegate.vela for delegate in self.ran])
 
     def count(self, event: str) -> float | None:
-        """A counter of the NPU over all delegate calls."""
+        """Return a counter of the NPU summed over all delegate calls."""
         return _add([delegate.count(event) for delegate in self.ran])
 
     def to_text(self, max_values: int | None = None) -> str:
-        """The log; of each output at most so many values."""
+        """Format the log, with at most `max_values` values of each output."""
         return "\n".join([*(f"I [tosaic] {line}" for line in self._lines()), *self._output_lines(max_values)])
 
     def _lines(self) -> Iterator[str]:
@@ -226,7 +226,7 @@ def make_log(
     outputs: Sequence[Array],
     beside: Sidecar | None = None,
 ) -> RunLog:
-    """The log of a run. Vela's figures come from the .tosaic file beside the program."""
+    """Make the log of a run. Vela's figures come from the .tosaic file next to the program."""
     plan = pte.find(method)
     summaries = [files.summary for files in beside.delegates] if beside is not None else []
     vela = [summary.get("cycles_total") for summary in summaries]
@@ -270,7 +270,7 @@ def _show_cycles(cycles: float | None, vela: float | None) -> str:
 
 
 def _operation_lines(found: Estimate | None) -> Iterator[str]:
-    """The operations that take longest, in the order of the stream, with what limits them."""
+    """Yield the operations that take longest, in the order of the stream, with their bottleneck."""
     if found is None:
         return
     chosen = sorted(sorted(found.rows, key=lambda row: -row.cycles)[:_ROWS], key=lambda row: row.offset)

@@ -28,12 +28,12 @@ _U85_EVENTS = (
 PMU_EVENTS: Mapping[Family, tuple[str, ...]] = MappingProxyType(
     {family: _U85_EVENTS if family.has_u85_units else _U55_EVENTS for family in Family}
 )
-#: The memory behind the first port; all others lie behind the second.
+#: The memory at the first port; all others are at the second.
 _INNER = "Sram"
 
 
 def count_events(estimate: Estimate) -> dict[str, int]:
-    """The family's counters as far as the estimate tells them: it has no idle time and no time to decode weights."""
+    """Return the family's counters that the estimate covers: it has neither idle time nor weight decoding time."""
     accelerator = ACCELERATORS[estimate.accelerator]
 
     def count(inner: bool, direction: str) -> int:

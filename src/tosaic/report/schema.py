@@ -17,7 +17,7 @@ SCHEMA = "tosaic-report/2"
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """Bytes per logical region, and the memory it lies in. Several delegates share scratch, not network."""
+    """Bytes per logical region, and the memory it is in. Several delegates share scratch, not network."""
 
     planned: tuple[int, ...] = ()
     network: int = 0
@@ -31,7 +31,7 @@ class MemoryReport:
 
 @dataclass(frozen=True, slots=True)
 class DelegateReport:
-    """One delegate: how much of the model is in it, what Vela says about it, and what its commands say."""
+    """One delegate: its share of the model, Vela's figures, and the estimate from its commands."""
 
     nodes: int
     tosa_ops: Mapping[str, int]
@@ -43,7 +43,7 @@ class DelegateReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All about a compiled program."""
+    """Everything about a compiled program."""
 
     target: str
     options: Mapping[str, str]
@@ -57,9 +57,9 @@ class Report:
     seconds: Mapping[str, float]
     warnings: tuple[str, ...]
     model: str = ""
-    #: the files that were written, with their bytes
+    #: the files that were written, with their size in bytes
     files: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def to_json(self) -> dict[str, Any]:
-        """The report under its schema name, ready for json.dumps."""
+        """Return the report under its schema name, ready for json.dumps."""
         return {"schema": SCHEMA, **asdict(self)}

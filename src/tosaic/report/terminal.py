@@ -1,4 +1,4 @@
-"""Reports for people: plain words and columns that stay readable without color and on a narrow terminal."""
+"""Reports on the terminal: plain words and columns that stay readable without color and on a narrow terminal."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tosaic.report.schema import MemoryReport, Report
 if TYPE_CHECKING:
     from tosaic.driver.reason import Reason
 
-#: below this many characters, columns are given up or the terminal's width ignored
+#: below this many characters, columns are dropped or the terminal's width is ignored
 _LEAST_WIDTH = 24
-#: more places than this are counted, not listed
+#: more locations than this are counted, not listed
 _MOST_PLACES = 3
 
 
 class Page:
-    """Text on stdout, wrapped to the width of the terminal: nothing is ever cut off.
+    """Text on stdout, wrapped to the width of the terminal: nothing is ever truncated.
 
-    Color and width are rich's decision (terminal or not, NO_COLOR, COLUMNS); columns are plain text, so that a pipe
+    Rich decides on color and width (terminal or not, NO_COLOR, COLUMNS); columns are plain text, so that a pipe
     gets the same words without trailing blanks.
     """
 
@@ -38,7 +38,7 @@ class Page:
         self._console = console or Console(color_system=colors, highlight=False, markup=False, emoji=False)
 
     def title(self, text: str, *, gap: bool = True) -> None:
-        """A heading, with an empty line before it."""
+        """Print a heading, with an empty line before it."""
         if gap:
             self._print("")
         self.line(text, "bold")
@@ -48,7 +48,7 @@ class Page:
         self._print("\n".join(" " * indent + line for line in lines), style)
 
     def pairs(self, pairs: Iterable[tuple[str, str]], indent: int = 0) -> None:
-        """Labels and values in two columns."""
+        """Print labels and values in two columns."""
         rows = list(pairs)
         label_width = max((len(label) for label, _ in rows), default=0) + 2
         width = self._console.width - indent
@@ -61,7 +61,7 @@ class Page:
             self._print("\n".join(" " * indent + line for line in lines))
 
     def rows(self, head: Sequence[str], rows: Iterable[Sequence[str]], indent: int = 0) -> None:
-        """A table; the last column is wrapped, and where it would be too narrow each row becomes a list of pairs."""
+        """Print a table; the last column is wrapped, and if it would be too narrow each row becomes a list of pairs."""
         table = [[str(cell) for cell in row] for row in rows]
         widths = [max(len(row[i]) for row in [list(head), *table]) + 2 for i in range(len(head) - 1)]
         left = self._console.width - indent - sum(widths)
@@ -82,27 +82,27 @@ class Page:
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    """Lines of at most this width; a word is only broken where it is longer than a line."""
+    """Wrap text to this width; a word is only broken if it is longer than a line."""
     return textwrap.wrap(text, max(width, _LEAST_WIDTH), break_on_hyphens=False) or [""]
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun, in the plural where that is due."""
+    """Format a number with its noun, in the plural if needed."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def describe_counts(counts: Mapping[str, int]) -> str:
-    """Names with how often they occur."""
+    """Describe names with how often they occur."""
     return ", ".join(f"`{name}` x{number}" for name, number in counts.items()) or "nothing"
 
 
 def describe_sizes(sizes: Sequence[int]) -> str:
-    """The bytes of several buffers."""
+    """Describe the sizes of several buffers in bytes."""
     return f"{' + '.join(f'{size:,}' for size in sizes) or '0'} bytes"
 
 
 def show_report(page: Page, report: Report) -> None:
-    """The summary of a compile."""
+    """Print the summary of a compile."""
     options = ", ".join(f"`{value}`" for value in report.options.values() if value)
     page.title(f"{report.model or 'program'} for {report.target}", gap=False)
     page.pairs([("options", options), *_pair_delegates(report), *_pair_figures(report)])
@@ -165,7 +165,7 @@ def pair_tensors(what: str, tensors: Sequence[TensorInfo]) -> Iterator[tuple[str
 
 
 def describe_tensor(tensor: TensorInfo) -> str:
-    """Return name, type, layout and, where it is quantized, what its numbers mean."""
+    """Return name, type, layout and, for a quantized tensor, its qparams."""
     words = [f"`{tensor.name}`"] if tensor.name else []
     words.append(f"{tensor.dtype} {list(tensor.shape)}")
     if tensor.layout:
@@ -175,7 +175,7 @@ def describe_tensor(tensor: TensorInfo) -> str:
 
 
 def _explain_cpu(page: Page, reasons: Sequence[Reason]) -> None:
-    """Every reason once, with the places it holds for."""
+    """Print every reason once, with the locations it applies to."""
     groups: dict[tuple[str, str, str], list[Reason]] = {}
     for reason in reasons:
         groups.setdefault((reason.op, reason.why, reason.fix), []).append(reason)

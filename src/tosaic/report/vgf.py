@@ -1,4 +1,4 @@
-"""What is in a .vgf file, ready for JSON and for people."""
+"""Contents of a .vgf file, ready for JSON and for the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tosaic.report.terminal import count
 
 @dataclass(frozen=True, slots=True)
 class ModuleContents:
-    """A shader module; without SPIR-V of its own the application brings the code."""
+    """A shader module; without SPIR-V in the file the application provides the code."""
 
     kind: str
     name: str
@@ -38,7 +38,7 @@ class VgfContents:
 
 
 def read(data: bytes, budget: Budget | None = None) -> VgfContents:
-    """The contents of a .vgf file; Invalid if it is damaged."""
+    """Read the contents of a .vgf file; raise Invalid if it is damaged."""
     found = reader.read(data, budget)
     return VgfContents(
         bytes=len(data),
@@ -55,7 +55,7 @@ def read(data: bytes, budget: Budget | None = None) -> VgfContents:
 
 
 def pair(found: VgfContents) -> Iterator[tuple[str, str]]:
-    """Labels and values for a terminal."""
+    """Yield labels and values for a terminal."""
     yield "VGF", f"version {found.version}, {found.bytes:,} bytes"
     for i, module in enumerate(found.modules):
         yield (

@@ -29,13 +29,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def file_name(model: str, delegate: bool) -> str:
-    """The tutorials' names: softmax.pte, add_arm_delegate.pte."""
+    """Return the name that the tutorials use: softmax.pte, add_arm_delegate.pte."""
     stem = Path(model).stem if model.endswith((".py", ".pt2")) else model
     return f"{stem}_arm_delegate.pte" if delegate else f"{stem}.pte"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compile as the options say and print where the file is."""
+    """Compile with the given options and print the path of the file."""
     options = parse(arguments)
     try:
         path = _compile(options)

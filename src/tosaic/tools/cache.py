@@ -1,4 +1,4 @@
-"""Results of compiling, kept in memory: the least recently used go first."""
+"""An in-memory cache of compile results with LRU eviction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def make_key(parts: Iterable[bytes | str]) -> str:
-    """The sha256 of all parts; each goes in with its length, so that no two lists of parts run together."""
+    """Return the sha256 of all parts; each is hashed with its length, so that different lists never collide."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -22,7 +22,7 @@ def make_key(parts: Iterable[bytes | str]) -> str:
 
 
 class CompileCache(Generic[Result]):
-    """A thread-safe cache, bounded by entries and by the bytes that `measure` gives for a result."""
+    """A thread-safe cache, bounded by entries and by the size in bytes that `measure` returns."""
 
     def __init__(self, measure: Callable[[Result], int], *, max_entries: int = 512, max_bytes: int = 256 << 20) -> None:
         self._measure = measure
@@ -48,7 +48,7 @@ class CompileCache(Generic[Result]):
             return found[0]
 
     def put(self, key: str, result: Result) -> None:
-        """Keep a result, unless it alone is larger than the whole cache may be."""
+        """Keep a result, unless it alone exceeds the limit of the whole cache."""
         size = self._measure(result)
         with self._lock:
             self._remove(key)
@@ -60,7 +60,7 @@ class CompileCache(Generic[Result]):
                 self._remove(next(iter(self._results)))
 
     def take(self, key: str) -> Result | None:
-        """Return a result that is needed no more after this, and forget it."""
+        """Return a result that is not needed again, and remove it."""
         found = self.get(key)
         with self._lock:
             self._remove(key)

@@ -1,4 +1,4 @@
-"""Runs a native program to its end: argument list, folder of its own, time limit, captured output."""
+"""Runs a native program to its end: argument list, separate folder, time limit, captured output."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import IO
 
 from tosaic.core.errors import Invalid, ToolFailed
 
-#: Seconds that a program or a request may take unless the caller or the environment says otherwise.
+#: Seconds that a program or a request may take unless the caller or the environment overrides it.
 DEFAULT_TIMEOUT = 600.0
 #: The environment variable that replaces DEFAULT_TIMEOUT.
 TIMEOUT_VARIABLE = "TOSAIC_TOOL_TIMEOUT"
-#: What is kept of each output, in bytes.
+#: Bytes of each output that are kept.
 _MAX_OUTPUT = 4 << 20
 
 
 class ToolTimedOut(ToolFailed):
-    """A native tool was stopped because its time was up."""
+    """A native tool that was stopped at its time limit."""
 
     def __init__(self, tool: str, verb: str, limit: float, log: str) -> None:
         super().__init__(
@@ -35,7 +35,7 @@ class ToolTimedOut(ToolFailed):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A program that has ended. `output` holds its errors too unless they were kept apart in `errors`."""
+    """A program that has ended. `output` includes stderr unless it was captured separately in `errors`."""
 
     code: int
     output: str
@@ -59,7 +59,7 @@ def run_tool(
     """Run a program in a folder, by default a temporary one, and return how it ended.
 
     Raise ToolTimedOut after `timeout` seconds (default: `find_time_limit`), ToolFailed if it cannot be started.
-    `tool` is what messages call the program.
+    `tool` is the name of the program in messages.
     """
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="tosaic-") as name:

@@ -1,4 +1,4 @@
-"""The child's side of a worker: answers requests until its parent is gone."""
+"""The child's side of a worker: answers requests until its parent has exited."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ _GRACE_SECONDS = 5.0
 
 
 def serve(handle: Handler) -> None:
-    """Call `handle` for every request, each in a fresh folder, and send its answer with all that was printed."""
+    """Call `handle` for every request, each in a fresh folder, and send its answer with everything that was printed."""
     requests, replies = os.dup(0), os.dup(1)
-    # From here on whatever prints, native code included, ends in the log file that is fd 2.
+    # From here on everything printed, also by native code, goes to the log file that is fd 2.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     home, number = Path.cwd(), 0
-    # What was imported stays: the collector need not look at it after every request.
+    # Imported modules stay: the garbage collector need not scan them after every request.
     gc.freeze()
     wire.send(replies, {"cpu": time.process_time()})
     try:
         while True:
             request, parts = wire.receive(requests)
             os.ftruncate(2, 0)
-            # The parent kills us when we are late; should it die first, the kernel does.
+            # The parent kills us at the time limit; if it dies first, the kernel does.
             signal.setitimer(signal.ITIMER_REAL, request["limit"] + _GRACE_SECONDS)
             number += 1
             answer, failure, results = _answer(handle, request["body"], parts, home / str(number))
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             header = {"body": answer, "failure": failure, "log": _read_log(), "cpu": time.process_time()}
             wire.send(replies, header, results)
-            # Between requests, which may be long, nothing is held that a large model needed.
+            # Between requests, which may be long apart, free everything that a large model needed.
             del request, parts, answer, results
             gc.collect()
             give_back()
@@ -74,6 +74,6 @@ def _answer(
 def _read_log() -> str:
     sys.stdout.flush()
     sys.stderr.flush()
-    # Native code keeps its own buffer for stdout.
+    # Native code has its own buffer for stdout.
     LIBC.fflush(None)
     return os.pread(2, os.fstat(2).st_size, 0).decode("utf-8", "replace")

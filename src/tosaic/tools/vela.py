@@ -1,10 +1,10 @@
 """Vela, Arm's compiler for Ethos-U: TOSA in, command stream and weights out.
 
-What Vela 5.2 says when it refuses TOSA: it names the kind of the first operator it cannot place ("Non-passthrough
+What Vela 5.2 prints when it rejects TOSA: it names the kind of the first operator it cannot place ("Non-passthrough
 operation (Gather) could not run on NPU") or finds malformed ("Validation error: Add: ..."), almost never a tensor. The
-kind is Vela's own, after its rewriting: a SELECT on a bool input is refused as NotEqual. The child therefore asks again
-with the graph listed, from which `refused_names` takes the tensors that such operators write. A malformed graph is
-refused before there is a listing: then only `refused_kinds` helps. A graph input that nothing reads is missing from
+kind is Vela's own, after its rewriting: a SELECT on a bool input is rejected as NotEqual. The child therefore runs it
+again with the graph listed, from which `refused_names` takes the tensors that such operators write. A malformed graph
+is rejected before there is a listing: then only `refused_kinds` helps. An unused graph input is missing from
 `Compiled.inputs`, and a tensor with a dimension of 0 makes Vela crash.
 """
 
@@ -50,7 +50,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where an input or output of the command stream lies: six dimensions, left padded with 1."""
+    """Location of an input or output of the command stream: six dimensions, left padded with 1."""
 
     shape: tuple[int, ...]
     element_bytes: int
@@ -60,7 +60,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What Vela makes of one TOSA file. `summary` keeps the column names of Vela's summary csv."""
+    """The result of Vela for one TOSA file. `summary` keeps the column names of Vela's summary csv."""
 
     cmd_data: bytes
     weight_data: bytes
@@ -77,7 +77,7 @@ class Compiled:
 
 
 class Refused(errors.Refused):
-    """Vela does not take this graph. `kinds` and `names` point at the operators, as far as Vela tells."""
+    """A graph that Vela rejects. `kinds` and `names` identify the operators, if Vela reports them."""
 
     def __init__(self, sentence: str, log: str) -> None:
         self.kinds = refused_kinds(log)
@@ -86,23 +86,23 @@ class Refused(errors.Refused):
 
 
 def _count_bytes(compiled: Compiled) -> int:
-    # Texts are ASCII but for names, so a character is a byte; the rest is small.
+    # Texts are ASCII except for names, so a character is a byte; the rest is small.
     return sum(map(len, (compiled.cmd_data, compiled.weight_data, compiled.debug_db, compiled.log))) + 4096
 
 
-#: The results of this process, unless a caller brings a cache of its own.
+#: The results of this process, unless a caller provides a cache.
 CACHE: CompileCache[Compiled] = CompileCache(_count_bytes)
 
 
 @functools.cache
 def worker() -> Worker:
-    """The one Vela process of this Python process."""
+    """Return the only Vela worker of this Python process."""
     return Worker("tosaic.tools.vela_child", "Vela")
 
 
 @functools.cache
 def version() -> str:
-    """The version of the installed Vela."""
+    """Return the version of the installed Vela."""
     try:
         return importlib.metadata.version("ethos-u-vela")
     except importlib.metadata.PackageNotFoundError:
@@ -110,9 +110,10 @@ def version() -> str:
 
 
 def compile(tosa: bytes, options: VelaOptions, *, timeout: float | None = None) -> Compiled:
-    """Compile a .tosa file. The same bytes and options give the same result in whatever folder.
+    """Compile a .tosa file. The same bytes and options give the same result in any folder.
 
-    Refused if Vela says no, ToolFailed if it crashes or takes longer than `timeout` seconds, Invalid for bad options.
+    Raises Refused if Vela rejects the graph, ToolFailed if it crashes or takes longer than `timeout` seconds, Invalid
+    for bad options.
     """
     version()
     options = options.with_config()
@@ -145,7 +146,7 @@ def compile(tosa: bytes, options: VelaOptions, *, timeout: float | None = None) 
 def compile_cached(
     tosa: bytes, options: VelaOptions, *, cache: CompileCache[Compiled] = CACHE, timeout: float | None = None
 ) -> Compiled:
-    """As `compile`, but a result with the same bytes, options and Vela is taken from the cache."""
+    """Compile like `compile`, but take a result with the same bytes, options and Vela from the cache."""
     options = options.with_config()
     names = (options.accelerator, options.system_config, options.memory_mode)
     key = make_key((version(), tosa, *names, options.get_config().data, *options.extra_flags))
@@ -161,7 +162,7 @@ def _read_io(rows: Sequence[Any]) -> tuple[Slot, ...]:
 
 
 def _find_complaint(log: str) -> str:
-    """What Vela printed as an error although it ended well; empty if nothing."""
+    """Find what Vela printed as an error although it exited normally; empty if nothing."""
     error = re.search(r"^Error: .+$", log, re.MULTILINE)
     on_cpu = re.search(r"^CPU operators = [1-9].*$", log, re.MULTILINE)
     return error[0] if error else on_cpu[0] if on_cpu else ""
@@ -175,15 +176,15 @@ def _explain(sentence: str, log: str) -> Invalid | Refused:
 
 
 def refused_kinds(log: str) -> tuple[str, ...]:
-    """The operator kinds, in Vela's spelling (`Gather`, `Conv2D`), that a refusal in the log names."""
+    """Return the operator kinds, in Vela's spelling (`Gather`, `Conv2D`), that a rejection in the log names."""
     found = re.findall(r"operation \((\w+)\) could not run on NPU|Validation error:\n(\w+):", log)
     return tuple(dict.fromkeys(placed or malformed for placed, malformed in found))
 
 
 def refused_names(log: str) -> tuple[str, ...]:
-    """The tensors of the .tosa file that operators of a refused kind write: candidates, not proof."""
+    """Return the tensors of the .tosa file that operators of a rejected kind write: candidates, not proof."""
     names = dict.fromkeys(re.findall(r"Output tensor (.+?) does not have any writers", log))
-    # The text before the first title, then title and listing in turn: Before, After, Before, After.
+    # The text before the first title, then alternating title and listing: Before, After, Before, After.
     parts = re.split(r"^\[ (Before|After) Graph Optimi[sz]ation \]$", log, flags=re.MULTILINE)
     if len(parts) > 2:
         source, final = _read_listing(parts[2]), _read_listing(parts[-1])
@@ -193,17 +194,17 @@ def refused_names(log: str) -> tuple[str, ...]:
 
 
 def _trace(refused: str, source: Sequence[tuple[str, str]], final: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """The tensors in the source listing behind the operators of one kind in the final listing."""
+    """Yield the tensors in the source listing behind the operators of one kind in the final listing."""
     source_kinds = {name: kind for kind, name in source}
     kept = {name for _, name in final}
-    # Vela folds a RESHAPE into the operator before it, which then writes another tensor.
+    # Vela folds a RESHAPE into the previous operator, which then writes another tensor.
     moved = [name for kind, name in source if kind == refused and name not in kept]
     pending = False
     for kind, name in final:
         if kind == refused and moved and source_kinds.get(name) != refused:
             yield from moved
             continue
-        # An operator that Vela made while rewriting stands before the one whose result the source knows.
+        # An operator that Vela made while rewriting precedes the one whose result is in the source.
         pending = pending or kind == refused
         if pending and name in source_kinds:
             yield name

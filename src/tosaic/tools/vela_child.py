@@ -1,4 +1,4 @@
-"""Vela in the child process: one TOSA file in, its raw output, summary and debug database out."""
+"""Vela in the worker process: one TOSA file in, its raw output, summary and debug database out."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tosaic.tools import wire
 from tosaic.tools.serve import serve
 from tosaic.tools.vela_debug import settle
 
-#: Vela names the kind of the operator it refuses, nothing more.
+#: Vela names only the kind of the operator it rejects.
 _NAMES_A_KIND = re.compile(r"operation \((\w+)\) could not run on NPU")
 
 
 def _handle(body: wire.Header, parts: list[bytes]) -> tuple[wire.Header, Sequence[bytes]]:
-    # Plain names in our own folder, whatever the user's paths were.
-    # Taken from the list: Vela reads the file, and nobody else needs it while Vela runs.
+    # Plain names in our own folder, regardless of the user's paths.
+    # Removed from the list: Vela reads the file, so the bytes can be freed while Vela runs.
     Path("vela.ini").write_bytes(parts.pop())
     Path("model.tosa").write_bytes(parts.pop())
     argv = ["model.tosa", "--output-dir=out", *body["argv"]]
     refusal = _run(argv)
     if refusal and _NAMES_A_KIND.search(refusal):
-        # Once more with the graph listed: the log then shows which tensors are of that kind.
+        # Run again with the graph listed: the log then shows which tensors are of that kind.
         _run([*argv, "--verbose-graph"])
     if refusal:
         sys.stdout.write(f"Error: {refusal}\n")
@@ -39,7 +39,7 @@ def _handle(body: wire.Header, parts: list[bytes]) -> tuple[wire.Header, Sequenc
 
 
 def _run(argv: list[str]) -> str:
-    """Empty if Vela succeeded, else its own sentence."""
+    """Run Vela; return an empty text if it succeeded, else its error message."""
     try:
         code = vela.main(argv)
     except VelaError as error:

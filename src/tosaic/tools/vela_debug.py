@@ -1,4 +1,4 @@
-"""Vela's debug database: its tables, and a form of it that depends on the graph alone."""
+"""Vela's debug database: its tables, and a canonical form that depends on the graph alone."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _COUNTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "tensors": ("id",),
     }
 )
-#: Where the columns per memory begin: Vela writes them in the order of heap addresses.
+#: Prefix of the columns per memory: Vela writes them in the order of heap addresses.
 _LAST_FIXED: Mapping[str, str] = MappingProxyType({"perf": "mac_count", "perf_debug": "kernel_stride_z"})
 _TABLE = re.compile(r'<table name="(\w+)">\n<!\[CDATA\[\n(.*?)\]\]>\n</table>', re.DOTALL)
-#: Vela calls a tensor without a name by its number.
+#: Vela names an unnamed tensor by its number.
 _UNNAMED = re.compile(r"^#(\d+)")
 
 
@@ -37,7 +37,7 @@ class Table:
 
 
 def read_tables(xml: str) -> dict[str, Table]:
-    """The tables of a debug database by name."""
+    """Read the tables of a debug database by name."""
     tables: dict[str, Table] = {}
     for match in _TABLE.finditer(xml):
         columns, *rows = (tuple(row) for row in csv.reader(match[2].splitlines()))
@@ -46,7 +46,7 @@ def read_tables(xml: str) -> dict[str, Table]:
 
 
 def write_tables(tables: Mapping[str, Table]) -> str:
-    """The text of a debug database, in Vela's own layout but without the path of its source."""
+    """Return the text of a debug database, in Vela's own layout but without the path of its source."""
     parts = ["<?xml version='1.0' encoding='UTF-8'?>\n<debug>\n"]
     for name, table in tables.items():
         lines = "".join(_write_row(row) for row in table.rows)
@@ -60,7 +60,7 @@ def _write_row(row: tuple[str, ...]) -> str:
 
 
 def settle(xml: str) -> str:
-    """The same database whenever and wherever it was made: columns in fixed order, counters replaced by their rank."""
+    """Canonicalize a database: columns in fixed order, counters replaced by their rank."""
     tables = {name: _order_columns(name, table) for name, table in read_tables(xml).items()}
     numbers = sorted({int(number) for name, table in tables.items() for number in _find_numbers(name, table)})
     ranks = {str(number): str(rank) for rank, number in enumerate(numbers)}

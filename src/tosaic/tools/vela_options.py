@@ -1,4 +1,4 @@
-"""What Vela is asked for: accelerator, configuration file, memory mode and extra flags, checked before it runs."""
+"""Options of Vela: accelerator, configuration file, memory mode and extra flags, checked before it runs."""
 
 from __future__ import annotations
 
@@ -127,10 +127,10 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class VelaOptions:
-    """One way of compiling, its flags normalized.
+    """The options of one compile, with normalized flags.
 
     config_ini  the configuration file: a path, or the name of a file inside the Vela package
-    config      what is in that file, if it has been read
+    config      the content of that file, if it has been read
     """
 
     accelerator: str
@@ -153,12 +153,12 @@ class VelaOptions:
 
 
 def default_options(target: Target) -> VelaOptions:
-    """The options for an accelerator when the user has chosen nothing."""
+    """Return the default options for an accelerator."""
     return VelaOptions(target.name, target.system_config, target.memory_mode)
 
 
 def normalize_flags(flags: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Vela flags as `--name` or `--name=value`, each once (the last one counts), obsolete ones dropped."""
+    """Return Vela flags as `--name` or `--name=value`, each once (the last one wins), without obsolete ones."""
     tokens = list(split_flags(flags))
     chosen: dict[str, str] = {}
     while tokens:
@@ -195,7 +195,7 @@ def split_flags(flags: str | Sequence[str] | None) -> Iterable[str]:
 
 
 def _full_name(name: str) -> str:
-    """The flag, or the one flag that it is the beginning of: Vela takes abbreviations too."""
+    """Return the full name of a flag or unique prefix: Vela accepts abbreviations too."""
     if name in FLAGS:
         return name
     longer = [flag for flag in FLAGS if flag.startswith(name)] if name.startswith("--") and len(name) > 2 else []
@@ -209,7 +209,7 @@ def _full_name(name: str) -> str:
 
 
 def build_arguments(options: VelaOptions, config_ini: str) -> list[str]:
-    """Vela's argument list without input and output; `config_ini` is the file's name where Vela runs."""
+    """Build Vela's argument list without input and output; `config_ini` is the file's name where Vela runs."""
     flags = [flag for flag in options.extra_flags if flag.partition("=")[0] not in _FIELDS]
     return [
         f"--accelerator-config={options.accelerator}",
@@ -223,13 +223,13 @@ def build_arguments(options: VelaOptions, config_ini: str) -> list[str]:
 
 
 def list_sections(config_ini: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the system configurations and memory modes in a Vela configuration file."""
+    """List the names of the system configurations and memory modes in a Vela configuration file."""
     config = load_config(config_ini)
     return config.list_names("System_Config."), config.list_names("Memory_Mode.")
 
 
 def check_options(options: VelaOptions) -> None:
-    """Raise Invalid for what Vela would refuse or silently misread."""
+    """Raise Invalid for options that Vela would reject or silently misread."""
     target = find(options.accelerator)
     if not target.is_npu:
         raise Invalid(f"`{options.accelerator}` is not an accelerator that Vela compiles for")
@@ -269,7 +269,7 @@ def _check_section(config: ConfigFile, what: str, prefix: str, name: str) -> Non
 
 
 def _check_arena(target: Target, options: VelaOptions, config: ConfigFile) -> None:
-    """The arena is written to, so it must lie behind a port that can write, in memory that can be written."""
+    """Check that the arena, which is written to, is at a port that can write, in writable memory."""
     port = config.read_option(f"Memory_Mode.{options.memory_mode}", "arena_mem_area").lower()
     if port == "axi1" and target.family == "u55":
         raise Invalid(
@@ -287,7 +287,7 @@ def _check_arena(target: Target, options: VelaOptions, config: ConfigFile) -> No
 
 
 def read_ini(config_ini: str) -> bytes:
-    """The bytes of a Vela configuration file, from a path or from inside the Vela package."""
+    """Read a Vela configuration file, from a path or from inside the Vela package."""
     path = _bundled_folder() / config_ini
     if Path(config_ini).is_absolute() or len(Path(config_ini).parts) != 2 or not path.is_file():
         path = Path(config_ini).expanduser()
@@ -328,7 +328,7 @@ def _one_line(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The memory that each logical region of the NPU lies in, and how large the fast scratch may grow."""
+    """The memory of each logical region of the NPU, and the size limit of the fast scratch."""
 
     network: str
     scratch: str
@@ -336,7 +336,7 @@ class Placement:
 
 
 def place_regions(options: VelaOptions) -> Placement:
-    """Which memory holds the network, the scratch and the fast scratch under these options."""
+    """Find the memory that holds the network, the scratch and the fast scratch under these options."""
     config = options.get_config()
     mode, system = f"Memory_Mode.{options.memory_mode}", f"System_Config.{options.system_config}"
 

@@ -26,14 +26,14 @@ def send(fd: int, header: Header, parts: Sequence[bytes] = ()) -> None:
 
 
 def receive(fd: int, deadline: float = math.inf) -> tuple[Header, list[bytes]]:
-    """The next frame; EOFError if the other end is gone, TimeoutError at this time of the monotonic clock."""
+    """Read the next frame; raise EOFError if the other end has exited, TimeoutError at this monotonic time."""
     (size,) = struct.unpack("<Q", _take(fd, 8, deadline))
     frame: dict[str, Any] = json.loads(_take(fd, size, deadline))
     return frame["header"], [_take(fd, size, deadline) for size in frame["parts"]]
 
 
 def _take(fd: int, size: int, deadline: float) -> bytes:
-    # As large as it will be from the start, and given out as it is: a part is never held twice.
+    # Allocated at its final size and returned without a copy: a part is never held twice.
     data, at = io.BytesIO(), 0
     if size:
         data.seek(size - 1)

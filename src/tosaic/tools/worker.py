@@ -35,7 +35,7 @@ class Reply:
 
 
 class Worker:
-    """Starts `python -m <module>` at the first request and keeps it; requests from several threads wait in line."""
+    """Starts `python -m <module>` at the first request and keeps it; requests from several threads are queued."""
 
     def __init__(self, module: str, tool: str) -> None:
         self._module = module
@@ -52,7 +52,7 @@ class Worker:
         return self._cpu_of_ended + (self._child.cpu_seconds if self._child else 0.0)
 
     def start(self) -> None:
-        """Start the child now, so that a later request does not pay for its imports."""
+        """Start the child now, so that a later request need not wait for its imports."""
         with self._lock:
             self._ready_child()
 
@@ -62,7 +62,7 @@ class Worker:
             self._drop()
 
     def request(self, body: wire.Header, parts: Sequence[bytes] = (), *, timeout: float | None = None) -> Reply:
-        """The child's answer; ToolFailed if it crashes or takes longer than `timeout` seconds."""
+        """Return the child's answer; raise ToolFailed if it crashes or takes longer than `timeout` seconds."""
         limit = find_time_limit(timeout)
         with self._lock:
             child = self._ready_child()
@@ -93,7 +93,7 @@ class Worker:
         except (OSError, EOFError):
             raise self._explain(child, limit, late=False) from None
         except BaseException:
-            # An interrupt leaves half a frame in the pipe: this child cannot be asked again.
+            # An interrupt leaves half a frame in the pipe: this child cannot be used again.
             self._drop()
             raise
         child.cpu_seconds = header["cpu"]
@@ -117,7 +117,7 @@ class Worker:
             self._finalizer = None
 
     def forget(self) -> None:
-        """After a fork the child belongs to the other process: let go of it without ending it."""
+        """Release the child without ending it: after a fork it belongs to the other process."""
         self._lock = threading.Lock()
         if self._finalizer is not None:
             self._finalizer.detach()
@@ -151,7 +151,7 @@ class _Child:
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
 
     def wait(self) -> int:
-        """The exit code of a child that has closed its pipe."""
+        """Return the exit code of a child that has closed its pipe."""
         try:
             return self.process.wait(timeout=5.0)
         except subprocess.TimeoutExpired:
@@ -168,7 +168,7 @@ class _Child:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def forget(self) -> None:
-        # Popen would otherwise complain that a process which is not ours still runs.
+        # Popen would otherwise warn that a process which is not ours is still running.
         self.process.returncode = 0
         self._close()
 
@@ -178,8 +178,8 @@ class _Child:
 
 
 def _environment() -> dict[str, str]:
-    """The parent's environment, in which the child can import tosaic wherever the parent found it."""
-    # The child's working folder is another one, so relative entries would mean something else there.
+    """Return the parent's environment, extended so that the child can import tosaic from the same path."""
+    # The child has another working folder, where relative entries would mean something else.
     entries = [str(Path(entry).absolute()) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     path = os.pathsep.join([str(_SOURCE_ROOT), *entries])
     # The tools do no linear algebra: one BLAS thread makes numpy start faster.

@@ -1,4 +1,4 @@
-"""VgfBackend: makes the .vgf file that the official runtime executes."""
+"""VgfBackend: compiles the .vgf file that the official runtime executes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Small models by name, for the command, the tests and the bench: same weights and inputs on every call.
 
 Nothing here is trained. Weights come from seed 0 and BatchNorm statistics from smooth random images, so that
-activations have the ranges of a working network and a quantizer has something real to measure.
+activations have the ranges of a working network and a quantizer measures realistic ranges.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Model:
     """How to build one model, and the shape and kind of its single input."""
 
     about: str
-    #: a function of `zoo_nets`; `torchvision` there takes the name of the model
+    #: a function of `zoo.nets`; `torchvision` there takes the name of the model
     build: str
     shape: tuple[int, ...]
     kind: Literal["smooth", "int32"] = "smooth"
@@ -38,12 +38,12 @@ class Model:
 
 
 def names() -> list[str]:
-    """All names that `load` takes, aliases left out."""
+    """List all names that `load` accepts, without aliases."""
     return sorted(MODELS)
 
 
 def load(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """The model in eval mode and its example inputs; the global random state stays as it was."""
+    """Load the model in eval mode and its example inputs; the global random state is not changed."""
     model = find(name)
     import torch
 
@@ -64,7 +64,7 @@ def load(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
 
 
 def inputs(name: str, count: int, seed: int) -> list[tuple[Tensor, ...]]:
-    """`count` inputs to calibrate or evaluate with; another seed gives other inputs, the same seed the same."""
+    """Make `count` inputs to calibrate or evaluate with; they depend on the seed alone."""
     import torch
 
     model = find(name)
@@ -75,7 +75,7 @@ def inputs(name: str, count: int, seed: int) -> list[tuple[Tensor, ...]]:
 
 
 def find(name: str) -> Model:
-    """The entry of that name; needs no torch."""
+    """Find the entry of that name; needs no torch."""
     model = MODELS.get(ALIASES.get(name, name))
     if model is None:
         near = difflib.get_close_matches(name, [*MODELS, *ALIASES], n=3, cutoff=0.4)
@@ -85,7 +85,7 @@ def find(name: str) -> Model:
 
 
 def _smooth(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Noise drawn on ever finer grids, enlarged linearly and summed: large shapes with detail, as in a photograph."""
+    """Sum noise on ever finer grids, enlarged linearly: large shapes with detail, as in a photograph."""
     import torch
     from torch.nn import functional
 
@@ -103,7 +103,7 @@ def _smooth(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 def _warm_statistics(module: nn.Module, shape: tuple[int, ...]) -> None:
-    """Sets BatchNorm statistics to the plain mean over a few batches; without it activations collapse."""
+    """Set BatchNorm statistics to the plain mean over a few batches; without it activations collapse."""
     import torch
     from torch import nn
 

@@ -23,7 +23,7 @@ def softmax() -> nn.Module:
 
 
 def torchvision(name: str) -> nn.Module:
-    """A definition of torchvision's, with random weights."""
+    """Build a model of torchvision, with random weights."""
     if importlib.util.find_spec("torchvision") is None:
         raise Invalid("this model needs torchvision", fix="pip install 'tosaic[vision]'")
     from tosaic.fx.torchvision import prepare_torchvision
@@ -47,7 +47,7 @@ def resnet8() -> nn.Module:
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution if the shape changes."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def ds_cnn() -> nn.Module:
 
 
 def mobilenet_v1() -> nn.Module:
-    """A quarter of the width, for one label of two, as in MLPerf Tiny."""
+    """Build a quarter of the width, for one label of two, as in MLPerf Tiny."""
     layers: list[nn.Module] = [*_conv_norm(3, 8, 3, stride=2, padding=1), nn.ReLU()]
     before = 8
     for after, stride in [(16, 1), (32, 2), (32, 1), (64, 2), (64, 1), (128, 2), *[(128, 1)] * 5, (256, 2), (256, 1)]:
@@ -89,7 +89,7 @@ def deep_autoencoder() -> nn.Module:
 
 
 class UNet(nn.Module):
-    """Three levels down and up; each way up enlarges in another way: bilinear, nearest, transposed convolution."""
+    """Three levels down and up; each way up uses another method: bilinear, nearest, transposed convolution."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ def espcn() -> nn.Module:
 
 
 class EncoderLayer(nn.Module):
-    """One transformer encoder layer, normalized after each half, with attention spelt out."""
+    """One transformer encoder layer, normalized after each half, with explicit attention."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class Block(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Patches by a convolution, a class token, learnt positions; the class is read from the token."""
+    """Patches by a convolution, a class token, learned positions; the class is read from the token."""
 
     def __init__(self, size: int, patch: int, width: int, heads: int, depth: int, classes: int) -> None:
         super().__init__()
@@ -207,13 +207,13 @@ def _mlp(width: int) -> nn.Module:
 
 
 def _double(before: int, after: int) -> nn.Module:
-    """Two 3x3 convolutions, each with BatchNorm and ReLU."""
+    """Build two 3x3 convolutions, each with BatchNorm and ReLU."""
     first, second = _conv_norm(before, after, 3, padding=1), _conv_norm(after, after, 3, padding=1)
     return nn.Sequential(*first, nn.ReLU(), *second, nn.ReLU())
 
 
 def _separable(before: int, after: int, stride: int) -> list[nn.Module]:
-    """A depthwise and a pointwise convolution, each with BatchNorm and ReLU."""
+    """Build a depthwise and a pointwise convolution, each with BatchNorm and ReLU."""
     depthwise = _conv_norm(before, before, 3, stride=stride, padding=1, groups=before)
     return [*depthwise, nn.ReLU(), *_conv_norm(before, after, 1), nn.ReLU()]
 
