@@ -151,7 +151,7 @@ class Walk:
             if not isinstance(result, Tensor) or is_pending(result):
                 raise Unsupported("its result exists only inside the NPU", "quantize it")
             perm = find_permutation(self.source, node, self.nhwc)
-            values.append(self.lo.emit(result) if perm is None else self.lo.arrange(result, perm))
+            values.append(self.lo.emit(result) if perm is None else self.lo.to_layout(result, perm))
         return self.lo.b.finish(values)
 
 
