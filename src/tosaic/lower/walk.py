@@ -22,7 +22,7 @@ from tosaic.lower.steps import Call, lower_call, make_constant, no_lowering
 from tosaic.lower.tensor import Const, Opaque, Result, Stored, Tensor, inverse
 
 
-class Walk:
+class GraphLowering:
     """The state of one walk over a graph: the lowering context and the result of every node."""
 
     def __init__(self, source: Source, target: Target, nhwc: frozenset[Node] = frozenset()) -> None:
@@ -183,7 +183,7 @@ def lower(
     nhwc: frozenset[Node] = frozenset(),
 ) -> Graph:
     """Lower a partition that is known to be supported. `nhwc`: inputs and outputs with channels last."""
-    walk = Walk(source, target, nhwc)
+    walk = GraphLowering(source, target, nhwc)
     for node in inputs:
         walk.receive(node)
     for node in nodes:
