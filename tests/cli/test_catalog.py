@@ -10,7 +10,7 @@ from support.cli import Command
 from tosaic import doctor
 from tosaic.core.targets import ACCELERATORS
 from tosaic.ops import registry
-from tosaic.report.header import sanitise
+from tosaic.report.header import sanitize
 from tosaic.report.terminal import Page
 from tosaic.tools import vela
 
@@ -149,4 +149,4 @@ def test_version_ranges(version: str, wanted: str, fits: bool) -> None:
     ("model", "name"), [("mobilenet_v2", "MOBILENET_V2"), ("2 nets-ü", "MODEL_2_NETS"), ("*/", "MODEL"), ("", "MODEL")]
 )
 def test_names_for_c(model: str, name: str) -> None:
-    assert sanitise(model) == name
+    assert sanitize(model) == name

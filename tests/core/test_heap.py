@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from tosaic.core.heap import short_lived
+from tosaic.core.heap import collect_garbage_after
 
 
 class Link:
@@ -18,7 +18,7 @@ class Link:
 
 
 def test_circles_are_gone_at_the_end() -> None:
-    with short_lived():
+    with collect_garbage_after():
         gone = weakref.ref(Link())
         assert not gc.isenabled()
         assert gone() is not None
@@ -27,12 +27,12 @@ def test_circles_are_gone_at_the_end() -> None:
 
 
 def test_the_collector_is_left_as_it_was() -> None:
-    with pytest.raises(ValueError, match="inside"), short_lived():
+    with pytest.raises(ValueError, match="inside"), collect_garbage_after():
         raise ValueError("inside")
     assert gc.isenabled()
     gc.disable()
     try:
-        with short_lived():
+        with collect_garbage_after():
             pass
         assert not gc.isenabled()
     finally:

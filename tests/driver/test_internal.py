@@ -134,6 +134,6 @@ def test_what_is_no_mistake_is_raised(error: type[BaseException], monkeypatch: p
         raise error
 
     monkeypatch.setenv("TOSAIC_STRICT", "0")
-    monkeypatch.setattr(program.Walk, "run", run)
+    monkeypatch.setattr(program.GraphLowering, "run", run)
     with pytest.raises(error):
         build(Source.of_module(quantized()[0]), SPEC)

@@ -104,8 +104,8 @@ def test_swapped_operands_are_found_and_shrunk(target: str, quantized: bool, mon
 
 
 def test_wrong_scale_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = arith.product
-    monkeypatch.setattr(arith, "product", lambda lo, x, y: arith.scaled(original(lo, x, y), 1.02))
+    original = arith.multiply
+    monkeypatch.setattr(arith, "multiply", lambda lo, x, y: arith.scaled(original(lo, x, y), 1.02))
     (failure,) = check(binary("aten.mul.Tensor"), U85, True, frozenset({"nodes"})).failures
     assert failure.kind == "node: aten.mul.Tensor"
     assert "steps in int8[2, 5]" in failure.detail
@@ -118,10 +118,10 @@ def product() -> Graph:
 
 
 def test_program_of_one_rounding_is_judged_by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = arith.product
+    original = arith.multiply
     parts = frozenset({"compile", "run"})
     assert check(product(), U85, True, parts).failures == []
-    monkeypatch.setattr(arith, "product", lambda lo, x, y: arith.scaled(original(lo, x, y), 1.02))
+    monkeypatch.setattr(arith, "multiply", lambda lo, x, y: arith.scaled(original(lo, x, y), 1.02))
     (failure,) = check(product(), U85, True, parts).failures
     assert failure.kind == "run: not what torch's graph gives"
 
@@ -135,11 +135,11 @@ def test_float_program_is_compared_with_torch(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_other_delegates_of_the_executorch_api_are_judged_by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    original, lower = arith.product, checks.to_edge_transform_and_lower
+    original, lower = arith.multiply, checks.to_edge_transform_and_lower
 
     def lower_with_a_wrong_scale(*args: Any, **kwargs: Any) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(arith, "product", lambda lo, x, y: arith.scaled(original(lo, x, y), 1.02))
+            patch.setattr(arith, "multiply", lambda lo, x, y: arith.scaled(original(lo, x, y), 1.02))
             return lower(*args, **kwargs)
 
     monkeypatch.setattr(checks, "to_edge_transform_and_lower", lower_with_a_wrong_scale)

@@ -83,14 +83,14 @@ def test_dequantize_along_an_axis() -> None:
 @pytest.mark.parametrize(("alpha", "subtract"), [(1.0, False), (1.0, True), (2.5, False), (-0.5, False)])
 def test_sum(alpha: float, subtract: bool) -> None:
     a, b = draw((1, 4, 9, 5), 1), draw((1, 4, 1, 5), 2)
-    got = run(lambda lo, x, y: arith.total(lo, x, y, alpha=alpha, subtract=subtract), (a, X), (b, Y))
+    got = run(lambda lo, x, y: arith.add(lo, x, y, alpha=alpha, subtract=subtract), (a, X), (b, Y))
     other = dequantize(b, Y) * alpha
     assert_near(got, dequantize(a, X) + (-other if subtract else other))
 
 
 def test_product_rounds_once() -> None:
     a, b = draw((1, 4, 9, 5), 3), draw((1, 1, 9, 5), 4)
-    got = run(arith.product, (a, X), (b, Y))
+    got = run(arith.multiply, (a, X), (b, Y))
     assert_near(got, dequantize(a, X) * dequantize(b, Y))
 
 

@@ -14,7 +14,7 @@ from support.models import quantize_model
 from tosaic import zoo
 from tosaic.driver import exir
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
-from tosaic.lower.walk import Walk
+from tosaic.lower.walk import GraphLowering
 
 TARGET = "ethos-u55-128"
 
@@ -23,13 +23,13 @@ TARGET = "ethos-u55-128"
 def lowered(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The name of a node for each time that one is lowered."""
     names: list[str] = []
-    run = Walk.run
+    run = GraphLowering.run
 
-    def count(self: Walk, node: torch.fx.Node) -> Any:
+    def count(self: GraphLowering, node: torch.fx.Node) -> Any:
         names.append(node.name)
         return run(self, node)
 
-    monkeypatch.setattr(Walk, "run", count)
+    monkeypatch.setattr(GraphLowering, "run", count)
     exir.LOWERED.clear()
     yield names
     exir.LOWERED.clear()

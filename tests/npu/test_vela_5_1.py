@@ -24,7 +24,7 @@ from tosaic.core.targets import Target
 from tosaic.driver import delegate
 from tosaic.ir.graph import DType, Graph, Type
 from tosaic.tools import vela
-from tosaic.tools.vela_debug import settle
+from tosaic.tools.vela_debug import canonicalize
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +97,7 @@ def run_old(program: str, tosa: bytes, options: vela.VelaOptions, folder: Path) 
             scratch_region=int(data["scratch_region"]),
             fast_scratch_region=int(data["scratch_fast_region"]),
             summary={},
-            debug_db=settle((folder / "out" / "model_debug.xml").read_text()),
+            debug_db=canonicalize((folder / "out" / "model_debug.xml").read_text()),
             log="",
         )
 

@@ -16,7 +16,7 @@ from tosaic.ir.build import Builder
 from tosaic.ir.graph import DType, Graph, Type, Value
 from tosaic.tools import vela
 from tosaic.tools.vela import Refused, VelaOptions
-from tosaic.tools.vela_debug import read_tables, settle
+from tosaic.tools.vela_debug import canonicalize, read_tables
 from tosaic.tools.vela_options import read_ini
 
 U55 = vela.default_options(find("ethos-u55-128"))
@@ -75,10 +75,10 @@ def _debug_db(first: int, memories: tuple[str, str]) -> str:
 
 
 def test_debug_database_is_freed_of_counters_addresses_and_paths() -> None:
-    settled = settle(_debug_db(10, ("Sram", "shram")))
-    assert settle(_debug_db(99999, ("shram", "Sram"))) == settled
-    assert settle(settled) == settled
-    tables = read_tables(settled)
+    canonical = canonicalize(_debug_db(10, ("Sram", "shram")))
+    assert canonicalize(_debug_db(99999, ("shram", "Sram"))) == canonical
+    assert canonicalize(canonical) == canonical
+    tables = read_tables(canonical)
     assert tables["perf"].columns == ("id", "source_id", "name", "mac_count", "Sram_ac", "shram_ac")
     assert tables["perf"].rows == (("2", "3", "a, b", "7", "4", "5"), ("1", "5", "#0", "7", "4", "5"))
     assert tables["queue"].rows == (("288", "1", "29", "2"),)

@@ -21,7 +21,7 @@ from tosaic.api.program import Program, describe
 from tosaic.backends.registry import find_backend, find_backend_for
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid, Unsupported
-from tosaic.core.heap import short_lived
+from tosaic.core.heap import collect_garbage_after
 from tosaic.core.hints import Hint
 from tosaic.core.quiet import quiet
 from tosaic.core.targets import find
@@ -147,11 +147,11 @@ def compile(
     _check_choice("layout", layout, LAYOUTS)
     spec = make_spec(target, system_config, memory_mode)
     stages, notes = Stages(progress), []
-    inputs = _example(model, example_inputs)
-    module, samples = _front(
+    inputs = _check_examples(model, example_inputs)
+    module, samples = _export_and_quantize(
         model, inputs, spec, calibration, max_memory, quantizer, quantized, delegate, stages, notes
     )
-    source = _source(module, inputs)
+    source = _make_source(module, inputs)
     signature = infer_io_signature(source, io, layout)
     if not signature.outputs:
         raise Invalid("the model returns no tensor", fix="return the results at the end of forward")
@@ -159,7 +159,7 @@ def compile(
         built = (
             build(source, spec, nhwc=signature.nhwc, caller_quantizes=signature.caller_quantizes)
             if delegate
-            else _nothing(source)
+            else _plan_cpu_only(source)
         )
     for one in built.delegates:
         dump(one, spec)
@@ -168,7 +168,7 @@ def compile(
     with stages.stage("pack"):
         metadata = describe(signature) if io == "int8" or layout == "nhwc" else {}
         fix = "replace the operator that it names"
-        with translate_errors("ExecuTorch cannot take what is left for the CPU", fix), short_lived():
+        with translate_errors("ExecuTorch cannot take what is left for the CPU", fix), collect_garbage_after():
             program = pack(source, built, signature, find_backend(spec).id, spec.to_program(), metadata)
     finished = Program.make(spec, built, signature, program, samples, find_traits(source), stages.seconds, notes)
     log_reasons(finished.reasons)
@@ -193,7 +193,7 @@ def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:
         raise Invalid(f"{what} is `{value}`", fix=f"use one of {', '.join(choices)}")
 
 
-def _example(model: Any, example_inputs: Sequence[torch.Tensor] | None) -> tuple[torch.Tensor, ...]:
+def _check_examples(model: Any, example_inputs: Sequence[torch.Tensor] | None) -> tuple[torch.Tensor, ...]:
     if example_inputs is None and isinstance(model, ExportedProgram) and model.example_inputs is not None:
         example_inputs = model.example_inputs[0]
     if example_inputs is None:
@@ -210,7 +210,7 @@ def _example(model: Any, example_inputs: Sequence[torch.Tensor] | None) -> tuple
     return tuple(given)
 
 
-def _front(
+def _export_and_quantize(
     model: Any,
     inputs: tuple[torch.Tensor, ...],
     spec: ArmCompileSpec,
@@ -300,7 +300,7 @@ def _check_signature(source: Source, inputs: Sequence[torch.Tensor]) -> None:
     data.check(inputs, [n.meta["val"] for n in source.inputs], "the example input")
 
 
-def _source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tensor, ...]) -> Source:
+def _make_source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tensor, ...]) -> Source:
     """Return the graph in functional form: an in-place op with visible effects is functionalized first."""
     source = Source.of_program(module) if isinstance(module, ExportedProgram) else Source.of_module(module)
     if not any(mutates(n) and not (is_private(n) and registry().find(overload(n))) for n in source.calls()):
@@ -309,7 +309,7 @@ def _source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tensor, .
     return Source.of_program(keep_inputs(program.run_decompositions({})))
 
 
-def _nothing(source: Source) -> CompiledGraph:
+def _plan_cpu_only(source: Source) -> CompiledGraph:
     """Make a plan that leaves everything on the CPU."""
     out = {
         n: Unsupported(

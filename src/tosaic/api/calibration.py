@@ -26,7 +26,7 @@ def read(
     """Read all samples and check each against the example inputs."""
     data: Any = calibration
     if isinstance(data, (str, Path)):
-        found = list(_bounded(_read_path(Path(data), example, max_memory), str(data), max_memory))
+        found = list(_limit_samples(_read_path(Path(data), example, max_memory), str(data), max_memory))
         origin = str(data)
     elif isinstance(data, torch.Tensor):
         raise Invalid("calibration is a single tensor", fix="pass a list of samples: calibration=[x1, x2, ...]")
@@ -106,7 +106,7 @@ def _as_sample(item: Any) -> tuple[Any, ...]:
     return tuple(item) if isinstance(item, (tuple, list)) else (item,)
 
 
-def _bounded(
+def _limit_samples(
     samples: Iterator[tuple[tuple[Any, ...], str]], origin: str, max_memory: int | None
 ) -> Iterator[tuple[tuple[Any, ...], str]]:
     """Yield samples from files, up to what memory is likely to hold."""

@@ -80,7 +80,7 @@ def _cut(values: Sequence[Value]) -> Iterator[list[Value]]:
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """A tensor in Vela's memory plan, from one time to another. `rolls` if only some of its rows are kept at once."""
+    """A tensor in Vela's memory plan, from one time to another. `is_rolling`: only some of its rows are kept."""
 
     value: Value
     start: int
@@ -88,7 +88,7 @@ class _Tensor:
     first: int
     last: int
     bricks: bool
-    rolls: bool
+    is_rolling: bool
 
     def holds(self, access: Access) -> bool:
         low, high = access.bounds
@@ -213,7 +213,7 @@ class _Search:
     def _guess(self, op: Op, candidates: Sequence[_Write]) -> list[Access]:
         """Return all of a tensor that only one command writes, or whose first rows it writes."""
         writers = Counter(t for write in (*self.plan.writes.values(), *self.plan.moves) for t in write.tensors)
-        alone = [t for write in candidates for t in write.tensors if writers[t] == 1 or t.rolls]
+        alone = [t for write in candidates for t in write.tensors if writers[t] == 1 or t.is_rolling]
         region = op.get("OFM_REGION") if op.kind.is_kernel else op.get("DMA0_DST_REGION", "region")
         return [Access(region, t.start, (t.end - t.start,), (1,), writes=True) for t in alone]
 
@@ -222,7 +222,7 @@ class _Search:
         verdicts: list[bool] = []
         for tensor in write.tensors:
             held = [access for access in written if tensor.holds(access)]
-            if held and tensor.rolls:
+            if held and tensor.is_rolling:
                 verdicts.append(self._matches_rows(tensor, write, op, memory))
             elif held:
                 image = self._find_image(tensor, write)
@@ -268,7 +268,7 @@ class _Image:
     start: int
     data: npt.NDArray[np.uint8]
     known: npt.NDArray[np.bool_]
-    truths: bool
+    is_bool: bool
 
     @staticmethod
     def of(tensor: _Tensor, value: Array) -> _Image | None:
@@ -289,7 +289,7 @@ class _Image:
         wanted: Array = np.ndarray(shape, np.uint8, self.data, start, strides)
         known: Array = np.ndarray(shape, np.bool_, self.known, start, strides)
         # Between operators, true is any nonzero number; only at the boundary is it 1.
-        differs = (got != 0) != (wanted != 0) if self.truths else got != wanted
+        differs = (got != 0) != (wanted != 0) if self.is_bool else got != wanted
         return not bool((differs & known).any())
 
 
@@ -308,7 +308,7 @@ def _describe(offset: int, write: _Write, graph: Graph, origins: Sequence[Mappin
     op = graph.ops[write.source] if 0 <= write.source < len(graph.ops) else last
     texts = [f"{labels[o.outputs[0]]}:{o.kind}" for o in (op, last) if o is not None and o.outputs]
     nothing: Mapping[str, Json] = {}
-    origin = next((o for text in texts for o in origins if _became(o, text)), nothing)
+    origin = next((o for text in texts for o in origins if _was_lowered_to(o, text)), nothing)
     return {
         "op": texts[0],
         "through": texts[-1] if texts[-1] != texts[0] else "",
@@ -318,7 +318,7 @@ def _describe(offset: int, write: _Write, graph: Graph, origins: Sequence[Mappin
     }
 
 
-def _became(origin: Mapping[str, Json], text: str) -> bool:
+def _was_lowered_to(origin: Mapping[str, Json], text: str) -> bool:
     """Tell whether a torch node was lowered to this TOSA operator (`name:KIND`)."""
     made = origin.get("tosa")
     return isinstance(made, list) and text in made

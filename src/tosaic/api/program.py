@@ -119,7 +119,7 @@ class Program:
             delegates=tuple(
                 sidecar.DelegateFiles(
                     tosa=d.tosa,
-                    origins=tuple(_portable(o) for o in d.origins),
+                    origins=tuple(_strip_paths(o) for o in d.origins),
                     debug_db=d.artifact.debug_db,
                     summary=dict(d.artifact.summary),
                 )
@@ -190,7 +190,7 @@ class Program:
         return f"<table>{cells}</table>"
 
 
-def _portable(origin: Mapping[str, Any]) -> dict[str, Any]:
+def _strip_paths(origin: Mapping[str, Any]) -> dict[str, Any]:
     """Remove paths of this machine from an origin: files in the working folder or in a package keep a short path."""
     path = str(origin["where"])
     short = path.rpartition("/site-packages/")[2]

@@ -26,7 +26,7 @@ from tosaic.formats.sidecar import Sidecar, Trait
 Reals: TypeAlias = npt.NDArray[np.float64]
 
 #: tolerance of float32, relative to the largest magnitude, and of 16-bit floats in ULPs at that magnitude
-_SHARE, _STEPS = 1e-5, 16
+_FP32_RTOL, _FP16_ULPS = 1e-5, 16
 _FRACTION_BITS = {"float16": 10, "bfloat16": 7}
 #: per quantized type: the tolerance in steps for most numbers, their share, and the tolerance for all
 _GRIDS = {"int8": (1, 0.99, 2), "uint8": (1, 0.99, 2), "int16": (2, 0.999, 4)}
@@ -88,8 +88,8 @@ class Match:
 def allow(largest: float, dtype: str) -> float:
     """Return the tolerance of a float in a tensor whose largest magnitude is given."""
     if dtype not in _FRACTION_BITS:
-        return _SHARE * max(1.0, largest)
-    return _STEPS * 2.0 ** (math.frexp(largest)[1] - 1 - _FRACTION_BITS[dtype]) if largest else 0.0
+        return _FP32_RTOL * max(1.0, largest)
+    return _FP16_ULPS * 2.0 ** (math.frexp(largest)[1] - 1 - _FRACTION_BITS[dtype]) if largest else 0.0
 
 
 def measure_gap(got: Reals, want: Reals) -> Reals:
@@ -142,10 +142,10 @@ def _logical_shape(border: TensorInfo) -> tuple[int, ...]:
     return (shape[0], shape[3], shape[1], shape[2]) if border.layout == "nhwc" and len(shape) == 4 else shape
 
 
-def find_sqnr(results: Sequence[Reals], truths: Sequence[Reals]) -> float:
+def find_sqnr(results: Sequence[Reals], expected: Sequence[Reals]) -> float:
     """Compute the signal-to-noise ratio over several tensors, in dB."""
-    pairs = list(zip(results, truths, strict=True))
-    signal = sum(float(np.square(want).sum()) for want in truths)
+    pairs = list(zip(results, expected, strict=True))
+    signal = sum(float(np.square(want).sum()) for want in expected)
     # Infinity minus infinity is NaN, and so is the ratio then.
     with np.errstate(invalid="ignore"):
         noise = sum(float(np.square(got - want).sum()) for got, want in pairs)

@@ -199,7 +199,7 @@ def verify(
     matches = judge(results, sidecar) if results and all(sample.torch for sample in sidecar.samples) else ()
     differences = () if compare is None else tuple(compare.differences)
     compared, exact = (0, False) if compare is None else (compare.compared, all(compare.exact))
-    return Verdict(compared, differences, tuple(skipped), _sqnr(results, sidecar), engine, exact, matches)
+    return Verdict(compared, differences, tuple(skipped), _compute_sqnr(results, sidecar), engine, exact, matches)
 
 
 def _run_random(
@@ -293,7 +293,7 @@ def _as_called(arrays: Sequence[Array], sidecar: Sidecar) -> list[Array]:
     return out
 
 
-def _sqnr(results: Sequence[list[Array]], sidecar: Sidecar) -> tuple[float, ...]:
+def _compute_sqnr(results: Sequence[list[Array]], sidecar: Sidecar) -> tuple[float, ...]:
     """Compute the signal-to-quantization-noise ratio of every output, over all samples."""
     if not results or not all(sample.outputs for sample in sidecar.samples):
         return ()

@@ -11,7 +11,7 @@ LIBC = ctypes.CDLL(None)
 
 
 @contextmanager
-def short_lived() -> Generator[None]:
+def collect_garbage_after() -> Generator[None]:
     """Collect cyclic garbage after code that leaves few of its objects behind.
 
     Python's collector is off inside: afterwards it scans only what was made here, and frees it.

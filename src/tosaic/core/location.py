@@ -11,13 +11,13 @@ from pathlib import Path
 _PYTHON = sysconfig.get_paths()["stdlib"] + os.sep
 _TOSAIC = str(Path(__file__).parents[1]) + os.sep
 #: code of Python, torch.fx and Tosaic, which is never a location for the user
-_NOBODY = ("<frozen", "<string>", "<eval_with_key>", _PYTHON, _TOSAIC)
+_NOT_USER_CODE = ("<frozen", "<string>", "<eval_with_key>", _PYTHON, _TOSAIC)
 _USER, _PACKAGE, _TORCH = 3, 2, 1
 
 
 def find_innermost(frames: Iterable[tuple[str, int | str | None]], least: int = _TORCH) -> str:
     """Return file:line of the last frame of the nearest owner, "" if there is none; frames are outermost first."""
-    places = [(_owner(file), f"{file}:{line}") for file, line in frames]
+    places = [(_find_owner(file), f"{file}:{line}") for file, line in frames]
     best = max((owner for owner, _ in places), default=0)
     return next(place for owner, place in reversed(places) if owner == best) if best >= least else ""
 
@@ -35,10 +35,10 @@ def describe_place(where: str, module: str, layer: str) -> str:
     """Describe a location: relative to the working folder, and with the layer if the line is torch's."""
     short = where.removeprefix(f"{Path.cwd()}{os.sep}").rpartition("/site-packages/")[2]
     named = f"{'.'.join(filter(None, ('model', module)))} ({layer}) at "
-    return named + short if layer and _owner(where) == _TORCH else short
+    return named + short if layer and _find_owner(where) == _TORCH else short
 
 
-def _owner(file: str) -> int:
+def _find_owner(file: str) -> int:
     place = file.replace("\\", "/")
     if file.startswith(f"{_TOSAIC}zoo"):
         return _PACKAGE
@@ -48,4 +48,4 @@ def _owner(file: str) -> int:
         return 0
     if "/site-packages/" in place:
         return _PACKAGE
-    return 0 if file.startswith(_NOBODY) else _USER
+    return 0 if file.startswith(_NOT_USER_CODE) else _USER

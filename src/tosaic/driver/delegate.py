@@ -15,7 +15,7 @@ from tosaic.backends.protocol import Artifact
 from tosaic.backends.registry import find_backend
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid, Refused, ToolCrashed, ToolFailed, Unsupported
-from tosaic.core.heap import short_lived
+from tosaic.core.heap import collect_garbage_after
 from tosaic.core.internal import InternalError, contained, is_strict
 from tosaic.core.output import write_files
 from tosaic.core.specification import Specification
@@ -193,7 +193,7 @@ def build(
     allowed = len(refused) + MAX_REFUSALS
     while True:
         # All graphs with their constants are freed before a tool needs memory.
-        with short_lived():
+        with collect_garbage_after():
             plan, lowered = _plan(source, spec, check, refused, nhwc)
         delegates: list[Delegate] = []
         for partition, one in zip(plan.partitions, lowered, strict=True):
@@ -275,7 +275,7 @@ def find_refused_nodes(
         trials += 1
         kept = set(nodes)
         rest = {n: Unsupported("left out while searching") for n in source.calls() if n not in kept}
-        with short_lived():
+        with collect_garbage_after():
             plan, lowered = _plan(source, spec, None, rest, nhwc)
         made = (_compile(source, part, one, spec) for part, one in zip(plan.partitions, lowered, strict=True))
         return any(isinstance(m, Failure) and not m.proven for m in made)

@@ -20,7 +20,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid, Unsupported
-from tosaic.core.heap import short_lived
+from tosaic.core.heap import collect_garbage_after
 from tosaic.core.internal import contained
 from tosaic.driver.delegate import CompiledGraph, Delegate, Lowered, build, compile_partition, dump, lower_checked
 from tosaic.driver.exported import has_out_variant, skip_noop_decompositions
@@ -197,7 +197,7 @@ def _find_lowered(source: Source, partition: Partition, spec: ArmCompileSpec) ->
     found = LOWERED.take(key) if key is not None else None
     if found is not None:
         return found.rename(partition)
-    with short_lived():
+    with collect_garbage_after():
         return lower_checked(source, partition, spec)
 
 

@@ -58,15 +58,15 @@ def infer_io_signature(source: Source, io: str, layout: str) -> Signature:
         is_int = (
             io == "int8"
             and users == quantizers
-            and len({_grid(u) for u in users}) == 1
+            and len({_get_qparams(u) for u in users}) == 1
             and _is_quantized_to_int(users[0])
         )
         if moved:
             nhwc.update({node, *quantizers})
         if is_int:
             caller_quantizes.update(quantizers)
-        inputs.append(_border(source, node, quantizers[0] if is_int else None, moved))
-    for index, node in enumerate(_outputs(source)):
+        inputs.append(_describe_tensor(source, node, quantizers[0] if is_int else None, moved))
+    for index, node in enumerate(_list_outputs(source)):
         quantized = node.op == "call_function" and overload(node) == DEQUANTIZE and _is_quantized_to_int(node)
         moved = layout == "nhwc" and _is_image(source, node)
         before: Any = node.args[0] if quantized else node
@@ -77,7 +77,7 @@ def infer_io_signature(source: Source, io: str, layout: str) -> Signature:
             # Another reader needs the real numbers, so there the dequantize stays.
             caller_quantizes.update({node} if all(user.op == "output" for user in node.users) else ())
         codec = node if quantized and io == "int8" else None
-        outputs.append(replace(_border(source, node, codec, moved), name=f"output_{index}"))
+        outputs.append(replace(_describe_tensor(source, node, codec, moved), name=f"output_{index}"))
     return Signature(
         tuple(inputs), tuple(outputs), frozenset(caller_quantizes), frozenset(returned_quantized), frozenset(nhwc)
     )
@@ -88,7 +88,7 @@ def _is_image(source: Source, node: Node) -> bool:
     return isinstance(val, torch.Tensor) and val.dim() == 4
 
 
-def _outputs(source: Source) -> list[Node]:
+def _list_outputs(source: Source) -> list[Node]:
     """Return the program's outputs in order (one that is returned twice occurs twice), without None and numbers."""
     return [n for n in pytree.tree_leaves(source.returned) if isinstance(n, Node)]
 
@@ -98,12 +98,12 @@ def _is_quantized_to_int(node: Node) -> bool:
     return bind(node)["dtype"] in (torch.int8, torch.int16)
 
 
-def _grid(node: Node) -> tuple[Any, ...]:
+def _get_qparams(node: Node) -> tuple[Any, ...]:
     a = bind(node)
     return (a["scale"], a["zero_point"], a["quant_min"], a["quant_max"], a["dtype"])
 
 
-def _border(source: Source, node: Node, codec: Node | None, moved: bool) -> TensorInfo:
+def _describe_tensor(source: Source, node: Node, codec: Node | None, moved: bool) -> TensorInfo:
     val = source.val(node)
     if not isinstance(val, torch.Tensor):
         return TensorInfo(node.name, (), type(val).__name__, "")
@@ -116,7 +116,7 @@ def _border(source: Source, node: Node, codec: Node | None, moved: bool) -> Tens
     return TensorInfo(node.name, shape, str(dtype).removeprefix("torch."), layout, scale, zero)
 
 
-def _in_order(argument: Any) -> Any:
+def _use_plain_order(argument: Any) -> Any:
     """Replace channels last by plain memory order: delegates and most of ExecuTorch's kernels support no other."""
     return torch.contiguous_format if argument in (torch.channels_last, torch.channels_last_3d) else argument
 
@@ -143,10 +143,10 @@ class HostProgramBuilder:
         for node in self.source.calls():
             if node not in self.home and overload(node) not in ASSERTIONS:
                 self._emit(node)
-        results = tuple(self._result(node) for node in _outputs(self.source))
+        results = tuple(self._result(node) for node in _list_outputs(self.source))
         # All inputs have been read by now.
         for node, (_, new) in self.source.states.items():
-            self.graph.call_function(torch.ops.aten.copy_.default, (self.made[node], self._plain(new)))
+            self.graph.call_function(torch.ops.aten.copy_.default, (self.made[node], self._to_nchw(new)))
         self.graph.output(results)
         return GraphModule(self.root, self.graph)
 
@@ -175,14 +175,14 @@ class HostProgramBuilder:
             self.made[node] = self._use(inner)
             return self.made[node]
         last = overload(node) in QDQ
-        arguments = map_arg((node.args, node.kwargs), lambda n: self._use(n) if last else self._plain(n))
+        arguments = map_arg((node.args, node.kwargs), lambda n: self._use(n) if last else self._to_nchw(n))
         # Exir rejects operators without an out variant, so the export of this graph decomposes them.
         target = find_decomposition(node.target)
-        self.made[node] = self.graph.call_function(target, *pytree.tree_map(_in_order, arguments))
+        self.made[node] = self.graph.call_function(target, *pytree.tree_map(_use_plain_order, arguments))
         self.made[node].meta.update({k: v for k, v in node.meta.items() if k in ("stack_trace", "nn_module_stack")})
         return self.made[node]
 
-    def _plain(self, node: Node) -> Node:
+    def _to_nchw(self, node: Node) -> Node:
         """Return the value as the CPU operators expect it: channels second."""
         made = self._use(node)
         if self._carries_nhwc(node):

@@ -20,7 +20,7 @@ from tosaic.fx.source import ASSERTIONS, QDQ, Source, overload
 from tosaic.ir.graph import Graph
 from tosaic.lower.convert import can_be_real
 from tosaic.lower.tensor import Opaque, Result, Stored, Tensor
-from tosaic.lower.walk import Walk, is_pending
+from tosaic.lower.walk import GraphLowering, is_pending
 from tosaic.ops import registry
 
 #: an additional check of the user: None, or the reason against the node
@@ -92,7 +92,7 @@ def partition_and_lower(
 class Trial:
     """A lowering of everything that is supported, as one graph; `spans` give the TOSA ops of each node."""
 
-    walk: Walk
+    walk: GraphLowering
     spans: Mapping[Node, tuple[int, int]]
 
     def cut(self, partition: Partition) -> Graph | None:
@@ -117,7 +117,7 @@ class Trial:
 
 def _lower_supported(source: Source, target: Target, out: dict[Node, Unsupported]) -> Trial:
     """Lower everything that is not excluded yet; exclude what cannot be lowered, with the lowering's reason."""
-    walk = Walk(source, target)
+    walk = GraphLowering(source, target)
     spans: dict[Node, tuple[int, int]] = {}
     for node in source.calls():
         if node in out:
@@ -134,7 +134,7 @@ def _lower_supported(source: Source, target: Target, out: dict[Node, Unsupported
     return Trial(walk, spans)
 
 
-def _exclude_escaping(source: Source, walk: Walk, out: dict[Node, Unsupported]) -> bool:
+def _exclude_escaping(source: Source, walk: GraphLowering, out: dict[Node, Unsupported]) -> bool:
     """Exclude nodes whose result cannot be stored but is needed on the CPU. Return True if a new walk is needed."""
     again = False
     for node in reversed(list(source.calls())):
@@ -179,7 +179,7 @@ def _explain_escape(outside: Sequence[Node], narrow: bool) -> Unsupported:
     return FloatResult(user)
 
 
-def _clusters(source: Source, walk: Walk, out: Mapping[Node, Unsupported]) -> dict[Node, Node]:
+def _clusters(source: Source, walk: GraphLowering, out: Mapping[Node, Unsupported]) -> dict[Node, Node]:
     """Group nodes that cannot be split (a pending result between them), by their first node."""
     parent: dict[Node, Node] = {n: n for n in source.calls() if n not in out and overload(n) not in ASSERTIONS}
 

@@ -67,7 +67,7 @@ def explain(out: Mapping[Node, Unsupported]) -> dict[Node, Reason]:
 def _reason(node: Node, error: Unsupported, out: Mapping[Node, Unsupported]) -> Reason:
     if overload(node) == "getitem":
         node = node.all_input_nodes[0]
-    why, fix, border = error.what, error.fix, _is_border(node, out)
+    why, fix, border = error.what, error.fix, _is_boundary(node, out)
     owner, producer = origin(node), _find_cpu_producer(node, out)
     if isinstance(error, FloatInput | FloatResult) and not border and owner is not node and owner in out:
         why, fix = f"it belongs to {_name(owner)}, which is on the CPU", _suggest_fix(owner, out)
@@ -104,7 +104,7 @@ def log_reasons(reasons: Iterable[Reason]) -> None:
         _log.log(level, "%s (%s)%s stays on the CPU: %s.%s", r.node, r.op, at, r.why, fix)
 
 
-def _is_border(node: Node, out: Mapping[Node, Unsupported]) -> bool:
+def _is_boundary(node: Node, out: Mapping[Node, Unsupported]) -> bool:
     """Tell whether a node is the quantize before a delegate or the dequantize after one."""
     name = overload(node)
     if name not in QDQ:

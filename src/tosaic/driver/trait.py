@@ -21,12 +21,12 @@ def find_traits(source: Source) -> tuple[Trait, ...]:
     known: dict[Node, Trait] = {}
     for node in source.graph.nodes:
         if node.op in ("placeholder", "get_attr", "call_function"):
-            known[node] = _follow(source, node, known)
+            known[node] = _find_trait(source, node, known)
     outputs = [n for n in pytree.tree_leaves(source.returned) if isinstance(n, Node)]
-    return tuple(_place(source, node, known[node]) for node in outputs)
+    return tuple(_add_qparams(source, node, known[node]) for node in outputs)
 
 
-def _follow(source: Source, node: Node, known: dict[Node, Trait]) -> Trait:
+def _find_trait(source: Source, node: Node, known: dict[Node, Trait]) -> Trait:
     """Find the traits of a node's result, from its operator and its arguments."""
     before = [known[n] for n in node.all_input_nodes]
     dtypes = [x.dtype for x in pytree.tree_leaves(source.val(node)) if isinstance(x, torch.Tensor)]
@@ -48,7 +48,7 @@ def _moves(node: Node) -> bool:
     return overload(node) == "getitem" or (record is not None and record.moves)
 
 
-def _place(source: Source, node: Node, trait: Trait) -> Trait:
+def _add_qparams(source: Source, node: Node, trait: Trait) -> Trait:
     """Add the qparams of the dequantize that makes an output, looking through data movement."""
     while node.op == "call_function" and getattr(source.val(node), "dtype", None) in _FLOATS:
         if overload(node) == DEQUANTIZE:

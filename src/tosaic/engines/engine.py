@@ -31,7 +31,7 @@ _UNIVERSAL = "tosa"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunResult:
     """The outputs, the engine that computed them, and the reason if another engine was preferred."""
 
     outputs: list[Array]
@@ -48,7 +48,7 @@ def run(
     sidecar: Sidecar | None = None,
     method: str = "forward",
     max_memory: int | None = None,
-) -> Outcome:
+) -> RunResult:
     """Run a method of a .pte file. Engine tosa needs the sidecar unless the delegates are TOSA themselves.
 
     `max_memory` limits what the file may take in bytes; the default is 1 GiB more than its size.
@@ -58,7 +58,7 @@ def run(
     program = read(pte, max_memory=max_memory)
     chosen, why = choose(program.find(method), engine)
     result = ENGINES[chosen].run(Job(pte, program, method, inputs, sidecar, max_memory))
-    return Outcome(result.outputs, chosen, why, tuple(result.calls))
+    return RunResult(result.outputs, chosen, why, tuple(result.calls))
 
 
 def choose(plan: Plan, engine: str) -> tuple[str, str]:

@@ -135,13 +135,13 @@ class Method:
     @property
     def inputs(self) -> list[TensorType]:
         """The types of the inputs; the largest where the program accepts several shapes."""
-        return [self._border(index) for index in self.plan.inputs]
+        return [self._get_type(index) for index in self.plan.inputs]
 
     @property
     def outputs(self) -> list[TensorType]:
-        return [self._border(index) for index in self.plan.outputs]
+        return [self._get_type(index) for index in self.plan.outputs]
 
-    def _border(self, index: int) -> TensorType:
+    def _get_type(self, index: int) -> TensorType:
         value = self.plan.values[index]
         return type_of(value) if isinstance(value, Tensor) else TensorType(np.asarray(value).dtype, ())
 
@@ -200,7 +200,7 @@ def _split_delegate_args(pte: Pte, plan: Plan, budget: Budget) -> dict[model.Del
                 case model.DelegateCall(delegate, args):
                     count = max((i + 1 for i, arg in enumerate(args) if arg in known), default=0)
                     if plan.delegates[delegate].id == BACKEND:
-                        count = _check_borders(pte, plan, step)
+                        count = _check_io_tensors(pte, plan, step)
                     elif plan.delegates[delegate].id in _COUNT_INPUTS:
                         # A view shares the memory of another value, and no instruction writes it.
                         left = budget.left
@@ -217,7 +217,7 @@ def _split_delegate_args(pte: Pte, plan: Plan, budget: Budget) -> dict[model.Del
     return splits
 
 
-def _check_borders(pte: Pte, plan: Plan, call: model.DelegateCall) -> int:
+def _check_io_tensors(pte: Pte, plan: Plan, call: model.DelegateCall) -> int:
     """Check an Ethos-U delegate's I/O tensors against the table in its blob; return the number of inputs."""
     blob = ethosu_blob.unpack(plan.delegates[call.delegate].blob, named=pte.named_data)
     ios = [*blob.inputs, *blob.outputs]
@@ -228,11 +228,11 @@ def _check_borders(pte: Pte, plan: Plan, call: model.DelegateCall) -> int:
         )
     for position, (index, io) in enumerate(zip(call.args, ios, strict=True)):
         side, number = ("input", position) if position < len(blob.inputs) else ("output", position - len(blob.inputs))
-        _check_border(plan.values[index], io, f"{side} {number} of delegate {call.delegate}")
+        _check_io_tensor(plan.values[index], io, f"{side} {number} of delegate {call.delegate}")
     return len(blob.inputs)
 
 
-def _check_border(value: model.Value, io: Slot, what: str) -> None:
+def _check_io_tensor(value: model.Value, io: Slot, what: str) -> None:
     if not isinstance(value, Tensor):
         raise Invalid(f"{what} is no tensor but {value!r}")
     found = order_in_memory(value)

@@ -39,7 +39,7 @@ class Window:
 EVERYWHERE = Window()
 
 
-def plain(lo: Lowering, op: Binary, x: Tensor, y: Tensor) -> Stored:
+def build_binary(lo: Lowering, op: Binary, x: Tensor, y: Tensor) -> Stored:
     """Build a binary op on float or plain integer tensors."""
     if x.q is not None or y.q is not None:
         raise Unsupported("one of its operands is quantized and the other is not", "quantize both operands")
@@ -49,7 +49,7 @@ def plain(lo: Lowering, op: Binary, x: Tensor, y: Tensor) -> Stored:
     return with_value(view, op(lo.b, a, b))
 
 
-def total(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: bool = False) -> Stored:
+def add(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: bool = False) -> Stored:
     """Build x + alpha * y, or x - alpha * y."""
     if alpha < 0:
         alpha, subtract = -alpha, not subtract
@@ -58,8 +58,8 @@ def total(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: b
         if alpha != 1.0 and isinstance(y, Const):
             y = Const(encode(y.real() * alpha, y.dtype), y.dtype)
         elif alpha != 1.0:
-            y = plain(lo, lambda b, u, v: tosa.mul(b, u, v), y, lo.scalar(alpha, y))
-        return plain(lo, op, x, y)
+            y = build_binary(lo, lambda b, u, v: tosa.mul(b, u, v), y, lo.scalar(alpha, y))
+        return build_binary(lo, op, x, y)
     xq, yq = lo.codes(x, "first operand").qparams, lo.codes(y, "second operand").qparams
     sx, sy = xq.s, yq.s * alpha
     # Ethos-U55 fuses the operands' rescales only if both are 1 or if they differ and the larger is 2**19 (2**14).
@@ -71,10 +71,10 @@ def total(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: b
     return with_value(view, op(lo.b, wide_a, wide_b), accumulator((unit,)))
 
 
-def product(lo: Lowering, x: Tensor, y: Tensor) -> Stored:
+def multiply(lo: Lowering, x: Tensor, y: Tensor) -> Stored:
     """Build x * y."""
     if x.q is None and y.q is None:
-        return plain(lo, lambda b, u, v: tosa.mul(b, u, v), x, y)
+        return build_binary(lo, lambda b, u, v: tosa.mul(b, u, v), x, y)
     xq, yq = lo.codes(x, "first operand").qparams, lo.codes(y, "second operand").qparams
     (a, b), view = lo.align(x, y)
     wide_a = lo.rescale(a, DType.I32, [1.0], xq.zp)
@@ -188,7 +188,7 @@ def convolve(
     lines = weight.reshape(-1, weight.shape[2] * weight.shape[3]).T if depthwise else weight
     dtype, bias_value, q = conv_operands(lo, x, lines, weight_q, bias)
     kernel = weight.shape[0:2] if depthwise else weight.shape[1:3]
-    image, pad = fit_window(lo, lo.arrange(x, NHWC), kernel, window)
+    image, pad = fit_window(lo, lo.to_layout(x, NHWC), kernel, window)
     build = tosa.depthwise_conv2d if depthwise else tosa.conv2d
     value = build(
         lo.b,
@@ -204,7 +204,7 @@ def convolve(
     return of_image(value, q)
 
 
-def weigh(
+def convolve_fixed_point(
     lo: Lowering,
     x: Tensor,
     weight: Array,
@@ -260,7 +260,7 @@ def sum_over(lo: Lowering, x: Tensor, dims: Sequence[int], divisor: float) -> St
     """Sum over dimensions (kept as size one) and divide by a constant, with one rounding in int8."""
     if x.q is None:
         out = reduce_codes(lo, x, dims, tosa.reduce_sum)
-        return out if divisor == 1.0 else product(lo, out, lo.scalar(1.0 / divisor, out))
+        return out if divisor == 1.0 else multiply(lo, out, lo.scalar(1.0 / divisor, out))
     x = lo.store(lo.codes(x))
     xq = x.qparams
     axes = sorted(x.perm[d] for d in dims)

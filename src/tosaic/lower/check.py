@@ -44,10 +44,10 @@ def check_call(lo: Lowering, result: Result, val: Val, made: Sequence[Op]) -> No
 
 def rounds_twice(made: Sequence[Op]) -> bool:
     """Tell whether operators round to 16-bit floats more than once: torch rounds once per operator, at the end."""
-    return sum(_rounds(op) for op in made) > 1
+    return sum(_rounds_to_16_bit(op) for op in made) > 1
 
 
-def _rounds(op: Op) -> bool:
+def _rounds_to_16_bit(op: Op) -> bool:
     small = bool(op.inputs) and op.outputs[0].dtype in (DType.F16, DType.BF16)
     return small and op.kind not in _EXACT
 

@@ -58,7 +58,7 @@ def _convolve_groups(
     window: arith.Window,
 ) -> Stored:
     """Convolve each group and concatenate the channels; quantized first, so that int8 and not int32 is concatenated."""
-    out_q, image = None if x.q is None else lo.out_q(), lo.arrange(x, NHWC)
+    out_q, image = None if x.q is None else lo.out_q(), lo.to_layout(x, NHWC)
     n, h, w, c = image.shape
     size_in, size_out = c // groups, weight.shape[0] // groups
     parts: list[Stored] = []
@@ -80,7 +80,7 @@ def _convolve_patches(lo: Lowering, x: Tensor, weight: Array, q: QParams | None,
     high, wide, depth = weight.shape[1:]
     n, _, h, w = x.shape
     rows, columns = h // high, w // wide
-    image = lo.arrange(x, NHWC)
+    image = lo.to_layout(x, NHWC)
     if (h, w) != (rows * high, columns * wide):
         image = tosa.slice(lo.b, image, (0, 0, 0, 0), (n, rows * high, columns * wide, depth))
     strips = lo.reshape(of_value(image, x.q), (n * rows, high, columns, wide * depth))
@@ -141,7 +141,7 @@ def _convolve_width_folded(
         for at in range(kernel):
             column, place = divmod(stride[1] * result - pad[2] + at, wide)
             spread[result, :, :, column - columns.start, place] = weight[:, :, at]
-    image = lo.reshape(of_value(lo.arrange(x, NHWC), x.q), (n, h, w // wide, wide * depth))
+    image = lo.reshape(of_value(lo.to_layout(x, NHWC), x.q), (n, h, w // wide, wide * depth))
     out = arith.convolve(
         lo,
         lo.permute(image, NHWC),
@@ -153,7 +153,7 @@ def _convolve_width_folded(
     if together == 1:
         return out
     out_q = lo.out_q()
-    codes = of_value(lo.arrange(lo.quantize(out, out_q), NHWC), out_q)
+    codes = of_value(lo.to_layout(lo.quantize(out, out_q), NHWC), out_q)
     return lo.permute(lo.reshape(codes, (n, out.shape[2], w // stride[1], outputs)), NHWC)
 
 
@@ -230,8 +230,8 @@ def scale_channels(lo: Lowering, x: Tensor, factor: Reals, offset: Reals) -> Sto
     channels = x.shape[1]
     if x.q is None:
         shape = (1, channels, *(1,) * (x.rank - 2))
-        scaled = arith.product(lo, x, Const(factor.reshape(shape).astype(np.float32), DType.F32))
-        return arith.total(lo, scaled, Const(offset.reshape(shape).astype(np.float32), DType.F32))
+        scaled = arith.multiply(lo, x, Const(factor.reshape(shape).astype(np.float32), DType.F32))
+        return arith.add(lo, scaled, Const(offset.reshape(shape).astype(np.float32), DType.F32))
     x = lo.codes(x)
     # A 1x1 depthwise convolution with weights of +-127: the factor is in the per-channel scale without loss.
     codes = np.where(factor < 0, -127, 127).astype(np.int8).reshape(1, 1, channels, 1)

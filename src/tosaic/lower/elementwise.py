@@ -23,7 +23,7 @@ def take_extreme(lo: Lowering, a: Any, b: Any, build: arith.Binary) -> Tensor:
     """Take the larger or smaller of two: rounding keeps order, so both are compared at the result's qparams."""
     x, y = match_operands(lo, a, b)
     if x.q is None and y.q is None:
-        return arith.plain(lo, build, x, y)
+        return arith.build_binary(lo, build, x, y)
     q = lo.out_q()
     (u, v), view = lo.align(movement.requantize(lo, x, q), movement.requantize(lo, y, q))
     wide = [lo.rescale(w, DType.I32, [1.0], q.zp) for w in (u, v)]

@@ -87,7 +87,7 @@ def linear_combination(lo: Lowering, x: Tensor, dim: int, rows: Array, divisor: 
     order = (*others, dim)
     last = lo.permute(x, order)
     image = lo.permute(lo.reshape(last, (1, 1, prod(last.shape[:-1]), last.shape[-1])), (0, 3, 1, 2))
-    out = arith.weigh(lo, image, rows.reshape(rows.shape[0], 1, 1, rows.shape[1]), divisor)
+    out = arith.convolve_fixed_point(lo, image, rows.reshape(rows.shape[0], 1, 1, rows.shape[1]), divisor)
     flat = lo.reshape(lo.permute(out, (0, 2, 3, 1)), (*last.shape[:-1], rows.shape[0]))
     return lo.permute(flat, inverse(order))
 

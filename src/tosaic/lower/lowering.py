@@ -77,10 +77,10 @@ class Lowering:
         shape = tuple(t.shape[d] for d in order)
         if t.has_reshape and _keeps_order(t.shape, order):
             return replace(t, shape=shape)
-        t = self.unfold(t)
+        t = self.absorb_reshape(t)
         return replace(t, shape=shape, perm=tuple(t.perm[d] for d in order))
 
-    def unfold(self, t: Stored) -> Stored:
+    def absorb_reshape(self, t: Stored) -> Stored:
         """Apply a pending reshape: without a transpose, where it only splits and merges neighboring dimensions."""
         if not t.has_reshape:
             return t
@@ -91,7 +91,7 @@ class Lowering:
 
     def store(self, t: Tensor) -> Stored:
         """Emit a constant; apply the pending reshape of any other tensor."""
-        return of_value(self.emit(t), t.q) if isinstance(t, Const) else self.unfold(t)
+        return of_value(self.emit(t), t.q) if isinstance(t, Const) else self.absorb_reshape(t)
 
     def materialize(self, t: Stored) -> Stored:
         """Apply the pending permutation and reshape."""
@@ -106,11 +106,11 @@ class Lowering:
             q = replace(q, axis=axis - len(t.viewed) + len(t.shape))
         return replace(t, value=value, perm=tuple(range(value.rank)), q=q)
 
-    def arrange(self, t: Tensor, perm: tuple[int, ...]) -> Value:
+    def to_layout(self, t: Tensor, perm: tuple[int, ...]) -> Value:
         """Return a value v with `transpose(v, perm)` equal to the tensor."""
         if isinstance(t, Const):
             return self.constant(t.array.transpose(inverse(perm)), t.dtype)
-        t = self.unfold(t)
+        t = self.absorb_reshape(t)
         return self._transpose(t.value, tuple(t.perm[i] for i in inverse(perm)))
 
     def emit(self, t: Tensor) -> Value:
@@ -184,7 +184,7 @@ class Lowering:
         rank = lead.value.rank
         if t.size == 1:
             return self.emit(self.reshape(t, (1,) * rank))
-        return self.arrange(self.reshape(t, _pad_rank(t.shape, rank)), lead.perm)
+        return self.to_layout(self.reshape(t, _pad_rank(t.shape, rank)), lead.perm)
 
     # -- rescaling -----------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class Lowering:
     ) -> Value:
         """Emit RESCALE by one factor, or by one per element of the last axis. 48-bit accumulators use 16-bit ones."""
         scale32 = value.dtype is not DType.I48
-        pairs = [multiplier(_bounded(f, value.dtype, dtype), 31 if scale32 else 15) for f in factors]
+        pairs = [multiplier(_bound_factor(f, value.dtype, dtype), 31 if scale32 else 15) for f in factors]
         return tosa.rescale(
             self.b,
             value,
@@ -294,7 +294,7 @@ class Lowering:
 _MOST = {DType.I8: 2.0**22 * (1.0 - 2.0**-31), DType.I16: 2.0**15 * (1.0 - 2.0**-31)}
 
 
-def _bounded(factor: float, before: DType, after: DType) -> float:
+def _bound_factor(factor: float, before: DType, after: DType) -> float:
     """Bound a factor to what RESCALE can apply to all numbers of a type; 8 and 16 bits saturate beyond that anyway."""
     most = _MOST.get(before, math.inf)
     if factor > most and after not in (DType.I8, DType.I16):

@@ -54,7 +54,7 @@ def concatenate(lo: Lowering, tensors: Sequence[Tensor], dim: int) -> Tensor:
     axis = dim % parts[0].rank
     lead = next((p for p in parts if isinstance(p, Stored) and not p.is_materialized and not p.has_reshape), None)
     perm = tuple(range(parts[0].rank)) if lead is None else lead.perm
-    values = [lo.arrange(p, perm) for p in parts]
+    values = [lo.to_layout(p, perm) for p in parts]
     value = values[0] if len(values) == 1 else tosa.concat(lo.b, values, perm[axis])
     shape = tuple(value.shape[p] for p in perm)
     return Stored(shape, value, perm, parts[0].q)

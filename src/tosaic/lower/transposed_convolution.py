@@ -100,7 +100,7 @@ def _transpose_conv2d(
     dtype, offset, acc = arith.conv_operands(lo, x, kernel, q, bias)
     value = tosa.transpose_conv2d(
         lo.b,
-        lo.arrange(x, NHWC),
+        lo.to_layout(x, NHWC),
         lo.constant(kernel, dtype),
         offset,
         x_zp=0 if x.q is None else x.q.zp,
@@ -168,7 +168,7 @@ def _convolve_block_row(
         many = q if q is None or q.axis is None else _repeat_qparams(q, columns)
         offset = None if bias is None else arith.repeat_bias(lo, bias, columns)
         parts = [arith.convolve(lo, x, kernel, many, offset, arith.Window(pad))]
-    values = [lo.arrange(lo.quantize(p, out_q) if p.is_accumulator else p, NHWC) for p in parts]
+    values = [lo.to_layout(lo.quantize(p, out_q) if p.is_accumulator else p, NHWC) for p in parts]
     return values[0] if len(values) == 1 else tosa.concat(lo.b, values, 3)
 
 
@@ -185,7 +185,7 @@ def _trim_padding(
     lo: Lowering, x: Tensor, pads: Sequence[int], span: Sequence[int]
 ) -> tuple[Tensor, tuple[int, int, int, int]]:
     """Crop the image where padding is negative, and pad it where padding reaches beyond the kernel."""
-    image = lo.arrange(x, NHWC)
+    image = lo.to_layout(x, NHWC)
     cut, rest = [-min(p, 0) for p in pads], [max(p, 0) for p in pads]
     if any(cut):
         n, h, w, c = image.shape
@@ -212,7 +212,7 @@ def _convolve_zero_stuffed(
     (sh, sw), (n, c, h, w) = up.stride, x.shape
     if up.stride != (1, 1):
         # One PAD for both directions: a pixel's channels are followed in memory by the pixels to its right.
-        rows = lo.emit(lo.reshape(of_value(lo.arrange(x, NHWC)), (n * h, 1, w, c)))
+        rows = lo.emit(lo.reshape(of_value(lo.to_layout(x, NHWC)), (n * h, 1, w, c)))
         zero = 0 if x.q is None else x.q.zp
         value = tosa.pad(lo.b, rows, (0, 0, 0, sh - 1, 0, 0, 0, (sw - 1) * c), zero)
         value = lo.emit(lo.reshape(of_value(value), (n, h * sh, w * sw, c)))

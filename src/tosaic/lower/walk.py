@@ -22,7 +22,7 @@ from tosaic.lower.steps import Call, lower_call, make_constant, no_lowering
 from tosaic.lower.tensor import Const, Opaque, Result, Stored, Tensor, inverse
 
 
-class Walk:
+class GraphLowering:
     """The state of one walk over a graph: the lowering context and the result of every node."""
 
     def __init__(self, source: Source, target: Target, nhwc: frozenset[Node] = frozenset()) -> None:
@@ -151,7 +151,7 @@ class Walk:
             if not isinstance(result, Tensor) or is_pending(result):
                 raise Unsupported("its result exists only inside the NPU", "quantize it")
             perm = find_permutation(self.source, node, self.nhwc)
-            values.append(self.lo.emit(result) if perm is None else self.lo.arrange(result, perm))
+            values.append(self.lo.emit(result) if perm is None else self.lo.to_layout(result, perm))
         return self.lo.b.finish(values)
 
 
@@ -183,7 +183,7 @@ def lower(
     nhwc: frozenset[Node] = frozenset(),
 ) -> Graph:
     """Lower a partition that is known to be supported. `nhwc`: inputs and outputs with channels last."""
-    walk = Walk(source, target, nhwc)
+    walk = GraphLowering(source, target, nhwc)
     for node in inputs:
         walk.receive(node)
     for node in nodes:

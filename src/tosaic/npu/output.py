@@ -116,8 +116,8 @@ def _check_product(values: npt.NDArray[np.int64], scale: Scale, op: Op) -> None:
         raise Fault("a product of the output stage needs more than 64 bits", offset=op.offset)
 
 
-def read_output(op: Op, memory: Memory, records: Scale | None) -> Output:
-    """Read the output stage of an operation; `records` are its scales per channel, if it has any."""
+def read_output(op: Op, memory: Memory, channel_scales: Scale | None) -> Output:
+    """Read the output stage of an operation; `channel_scales` are those per channel, if it has any."""
     target = read_map(op, "OFM")
     low, high = _read_clamp(op, target)
     permutation, flipped = _read_movement(op)
@@ -125,7 +125,7 @@ def read_output(op: Op, memory: Memory, records: Scale | None) -> Output:
         op=op,
         target=target,
         shape=read_ofm_shape(op),
-        scale=_read_scale(op, records),
+        scale=_read_scale(op, channel_scales),
         low=low,
         high=high,
         table=find_table(op, memory, target),
@@ -138,10 +138,10 @@ def read_output(op: Op, memory: Memory, records: Scale | None) -> Output:
 _UNSCALED = frozenset({"MIN", "MAX", "SHR", "SHL", "CLZ"})
 
 
-def _read_scale(op: Op, records: Scale | None) -> Scale:
+def _read_scale(op: Op, channel_scales: Scale | None) -> Scale:
     if op.name("OFM_PRECISION", "scale_mode") == "PER_CHANNEL":
-        if records is not None:
-            return records
+        if channel_scales is not None:
+            return channel_scales
         if op.family.has_u85_units or op.mode not in _UNSCALED:
             raise op.unknown("OFM_PRECISION", "scale_mode", f"{op.kind.name} has no scales per channel")
         return Scale(np.array(1), np.array(0), np.array(0), "natural")

@@ -44,9 +44,9 @@ class System:
 
 def find_options(accelerator: str, specs: Sequence[tuple[str, bytes]] = ()) -> VelaOptions:
     """Return the options in a delegate's compile specs, from any compiler; else the accelerator's defaults."""
-    told = b" ".join(value for _, value in specs).decode("ascii", "replace")
+    text = b" ".join(value for _, value in specs).decode("ascii", "replace")
     target = find(accelerator)
-    system, mode = (re.search(rf"{name}\W+(\w+)", told) for name in ("system.config", "memory.mode"))
+    system, mode = (re.search(rf"{name}\W+(\w+)", text) for name in ("system.config", "memory.mode"))
     return VelaOptions(
         accelerator, system[1] if system else target.system_config, mode[1] if mode else target.memory_mode
     )

@@ -44,11 +44,11 @@ def bound(lo: Lowering, x: Tensor, low: float, high: float) -> Tensor:
 
 
 def _multiply(lo: Lowering, x: Tensor, factor: float) -> Tensor:
-    return arith.product(lo, x, lo.scalar(factor, x))
+    return arith.multiply(lo, x, lo.scalar(factor, x))
 
 
 def _add(lo: Lowering, x: Tensor, addend: float) -> Tensor:
-    return arith.total(lo, x, lo.scalar(addend, x))
+    return arith.add(lo, x, lo.scalar(addend, x))
 
 
 def _samples_bound(function: Callable[[Any], Any]) -> list[Sample]:
@@ -131,12 +131,12 @@ def gelu(lo: Lowering, self: Tensor, approximate: str = "none") -> Tensor:
         lo.codes(self)
 
     if approximate == "tanh":
-        cube = arith.product(lo, arith.product(lo, self, self), self)
-        inner = _multiply(lo, arith.total(lo, self, _multiply(lo, cube, 0.044715)), math.sqrt(2.0 / math.pi))
+        cube = arith.multiply(lo, arith.multiply(lo, self, self), self)
+        inner = _multiply(lo, arith.add(lo, self, _multiply(lo, cube, 0.044715)), math.sqrt(2.0 / math.pi))
         curve = unary(lo, tosa.tanh, inner)
     else:
         curve = unary(lo, tosa.erf, _multiply(lo, self, math.sqrt(0.5)))
-    return arith.product(lo, _multiply(lo, self, 0.5), _add(lo, curve, 1.0))
+    return arith.multiply(lo, _multiply(lo, self, 0.5), _add(lo, curve, 1.0))
 
 
 @pointwise(
@@ -147,7 +147,7 @@ def gelu(lo: Lowering, self: Tensor, approximate: str = "none") -> Tensor:
     ],
 )
 def silu(lo: Lowering, self: Tensor) -> Tensor:
-    return arith.product(lo, self, unary(lo, tosa.sigmoid, self))
+    return arith.multiply(lo, self, unary(lo, tosa.sigmoid, self))
 
 
 @pointwise(
@@ -166,7 +166,7 @@ def hardsigmoid(lo: Lowering, self: Tensor) -> Tensor:
     ],
 )
 def hardswish(lo: Lowering, self: Tensor) -> Tensor:
-    return arith.product(lo, self, hardsigmoid(lo, self))
+    return arith.multiply(lo, self, hardsigmoid(lo, self))
 
 
 @pointwise(
@@ -179,7 +179,7 @@ def hardswish(lo: Lowering, self: Tensor) -> Tensor:
 )
 def leaky_relu(lo: Lowering, self: Tensor, negative_slope: float = 0.01) -> Tensor:
     below = _multiply(lo, bound(lo, self, -math.inf, 0.0), float(negative_slope))
-    return arith.total(lo, bound(lo, self, 0.0, math.inf), below)
+    return arith.add(lo, bound(lo, self, 0.0, math.inf), below)
 
 
 @pointwise(
@@ -194,7 +194,7 @@ def elu(lo: Lowering, self: Tensor, alpha: float = 1, scale: float = 1, input_sc
     # Without the clamp, exp of a large number would be infinite, and infinity times zero is NaN.
     power = unary(lo, tosa.exp, _multiply(lo, bound(lo, self, -math.inf, 0.0), float(input_scale)))
     below = _multiply(lo, _add(lo, power, -1.0), float(alpha) * float(scale))
-    return arith.total(lo, _multiply(lo, bound(lo, self, 0.0, math.inf), float(scale)), below)
+    return arith.add(lo, _multiply(lo, bound(lo, self, 0.0, math.inf), float(scale)), below)
 
 
 def _slope_shape(slopes: Sequence[int], rank: int) -> list[int]:
@@ -240,8 +240,8 @@ def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
     """Lower to max(x, slope * x), and min for slopes above 1, rounded once; a single slope becomes a TABLE."""
     if self.q is None:
         slopes = lo.reshape(weight, _slope_shape(weight.shape, self.rank))
-        below = arith.product(lo, bound(lo, self, -math.inf, 0.0), slopes)
-        return lo.reshape(arith.total(lo, bound(lo, self, 0.0, math.inf), below), self.shape)
+        below = arith.multiply(lo, bound(lo, self, -math.inf, 0.0), slopes)
+        return lo.reshape(arith.add(lo, bound(lo, self, 0.0, math.inf), below), self.shape)
     x = lo.codes(self)
     assert isinstance(weight, Const), "a constraint refuses slopes that are computed"
     q, xq = lo.out_q(), x.qparams

@@ -123,10 +123,10 @@ def _split_added_mask(aten: Aten[Any], scores: Any, data: Any, dim: int) -> tupl
         call(lambda x: F.softmax(x, dim=-2), f32(2, 4, 6)),
         call(lambda x: F.softmax(x, dim=-1, dtype=torch.float32), f32(2, 6)),
         call(lambda x: torch.softmax(x, -1), f32(2, 8, low=-20.0, high=20.0)),
-        call(lambda x: torch.softmax(x.masked_fill(_causal(5), -math.inf), -1), f32(2, 5, 5)),
-        call(lambda x: torch.softmax(torch.where(_causal(5), -1e9, x), -1), f32(1, 3, 5, 5)),
-        call(lambda x: torch.softmax(torch.where(~_causal(5), x, -1e9), -1), f32(5, 5)),
-        call(lambda x: torch.softmax(x + torch.zeros(4, 4).masked_fill(_causal(4), -math.inf), -1), f32(3, 4, 4)),
+        call(lambda x: torch.softmax(x.masked_fill(_make_mask(5), -math.inf), -1), f32(2, 5, 5)),
+        call(lambda x: torch.softmax(torch.where(_make_mask(5), -1e9, x), -1), f32(1, 3, 5, 5)),
+        call(lambda x: torch.softmax(torch.where(~_make_mask(5), x, -1e9), -1), f32(5, 5)),
+        call(lambda x: torch.softmax(x + torch.zeros(4, 4).masked_fill(_make_mask(4), -math.inf), -1), f32(3, 4, 4)),
         call(lambda x: torch.softmax(x.masked_fill(x > 1.0, -math.inf), -1), f32(3, 17)),
     ],
 )
@@ -134,7 +134,7 @@ def softmax(aten: Aten[Any], self: Any, dim: int, **_: Any) -> Any:
     return _softmax(aten, self, dim)
 
 
-def _causal(size: int) -> Any:
+def _make_mask(size: int) -> Any:
     """Make a constant causal mask for samples."""
     return torch.ones(size, size, dtype=torch.bool).triu(1)
 
@@ -174,7 +174,7 @@ def log_softmax(aten: Aten[Any], self: Any, dim: int, **_: Any) -> Any:
             *[f32(1, 2, 4, 8)] * 3,
         ),
         call(
-            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=_ahead(5)),
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=_make_float_mask(5)),
             *[f32(3, 1, 5, 64)] * 3,
         ),
         call(
@@ -183,17 +183,17 @@ def log_softmax(aten: Aten[Any], self: Any, dim: int, **_: Any) -> Any:
             f32(4, 4),
         ),
         call(
-            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=_without_row(4)),
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=_make_float_mask_with_dead_row(4)),
             *[f32(1, 2, 4, 8)] * 3,
         ),
         call(
-            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=_without_row(4) > -1.0),
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=_make_float_mask_with_dead_row(4) > -1.0),
             *[f32(1, 2, 4, 8)] * 3,
         ),
-        module(lambda: _self_attention(16, 4), f32(2, 5, 16)),
-        module(lambda: _self_attention(16, 4, need_weights=False), f32(1, 5, 16)),
-        module(lambda: _self_attention(16, 2, attn_mask=_ahead(5)), f32(3, 5, 16)),
-        module(lambda: _self_attention(16, 2, need_weights=False, attn_mask=_ahead(5)), f32(3, 5, 16)),
+        module(lambda: _make_self_attention(16, 4), f32(2, 5, 16)),
+        module(lambda: _make_self_attention(16, 4, need_weights=False), f32(1, 5, 16)),
+        module(lambda: _make_self_attention(16, 2, attn_mask=_make_float_mask(5)), f32(3, 5, 16)),
+        module(lambda: _make_self_attention(16, 2, need_weights=False, attn_mask=_make_float_mask(5)), f32(3, 5, 16)),
     ],
 )
 def scaled_dot_product_attention(
@@ -220,18 +220,18 @@ def scaled_dot_product_attention(
     elif attn_mask is not None:
         data = aten.data(attn_mask)
         if data is not None and data.ndim:
-            data, alive = _free_rows(aten, data)
+            data, alive = _unmask_dead_rows(aten, data)
         if data is not None and data.dtype == np.bool_:
             keep = aten.constant(data.astype(np.float32))
         elif data is None and aten.is_bool(attn_mask):
-            keep, dead = attn_mask, _dead_rows(aten, attn_mask)
+            keep, dead = attn_mask, _find_dead_rows(aten, attn_mask)
         else:
             mask = attn_mask if alive is None or data is None else aten.constant(data.astype(np.float32))
             scores = aten("add.Tensor", scores, mask)
     return aten("matmul.default", _softmax(aten, scores, -1, keep, alive, dead), value)
 
 
-def _free_rows(aten: Aten[Any], mask: Array) -> tuple[Array, Any]:
+def _unmask_dead_rows(aten: Aten[Any], mask: Array) -> tuple[Array, Any]:
     """Return a mask without fully masked rows, and ones and zeros for those it had; None if there were none."""
     seen = mask if mask.dtype == np.bool_ else ~np.isneginf(mask.astype(np.float32))
     alive = seen.any(-1, keepdims=True)
@@ -242,23 +242,23 @@ def _free_rows(aten: Aten[Any], mask: Array) -> tuple[Array, Any]:
     )
 
 
-def _dead_rows(aten: Aten[Any], keep: Any) -> Any:
+def _find_dead_rows(aten: Aten[Any], keep: Any) -> Any:
     """Return one for each row of a mask that hides all of it, zero for any other."""
     alive = aten("amax.default", aten("where.Scalar", keep, 1.0, 0.0), [-1], True)
     return aten("rsub.Scalar", alive, 1.0)
 
 
-def _ahead(size: int) -> Any:
+def _make_float_mask(size: int) -> Any:
     """Make the usual causal float mask for samples."""
     return torch.full((size, size), -math.inf).triu(1)
 
 
-def _without_row(size: int) -> Any:
+def _make_float_mask_with_dead_row(size: int) -> Any:
     """Make a causal float mask for samples that also masks one row fully."""
-    return _ahead(size).masked_fill(torch.arange(size).view(-1, 1) == 1, -math.inf)
+    return _make_float_mask(size).masked_fill(torch.arange(size).view(-1, 1) == 1, -math.inf)
 
 
-def _self_attention(width: int, heads: int, **how: Any) -> Any:
+def _make_self_attention(width: int, heads: int, **how: Any) -> Any:
     """Make nn.MultiheadAttention of a tensor with itself, for samples."""
 
     class SelfAttention(nn.Module):

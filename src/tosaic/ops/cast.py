@@ -153,7 +153,7 @@ def identity(lo: Lowering, train: bool = False, **arguments: Any) -> Tensor:
     return next(a for a in arguments.values() if isinstance(a, Tensor))
 
 
-def _meaning(tensor: Tensor) -> DType:
+def _get_dtype(tensor: Tensor) -> DType:
     """Return the dtype in torch of a tensor that is quantized on the NPU."""
     return DType.F32 if tensor.q is not None else tensor.dtype
 
@@ -194,13 +194,13 @@ def _convert_array(numbers: Array, kind: DType) -> Array:
 def _find_dtype(x: Tensor, dtype: Any, other: Tensor | None) -> DType | None:
     """Return the dtype of a cast's result, None if TOSA has none for it."""
     if other is not None:
-        return _meaning(other)
-    return _meaning(x) if dtype is None else find_dtype(dtype)
+        return _get_dtype(other)
+    return _get_dtype(x) if dtype is None else find_dtype(dtype)
 
 
 def _check_cast(lo: Lowering, a: Arguments) -> str:
     x, dtype, other = a["self"], a.get("dtype"), a.get("other")
-    before, kind = _meaning(x), _find_dtype(x, dtype, other)
+    before, kind = _get_dtype(x), _find_dtype(x, dtype, other)
     if kind is before or (kind is not None and x.q is None):
         return ""
     result = kind.torch_name if kind is not None else str(dtype).removeprefix("torch.")
@@ -210,7 +210,13 @@ def _check_cast(lo: Lowering, a: Arguments) -> str:
 def _check_float(lo: Lowering, a: Arguments) -> str:
     x = a["self"]
     kind = _find_dtype(x, a.get("dtype"), a.get("other"))
-    if kind is None or kind is _meaning(x) or isinstance(x, Const) or lo.has_float or not (x.is_float or kind.is_float):
+    if (
+        kind is None
+        or kind is _get_dtype(x)
+        or isinstance(x, Const)
+        or lo.has_float
+        or not (x.is_float or kind.is_float)
+    ):
         return ""
     return f"it is from {x.dtype.torch_name} to {kind.torch_name}"
 
@@ -242,7 +248,7 @@ _CASTS = (
 def to(lo: Lowering, self: Tensor, dtype: Any = None, other: Tensor | None = None, **_: Any) -> Tensor:
     """Lower a cast; a cast to the tensor's own type emits nothing."""
     kind = _find_dtype(self, dtype, other)
-    if kind is _meaning(self):
+    if kind is _get_dtype(self):
         return self
     assert kind is not None
     if isinstance(self, Const):

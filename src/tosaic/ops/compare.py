@@ -26,7 +26,7 @@ from tosaic.lower.tensor import Const, Stored, Tensor, with_value
 Relation: TypeAlias = Callable[[Builder, Value, Value], Value]
 
 
-def _finest(scales: Sequence[float], *operands: Tensor) -> float:
+def _find_common_scale(scales: Sequence[float], *operands: Tensor) -> float:
     """Return the scale for comparing numbers: as much finer than the coarser one as RESCALE can widen its values."""
     return max(scales) / (1 << (14 if any(t.dtype is DType.I16 for t in operands) else 19))
 
@@ -43,7 +43,7 @@ _NO_BOOLEANS = Constraint(
 )
 
 
-def _comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Stored]:
+def _make_comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Stored]:
     """Convert two operands to comparable values; also return the view of the result."""
     x, y = elementwise.match_operands(lo, a, b)
     scales = [t.q.s for t in (x, y) if t.q is not None]
@@ -54,14 +54,14 @@ def _comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Stored]:
             )
         (u, v), view = lo.align(x, y)
         return u, v, view
-    unit = scales[0] if len(set(scales)) == 1 and len(scales) == 2 else _finest(scales, x, y)
-    x, y = _on_scale(lo, x, unit), _on_scale(lo, y, unit)
+    unit = scales[0] if len(set(scales)) == 1 and len(scales) == 2 else _find_common_scale(scales, x, y)
+    x, y = _quantize_constant(lo, x, unit), _quantize_constant(lo, y, unit)
     (u, v), view = lo.align(x, y)
-    wide = [_widened(lo, w, t, unit) for w, t in ((u, x), (v, y))]
+    wide = [_widen(lo, w, t, unit) for w, t in ((u, x), (v, y))]
     return wide[0], wide[1], view
 
 
-def _on_scale(lo: Lowering, t: Tensor, unit: float) -> Tensor:
+def _quantize_constant(lo: Lowering, t: Tensor, unit: float) -> Tensor:
     """Quantize a float constant to int32 at a scale; leave quantized values as they are."""
     if t.q is not None or not isinstance(t, Const):
         return lo.codes(t)
@@ -69,7 +69,7 @@ def _on_scale(lo: Lowering, t: Tensor, unit: float) -> Tensor:
     return Const(steps.astype(np.int32), DType.I32)
 
 
-def _widened(lo: Lowering, value: Value, t: Tensor, unit: float) -> Value:
+def _widen(lo: Lowering, value: Value, t: Tensor, unit: float) -> Value:
     return value if t.q is None else lo.rescale(value, DType.I32, [t.q.s / unit], t.q.zp)
 
 
@@ -89,7 +89,7 @@ def _samples_compare(name: str) -> list[Sample]:
 
 def _compare(name: str, relation: Relation) -> None:
     def lower(lo: Lowering, self: Any, other: Any) -> Tensor:
-        x, y, view = _comparable(lo, self, other)
+        x, y, view = _make_comparable(lo, self, other)
         return with_value(view, relation(lo.b, x, y))
 
     binop(name, inplace=False, constraints=[_NO_BOOLEANS], samples=lambda: _samples_compare(name))(lower)
@@ -103,7 +103,7 @@ _compare("lt", lambda b, x, y: tosa.greater(b, y, x))
 _compare("le", lambda b, x, y: tosa.greater_equal(b, y, x))
 
 
-def _truth(lo: Lowering, t: Tensor) -> Tensor:
+def _store_bool(lo: Lowering, t: Tensor) -> Tensor:
     """Return a stored tensor of booleans for one that is boolean or a pending table."""
     if isinstance(t, Stored) and t.lut is not None and t.lut.dtype == np.bool_:
         ones = tosa.table(lo.b, t.value, t.lut.astype(np.int8))
@@ -118,8 +118,8 @@ def _logic(name: str, overloads: tuple[str, ...], logical: Relation, bitwise: Re
         like = self if isinstance(self, Tensor) else other
         x, y = operand(lo, self, like), operand(lo, other, like)
         if bitwise is not None and x.q is None and x.dtype is DType.I32:
-            return arith.plain(lo, bitwise, x, y)
-        return arith.plain(lo, logical, _truth(lo, x), _truth(lo, y))
+            return arith.build_binary(lo, bitwise, x, y)
+        return arith.build_binary(lo, logical, _store_bool(lo, x), _store_bool(lo, y))
 
     def samples() -> list[Sample]:
         def run(x: Any, y: Any) -> Any:
@@ -172,7 +172,7 @@ def logical_not(lo: Lowering, self: Tensor) -> Tensor:
         build: Callable[[Builder, Value], Value] = tosa.bitwise_not
         x = self
     else:
-        build, x = tosa.logical_not, _truth(lo, self)
+        build, x = tosa.logical_not, _store_bool(lo, self)
     return unary(lo, build, x)
 
 
@@ -203,9 +203,9 @@ def _choose(lo: Lowering, condition: Tensor, yes: Any, no: Any) -> Tensor:
         codes = [movement.requantize(lo, _as_constant(b, condition), q) for b in (yes, no)]
         if not lo.target.has_select:
             return _select_by_minmax(lo, condition, codes[0], codes[1], q)
-        return _select(lo, _truth(lo, condition), codes[0], codes[1], q)
+        return _select(lo, _store_bool(lo, condition), codes[0], codes[1], q)
     like = branches[0] if branches else _as_constant(yes, condition)
-    return _select(lo, _truth(lo, condition), operand(lo, yes, like), operand(lo, no, like), None)
+    return _select(lo, _store_bool(lo, condition), operand(lo, yes, like), operand(lo, no, like), None)
 
 
 def _as_constant(value: Any, like: Tensor) -> Tensor:
@@ -248,7 +248,7 @@ def _take_extreme_int8(lo: Lowering, build: Callable[..., Value], x: Tensor, y: 
     return with_value(view, lo.rescale(build(lo.b, wide[0], wide[1]), DType.I8, [1.0]))
 
 
-def _checkers(*shape: int) -> Any:
+def _make_mask(*shape: int) -> Any:
     """Make a constant mask for samples."""
     return (torch.arange(int(np.prod(shape))) % 3 == 0).reshape(shape)
 
@@ -267,8 +267,8 @@ def _checkers(*shape: int) -> Any:
         call(lambda x, y: torch.where(x > 0.5, y, 0.5), f32(3, 4), f32(3, 4)),
         call(lambda x, y: torch.where(x <= 0.5, -1.0, y), f32(1, 64, 1, 1), f32(3, 64, 2, 2, low=-20.0, high=1.0)),
         call(lambda x, y, z: torch.where(x > 0, y, z), f32(2, 5), f32(2, 5), f32(2, 5)),
-        call(lambda x, y: torch.where(_checkers(4, 5), x, y), f32(3, 4, 5), f32(4, 5)),
-        call(lambda x: torch.where(_checkers(6), x, 0.0), f32(2, 6)),
+        call(lambda x, y: torch.where(_make_mask(4, 5), x, y), f32(3, 4, 5), f32(4, 5)),
+        call(lambda x: torch.where(_make_mask(6), x, 0.0), f32(2, 6)),
         call(lambda x, y: torch.where(x > y, x, y * 2.0), f32(3, 4), f32(3, 4), targets=with_booleans),
         call(lambda x, y: torch.where(x > y, 1.0, -1.0) * x, f32(3, 4), f32(3, 4), targets=with_booleans),
         call(lambda x, y: torch.where(x > 3, x, y), i32(3, 4), i32(3, 4), targets=with_booleans),
@@ -286,8 +286,8 @@ def where(lo: Lowering, condition: Tensor, self: Any, other: Any) -> Tensor:
     constraints=[_KNOWN_CONDITION],
     samples=lambda: [
         call(lambda x: x.masked_fill(x > 1.0, 0.25), f32(3, 17)),
-        call(lambda x: x.masked_fill(_checkers(4, 4), -1.0), f32(1, 3, 4, 4)),
-        call(lambda x: x.masked_fill(_checkers(64), torch.tensor(0.5)), f32(3, 64)),
+        call(lambda x: x.masked_fill(_make_mask(4, 4), -1.0), f32(1, 3, 4, 4)),
+        call(lambda x: x.masked_fill(_make_mask(64), torch.tensor(0.5)), f32(3, 64)),
         call(lambda x, y: x.masked_fill(y < 0.0, -2.0), f32(3, 4), f32(1, 4)),
         call(lambda x, y: x.masked_fill(x < y, 0.0), f32(3, 4), f32(3, 4), targets=with_booleans),
     ],

@@ -24,7 +24,7 @@ from tosaic.lower.samples import Sample, call, f32, i32, torch
 from tosaic.lower.tensor import Const, Stored, Tensor
 
 
-def _code_constant(lo: Lowering, t: Tensor) -> Tensor:
+def _quantize_constant(lo: Lowering, t: Tensor) -> Tensor:
     """Quantize a float constant to int8 with its own qparams, as the operand of a quantized tensor."""
     if not (isinstance(t, Const) and t.q is None and t.is_float):
         return t
@@ -36,7 +36,7 @@ def _code_constant(lo: Lowering, t: Tensor) -> Tensor:
 def _pair(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
     x, y = elementwise.match_operands(lo, a, b)
     if x.q is not None or y.q is not None:
-        x, y = _code_constant(lo, x), _code_constant(lo, y)
+        x, y = _quantize_constant(lo, x), _quantize_constant(lo, y)
     return x, y
 
 
@@ -82,7 +82,7 @@ def _samples_add() -> list[Sample]:
     samples=_samples_add,
 )
 def add(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
-    return arith.total(lo, *_pair(lo, self, other), alpha=alpha)
+    return arith.add(lo, *_pair(lo, self, other), alpha=alpha)
 
 
 @binop(
@@ -96,7 +96,7 @@ def add(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
     ],
 )
 def sub(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
-    return arith.total(lo, *_pair(lo, self, other), alpha=alpha, subtract=True)
+    return arith.add(lo, *_pair(lo, self, other), alpha=alpha, subtract=True)
 
 
 @binop(
@@ -111,7 +111,7 @@ def sub(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
 )
 def rsub(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
     x, y = _pair(lo, other, self)
-    return arith.total(lo, x, y, alpha=alpha, subtract=True)
+    return arith.add(lo, x, y, alpha=alpha, subtract=True)
 
 
 def _samples_extreme(name: str) -> list[Sample]:
@@ -158,7 +158,7 @@ def mul(lo: Lowering, self: Any, other: Any) -> Tensor:
         factor = float(y.real().reshape(-1)[0])
         if factor > 0:
             return arith.scaled(x, factor)
-    return arith.product(lo, *_pair(lo, x, y))
+    return arith.multiply(lo, *_pair(lo, x, y))
 
 
 def _decompose_div(aten: Aten[Any], self: Any, other: Any) -> Any:
@@ -192,8 +192,8 @@ def div(lo: Lowering, self: Any, other: Any) -> Tensor:
     if not x.is_float:
         raise Unsupported("a true division of integers gives float", "divide with rounding_mode='trunc'")
     if isinstance(y, Const):
-        return arith.product(lo, x, Const((1.0 / y.real()).astype(np.float32), DType.F32))
-    return arith.product(lo, x, unary(lo, tosa.reciprocal, y))
+        return arith.multiply(lo, x, Const((1.0 / y.real()).astype(np.float32), DType.F32))
+    return arith.multiply(lo, x, unary(lo, tosa.reciprocal, y))
 
 
 def _samples_neg() -> list[Sample]:
@@ -279,8 +279,8 @@ def pow(lo: Lowering, self: Any, exponent: Any) -> Tensor:
         number = float(y.real().reshape(-1)[0])
         # POW is undefined for a negative base: integer exponents are products instead.
         if number in (2.0, 3.0):
-            square = arith.product(lo, x, x)
-            return square if number == 2.0 else arith.product(lo, square, x)
+            square = arith.multiply(lo, x, x)
+            return square if number == 2.0 else arith.multiply(lo, square, x)
         if number == 1.0:
             return x
-    return arith.plain(lo, tosa.pow, x, y)
+    return arith.build_binary(lo, tosa.pow, x, y)

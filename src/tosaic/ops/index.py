@@ -168,7 +168,7 @@ def index_select(lo: Lowering, self: Tensor, dim: int, index: Tensor) -> Tensor:
     return lookup.gather(lo, x, d, lo.reshape(index, (index.size,)))
 
 
-def _same_everywhere(array: Array, dim: int) -> list[int] | None:
+def _find_shared_indices(array: Array, dim: int) -> list[int] | None:
     """Return the indices along a dimension, if they do not depend on the other dimensions."""
     rows = np.moveaxis(array, dim, -1).reshape(-1, array.shape[dim])
     return [int(i) for i in rows[0]] if bool((rows == rows[0]).all()) else None
@@ -178,10 +178,10 @@ def _check_rows(lo: Lowering, a: Arguments) -> str:
     index: Tensor = a["index"]
     if not isinstance(index, Const):
         return "they are computed"
-    return "" if _same_everywhere(index.array, a["dim"]) is not None else "they differ"
+    return "" if _find_shared_indices(index.array, a["dim"]) is not None else "they differ"
 
 
-def _stairs(*shape: int) -> Any:
+def _make_indices(*shape: int) -> Any:
     """Make indices 0 and 1 for samples that differ from row to row."""
     return (torch.arange(prod(shape)) // 2 % 2).reshape(shape)
 
@@ -200,8 +200,8 @@ def _stairs(*shape: int) -> Any:
     ],
     samples=lambda: [
         call(lambda x: (x + 1.0).gather(1, torch.tensor([[1, 0, 1]]).expand(3, 3)), f32(3, 17)),
-        call(lambda x: (x + 1.0).gather(-1, _stairs(1, 3, 5)), f32(1, 3, 4), targets=with_gather),
-        call(lambda x: (x + 1.0).gather(0, _stairs(3, 5), sparse_grad=True), f32(3, 64), targets=with_gather),
+        call(lambda x: (x + 1.0).gather(-1, _make_indices(1, 3, 5)), f32(1, 3, 4), targets=with_gather),
+        call(lambda x: (x + 1.0).gather(0, _make_indices(3, 5), sparse_grad=True), f32(3, 64), targets=with_gather),
     ],
 )
 def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
@@ -209,7 +209,7 @@ def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: boo
     for other in range(x.rank):
         if other != d:
             x = movement.crop(lo, x, other, 0, index.shape[other])
-    rows = None if not isinstance(index, Const) else _same_everywhere(index.array, d)
+    rows = None if not isinstance(index, Const) else _find_shared_indices(index.array, d)
     if rows is not None:
         return lookup.take(lo, x, d, rows)
     order = [*(i for i in range(x.rank) if i != d), d]

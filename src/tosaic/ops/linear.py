@@ -145,9 +145,9 @@ def addmm(lo: Lowering, self: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 
         raise Unsupported("a sum with a product needs the product quantized first", "quantize with tosaic's quantizer")
     product = _matmul(lo, mat1, mat2)
     if alpha != 1:
-        product = arith.product(lo, product, lo.scalar(alpha, product))
-    addend = self if beta == 1 else arith.product(lo, self, lo.scalar(beta, self))
-    return arith.total(lo, product, addend)
+        product = arith.multiply(lo, product, lo.scalar(alpha, product))
+    addend = self if beta == 1 else arith.multiply(lo, self, lo.scalar(beta, self))
+    return arith.add(lo, product, addend)
 
 
 @composite(

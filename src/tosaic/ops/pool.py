@@ -130,7 +130,7 @@ def max_pool2d(
     x = self if self.q is None else lo.codes(self)
     full = _add_batch(lo, x)
     window = PoolWindow(full.shape, kernel_size, stride, padding, ceil_mode)
-    image, pad = arith.fit_window(lo, lo.arrange(full, NHWC), window.kernel, window.as_conv())
+    image, pad = arith.fit_window(lo, lo.to_layout(full, NHWC), window.kernel, window.as_conv())
     value = tosa.max_pool2d(lo.b, image, kernel=window.kernel, stride=window.steps, pad=pad)
     out = _subsample(lo, of_image(value, x.q), window)
     return out if self.rank == 4 else lo.reshape(out, out.shape[1:])
@@ -197,7 +197,7 @@ def _window_sum(lo: Lowering, x: Tensor, window: PoolWindow, divisor: int) -> Te
     unit = None if x.q is None else QParams((1.0,), (0,), DType.I8, -127, 127)
     out = arith.convolve(lo, x, ones, unit, None, window.as_conv(), depthwise=True)
     if x.q is None:
-        out = arith.product(lo, out, lo.scalar(1.0 / divisor, out))
+        out = arith.multiply(lo, out, lo.scalar(1.0 / divisor, out))
         return _subsample(lo, out, window)
     out = arith.scaled(out, 1.0 / divisor)
     if not window.is_long:
@@ -207,7 +207,7 @@ def _window_sum(lo: Lowering, x: Tensor, window: PoolWindow, divisor: int) -> Te
 
 def _window_mean(lo: Lowering, x: Tensor, window: PoolWindow, count_pad: bool) -> Tensor:
     """Lower to AVG_POOL2D, which divides by the pixels it covers; padding that counts is made part of the image."""
-    image, padding = lo.arrange(x, NHWC), window.padding
+    image, padding = lo.to_layout(x, NHWC), window.padding
     zp = 0 if x.q is None else x.q.zp
     if count_pad and any(window.pad):
         (high, wide), (below, right) = window.pad, window.extra
@@ -290,7 +290,7 @@ def _progression(windows: list[tuple[int, int]]) -> tuple[int, int] | None:
 
 def _average_cells(lo: Lowering, x: Tensor, grid: list[list[tuple[int, int]]]) -> Tensor:
     """Compute one mean per cell; quantized before they are concatenated, so that unequal cells share a scale."""
-    q, image = None if x.q is None else lo.out_q("pooling"), lo.arrange(x, NHWC)
+    q, image = None if x.q is None else lo.out_q("pooling"), lo.to_layout(x, NHWC)
     n, _, _, c = image.shape
     rows: list[Value] = []
     for top, bottom in grid[0]:
@@ -298,6 +298,6 @@ def _average_cells(lo: Lowering, x: Tensor, grid: list[list[tuple[int, int]]]) -
         for left, right in grid[1]:
             piece = tosa.slice(lo.b, image, (0, top, left, 0), (n, bottom - top, right - left, c))
             mean = arith.sum_over(lo, of_image(piece, x.q), (2, 3), (bottom - top) * (right - left))
-            row.append(lo.arrange(mean if q is None else lo.quantize(mean, q), NHWC))
+            row.append(lo.to_layout(mean if q is None else lo.quantize(mean, q), NHWC))
         rows.append(tosa.concat(lo.b, row, 2))
     return of_image(tosa.concat(lo.b, rows, 1), q)

@@ -108,7 +108,7 @@ def _resize_indices(axis: Axis) -> list[int]:
 def _resize(lo: Lowering, x: Tensor, axes: Sequence[Axis], mode: str) -> Tensor:
     """Emit RESIZE; the sums of a quantized bilinear one are divided."""
     (ny, dy, oy, by), (nx, dx, ox, bx) = (a.numbers(mode == "NEAREST") for a in axes)
-    image = lo.arrange(x, NHWC)
+    image = lo.to_layout(x, NHWC)
     value = tosa.resize(lo.b, image, scale=(ny, dy, nx, dx), offset=(oy, ox), border=(by, bx), mode=mode)
     if value.dtype is not image.dtype:
         value = lo.rescale(value, image.dtype, [1.0 / (ny * nx)])

@@ -71,7 +71,7 @@ def _moves_by_conv(lo: Lowering, x: Tensor, channels: int) -> bool:
 
 def _permute_channels(lo: Lowering, image: Value, q: QParams, weight: Array) -> Value:
     """Convolve with one 1 per output channel, which keeps all numbers unchanged."""
-    return lo.arrange(arith.weigh(lo, of_image(image, q), weight), NHWC)
+    return lo.to_layout(arith.convolve_fixed_point(lo, of_image(image, q), weight), NHWC)
 
 
 def _image(lo: Lowering, value: Value, shape: Sequence[int], like: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ def pixel_shuffle(lo: Lowering, self: Tensor, upscale_factor: int) -> Tensor:
     if not lo.target.is_npu or x.q is None:
         blocks = lo.permute(lo.reshape(x, (n, out, r, r, h, w)), (0, 1, 4, 2, 5, 3))
         return lo.reshape(blocks, shape)
-    image = lo.arrange(x, NHWC)
+    image = lo.to_layout(x, NHWC)
     if _moves_by_conv(lo, x, c):
         # One convolution for each row of the r x r blocks; the pixels of a row are its channels.
         ones = np.eye(c, dtype=np.int8).reshape(out, r, r, 1, 1, c)
@@ -133,7 +133,7 @@ def pixel_unshuffle(lo: Lowering, self: Tensor, downscale_factor: int) -> Tensor
     if not lo.target.is_npu or x.q is None:
         blocks = lo.permute(lo.reshape(x, (n, c, h, r, w, r)), (0, 1, 3, 5, 2, 4))
         return lo.reshape(blocks, shape)
-    image = lo.arrange(x, NHWC)
+    image = lo.to_layout(x, NHWC)
     # The columns of a block are already channels: they are adjacent in memory. So are its rows, W pixels apart.
     rows = lo.reshape(of_value(image), (n, h, r * w, r * c))
     parts = [lo.emit(movement.crop(lo, rows, 2, i * w, w)) for i in range(r)]
@@ -164,7 +164,7 @@ def channel_shuffle(lo: Lowering, self: Tensor, groups: int) -> Tensor:
     if not lo.target.is_npu or x.q is None or x.rank != 4:
         mixed = lo.reshape(x, (n, groups, c // groups, prod(tail)))
         return lo.reshape(lo.permute(mixed, (0, 2, 1, 3)), x.shape)
-    image = lo.arrange(x, NHWC)
+    image = lo.to_layout(x, NHWC)
     _, h, w, _ = image.shape
     if _moves_by_conv(lo, x, c):
         ones = np.eye(c, dtype=np.int8).reshape(groups, c // groups, 1, 1, c).swapaxes(0, 1)

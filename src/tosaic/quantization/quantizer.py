@@ -35,22 +35,22 @@ class TosaQuantizer(pt2e.Quantizer):
 
     def set_global(self, quantization_config: Any) -> TosaQuantizer:
         """Set the configuration of everything that no other setting names; None leaves it in float."""
-        self._global = _checked(quantization_config)
+        self._global = _check_config(quantization_config)
         return self
 
     def set_io(self, quantization_config: Any) -> TosaQuantizer:
         """Set the configuration of the model's inputs and outputs."""
-        self._io = _checked(quantization_config)
+        self._io = _check_config(quantization_config)
         return self
 
     def set_module_name(self, module_name: str, quantization_config: Any) -> TosaQuantizer:
         """Set the configuration of a submodule and all inside it; None leaves it in float."""
-        self._by_name[module_name] = _checked(quantization_config)
+        self._by_name[module_name] = _check_config(quantization_config)
         return self
 
     def set_module_type(self, module_type: Callable[..., torch.nn.Module], quantization_config: Any) -> TosaQuantizer:
         """Set the configuration of all submodules of a class; None leaves them in float."""
-        self._by_type[_type_name(module_type)] = _checked(quantization_config)
+        self._by_type[_type_name(module_type)] = _check_config(quantization_config)
         return self
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
@@ -97,7 +97,7 @@ class TosaQuantizer(pt2e.Quantizer):
             )
 
     def _config(self, node: Node) -> Any:
-        names, types = _owners(node)
+        names, types = _list_owners(node)
         for name in reversed(names):
             if name in self._by_name:
                 return self._by_name[name]
@@ -107,7 +107,7 @@ class TosaQuantizer(pt2e.Quantizer):
         return self._global
 
 
-def _checked(config: Any) -> Any:
+def _check_config(config: Any) -> Any:
     missing = [f for f in ("input_activation", "output_activation", "weight", "bias") if not hasattr(config, f)]
     if config is not None and missing:
         raise Invalid(
@@ -122,7 +122,7 @@ def _type_name(module_type: Any) -> str:
     return f"{module_type.__module__}.{module_type.__qualname__}"
 
 
-def _owners(node: Node) -> tuple[list[str], list[str]]:
+def _list_owners(node: Node) -> tuple[list[str], list[str]]:
     """Return paths and class names of the modules around a node, outermost first."""
     stack = module_stack(node)
     return [path for path, _ in stack], [kind for _, kind in stack]

@@ -59,7 +59,7 @@ def watch(module: GraphModule, notes: list[str]) -> Generator[None]:
     seen: dict[torch.nn.Module, _Seen] = {}
     for node in module.graph.find_nodes(op="call_module"):
         observer, observed = module.get_submodule(str(node.target)), node.args[0]
-        if isinstance(observed, Node) and not observed.meta.get(CONSTANT, False) and _has_codes(observer):
+        if isinstance(observed, Node) and not observed.meta.get(CONSTANT, False) and _has_few_bits(observer):
             seen.setdefault(observer, _Seen(observed))
     handles = [o.register_forward_pre_hook(_make_hook(s)) for o, s in seen.items()]
     try:
@@ -78,7 +78,7 @@ def _make_hook(seen: _Seen) -> Any:
     return hook
 
 
-def _has_codes(observer: Any) -> bool:
+def _has_few_bits(observer: Any) -> bool:
     """Tell whether an observer is for 8 bits or fewer: 16 bits have room for such a range."""
     low, high = getattr(observer, "quant_min", None), getattr(observer, "quant_max", None)
     return low is not None and high is not None and high - low < _LEVELS and hasattr(observer, "calculate_qparams")
@@ -94,10 +94,10 @@ def _describe(seen: dict[torch.nn.Module, _Seen]) -> Iterator[str]:
         used = one.measure(scale * (_LEVELS - 1))
         if used >= _LITTLE:
             continue
-        known = any(n in empty for n in _list_givers(one.node))
+        known = any(n in empty for n in _list_producers(one.node))
         empty.add(one.node)
         if not known:
-            yield _say(one, used)
+            yield _describe_range(one, used)
 
 
 def _get_scale(observer: Any) -> tuple[float, int]:
@@ -105,13 +105,13 @@ def _get_scale(observer: Any) -> tuple[float, int]:
     return float(scale.reshape(-1)[0]), int(zero_point.reshape(-1)[0])
 
 
-def _list_givers(node: Node) -> Iterator[Node]:
+def _list_producers(node: Node) -> Iterator[Node]:
     """Yield the nodes that a node reads, through observers."""
     for giver in node.all_input_nodes:
         yield from giver.all_input_nodes if giver.op == "call_module" else (giver,)
 
 
-def _say(seen: _Seen, used: float) -> str:
+def _describe_range(seen: _Seen, used: float) -> str:
     name = overload(seen.node) if seen.node.op == "call_function" else "an input"
     line = source_line(seen.node)
     return (

@@ -251,9 +251,9 @@ def _read_pte(data: bytes, beside: bytes | None, text: bool, max_memory: int | N
     kept, note = _open_sidecar(data, beside, max_memory)
     ports = _read_ports(constant.get(IO_METHOD), kept)
     files = kept.delegates if kept is not None else ()
-    told = [(_read_tosa(one.tosa, text, budget), one.summary.get("cycles_total")) for one in files]
+    known = [(_read_tosa(one.tosa, text, budget), one.summary.get("cycles_total")) for one in files]
     methods = [
-        _read_method(plan, program.named_data, ports, told, text, budget)
+        _read_method(plan, program.named_data, ports, known, text, budget)
         for plan in program.plans
         if plan.name not in constant
     ]
@@ -284,8 +284,8 @@ def _read_ports(text: pte.Value, kept: sidecar.Sidecar | None) -> tuple[Sequence
     if not isinstance(text, str):
         return (), ()
     try:
-        told = json.loads(text)
-        inputs, outputs = ([_read_tensor_info(item) for item in told[key]] for key in ("inputs", "outputs"))
+        known = json.loads(text)
+        inputs, outputs = ([_read_tensor_info(item) for item in known[key]] for key in ("inputs", "outputs"))
         return inputs, outputs
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
@@ -308,15 +308,15 @@ def _read_method(
     plan: pte.Plan,
     named: Mapping[str, bytes],
     ports: tuple[Sequence[TensorInfo], Sequence[TensorInfo]],
-    told: Sequence[tuple[TosaContents, float | None]],
+    known: Sequence[tuple[TosaContents, float | None]],
     text: bool,
     budget: Budget,
 ) -> MethodContents:
     instructions = [instruction for chain in plan.chains for instruction in chain.instructions]
     calls = Counter(str(plan.operators[i.operator]) for i in instructions if isinstance(i, pte.KernelCall))
     delegates = [_read_delegate(delegate, named, text, budget) for delegate in plan.delegates]
-    if len(told) == len(delegates):
-        pairs = zip(delegates, told, strict=True)
+    if len(known) == len(delegates):
+        pairs = zip(delegates, known, strict=True)
         delegates = [replace(d, tosa=d.tosa or graph, vela_cycles=cycles) for d, (graph, cycles) in pairs]
     return MethodContents(
         name=plan.name,
@@ -330,7 +330,7 @@ def _read_method(
     )
 
 
-def _merge(values: Sequence[pte.Value], told: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
+def _merge(values: Sequence[pte.Value], known: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
     """Return the program's own types, with names and scales if these are known for exactly such tensors."""
     found: list[TensorInfo] = []
     for value in values:
@@ -339,7 +339,7 @@ def _merge(values: Sequence[pte.Value], told: Sequence[TensorInfo]) -> tuple[Ten
         else:
             found.append(TensorInfo("", (), type(value).__name__))
     types = [(port.dtype, port.shape) for port in found]
-    return tuple(told) if types == [(port.dtype, port.shape) for port in told] else tuple(found)
+    return tuple(known) if types == [(port.dtype, port.shape) for port in known] else tuple(found)
 
 
 def _read_delegate(delegate: pte.Delegate, named: Mapping[str, bytes], text: bool, budget: Budget) -> DelegateContents:

@@ -49,8 +49,8 @@ def _show_pte(page: Page, found: PteContents) -> None:
     pairs = [("sidecar", found.sidecar)]
     if any(found.segments):
         pairs.append(("segments", describe_sizes(found.segments)))
-    told = found.constant_methods.items()
-    pairs += [(f"`{name}()`", f"returns {value!r}") for name, value in told if name != IO_METHOD]
+    methods = found.constant_methods.items()
+    pairs += [(f"`{name}()`", f"returns {value!r}") for name, value in methods if name != IO_METHOD]
     page.pairs(pairs)
     for method in found.methods:
         page.title(f"method `{method.name}`")

@@ -14,7 +14,7 @@ from tosaic.core.tensor_info import TensorInfo
 
 def write_header(model: str, target: str, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> str:
     """Return the text of the header. `model` may be any text: names in C are derived from it."""
-    name = sanitise(model)
+    name = sanitize(model)
     tensors = [(f"INPUT{i}", tensor) for i, tensor in enumerate(inputs)]
     tensors += [(f"OUTPUT{i}", tensor) for i, tensor in enumerate(outputs)]
     quantized = any(tensor.scale is not None for _, tensor in tensors)
@@ -39,7 +39,7 @@ def write_header(model: str, target: str, inputs: Sequence[TensorInfo], outputs:
     return "\n".join(lines)
 
 
-def sanitise(model: str) -> str:
+def sanitize(model: str) -> str:
     """Make a name for macros: capitals, digits and underscores, and no digit first."""
     name = re.sub(r"[^A-Za-z0-9]+", "_", model).strip("_").upper()
     return name if name and not name[0].isdigit() else f"MODEL_{name}".rstrip("_")

@@ -16,7 +16,7 @@ from ethosu.vela.errors import VelaError
 
 from tosaic.tools import wire
 from tosaic.tools.serve import serve
-from tosaic.tools.vela_debug import settle
+from tosaic.tools.vela_debug import canonicalize
 
 #: Vela names only the kind of the operator it rejects.
 _NAMES_A_KIND = re.compile(r"operation \((\w+)\) could not run on NPU")
@@ -73,7 +73,7 @@ def _read_results() -> tuple[wire.Header, Sequence[bytes]]:
         # A bytes scalar would lose its trailing zeros: take the array's memory.
         parts = (data["cmd_data"].tobytes(), data["weight_data"].tobytes())
     header["summary"] = _read_summary()
-    header["debug_db"] = settle(Path("out/model_debug.xml").read_text(encoding="utf-8"))
+    header["debug_db"] = canonicalize(Path("out/model_debug.xml").read_text(encoding="utf-8"))
     return header, parts
 
 

@@ -59,7 +59,7 @@ def _write_row(row: tuple[str, ...]) -> str:
     return ",".join(cell if cell.isnumeric() else f'"{cell}"' for cell in row) + "\n"
 
 
-def settle(xml: str) -> str:
+def canonicalize(xml: str) -> str:
     """Canonicalize a database: columns in fixed order, counters replaced by their rank."""
     tables = {name: _order_columns(name, table) for name, table in read_tables(xml).items()}
     numbers = sorted({int(number) for name, table in tables.items() for number in _find_numbers(name, table)})
@@ -78,12 +78,12 @@ def _order_columns(name: str, table: Table) -> Table:
     )
 
 
-def _counted_columns(name: str, table: Table) -> list[int]:
+def _find_counter_columns(name: str, table: Table) -> list[int]:
     return [table.columns.index(column) for column in _COUNTED.get(name, ()) if column in table.columns]
 
 
 def _find_numbers(name: str, table: Table) -> Iterator[str]:
-    counted = _counted_columns(name, table)
+    counted = _find_counter_columns(name, table)
     names = [table.columns.index("name")] if "name" in table.columns else []
     for row in table.rows:
         yield from (row[column] for column in counted if row[column].isdecimal())
@@ -91,7 +91,7 @@ def _find_numbers(name: str, table: Table) -> Iterator[str]:
 
 
 def _renumber(name: str, table: Table, ranks: Mapping[str, str]) -> Table:
-    counted = _counted_columns(name, table)
+    counted = _find_counter_columns(name, table)
     names = [table.columns.index("name")] if "name" in table.columns else []
     rows: list[tuple[str, ...]] = []
     for row in table.rows:

@@ -20,7 +20,7 @@ from tosaic.formats.tosa_writer import serialize
 from tosaic.fx.source import QDQ, QUANTIZE, Source, bind, overload, torch_op
 from tosaic.ir.verifier import verify
 from tosaic.lower.tensor import Tensor
-from tosaic.lower.walk import Walk, is_pending
+from tosaic.lower.walk import GraphLowering, is_pending
 from tosaic.ops import registry
 from tosaic.passes import run_passes
 from tosaic.quantization.prepare import mutates
@@ -64,7 +64,7 @@ def call(node: Node, look_up: Callable[[Node], Any]) -> Any:
 
 def check_region(source: Source, region: Partition, target: Target, seen: dict[Node, Any]) -> tuple[int, list[Wrong]]:
     """How many nodes were compared, and those that are wrong."""
-    walk = Walk(source, target)
+    walk = GraphLowering(source, target)
     for node in region.inputs:
         walk.receive(node)
     given, computed = list(region.inputs), {}
