@@ -160,7 +160,7 @@ class HostProgramBuilder:
         return made
 
     def _carries_nhwc(self, node: Node) -> bool:
-        """Tell whether the node's value in the outer graph already has its channels last."""
+        """Tell whether the node's value in the host program already has its channels last."""
         if node in self.signature.nhwc and (node.op == "placeholder" or node in self.home):
             return True
         inner: Any = node.args[0] if node.op == "call_function" and overload(node) in QDQ else None
@@ -236,9 +236,9 @@ class HostProgramBuilder:
             return torch.empty(shape, dtype=real.dtype)
 
 
-def example(border: TensorInfo) -> torch.Tensor:
+def example(info: TensorInfo) -> torch.Tensor:
     """Make a tensor with the dtype and shape of an input."""
-    return torch.zeros(border.shape, dtype=getattr(torch, border.dtype))
+    return torch.zeros(info.shape, dtype=getattr(torch, info.dtype))
 
 
 def pack(
@@ -252,9 +252,9 @@ def pack(
     """Make exir's finished program. `metadata` become constant methods of the .pte."""
     # Registers the out variants of quantize and dequantize that exir looks for.
     importlib.import_module("executorch.kernels.quantized")
-    outer = HostProgramBuilder(source, built, signature, backend, specs).build()
+    host = HostProgramBuilder(source, built, signature, backend, specs).build()
     inputs = tuple(example(b) for b in signature.inputs)
-    program = torch.export.export(outer, inputs)
+    program = torch.export.export(host, inputs)
     skip_noop_decompositions(program)
     edge = to_edge(
         program, constant_methods=dict(metadata) or None, compile_config=EdgeCompileConfig(_check_ir_validity=False)

@@ -1,7 +1,7 @@
 """The typed wrapper around torch.fx: graphs in ATen or edge dialect, from an exported program or a converted module.
 
-torch.fx leaves operators, arguments and metadata untyped. Other packages read them through the functions here, and
-the type checker is exempt from reporting unknown types in this package only.
+torch.fx leaves operators, arguments and metadata untyped. Other packages read them through the functions here;
+pyproject.toml lists those in which the type checker does not report unknown types.
 """
 
 from __future__ import annotations
@@ -216,15 +216,15 @@ class Source:
     def val(self, node: Node) -> Val:
         """Return a tensor (or several) with the dtype and shape of the node's result.
 
-        It is a fake tensor as in `node.meta["val"]`, or the data itself for a constant: rely only on dtype and
-        shape.
+        It is a fake tensor as in `node.meta["val"]`, the data itself for a constant, or a tensor on the device `meta`
+        for a q/dq node: rely only on dtype and shape.
         """
         if node not in self._vals:
             self._vals[node] = self._find_val(node)
         return self._vals[node]
 
     def tensor(self, node: Node) -> torch.Tensor:
-        """Return the `val` of a node whose result is one tensor."""
+        """Return the `val` of a node whose result is one tensor; it may be the data of a constant."""
         found = self.val(node)
         assert isinstance(found, torch.Tensor), f"the result of `{node.name}` is not a tensor"
         return found

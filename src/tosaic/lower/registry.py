@@ -56,7 +56,8 @@ class Record:
     """Everything about one operator.
 
     lower                emits TOSA for the schema-bound arguments
-    decompose            replaces the op by simpler aten ops before calibration, where inner ranges need observers
+    decompose            writes the op as simpler aten ops: before calibration, if inner ranges need observers, and in
+                         a float lowering without `lower` (`lower.aten` names both interpreters)
     quant                a kind of QUANT_KINDS, or a function of the bound arguments that returns one
     constraints          what targets do not support; checked before `lower` is called
     pointwise            a function of single elements: between one dequantize and one quantize it becomes a TABLE

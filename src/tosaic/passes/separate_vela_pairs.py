@@ -1,14 +1,18 @@
 """Works around pairs of operations that Vela 5.2 miscompiles.
 
-Vela fuses a slice into its reader. If it splits that reader into several commands, they read more of the tensor than
-the slice has, and write past the end. The same happens to a rescale of a concatenated tensor to more bits, or
-into another concatenated tensor. After a maximum it keeps the limits of 8 bits.
-Two broadcast operands that are one tensor in two shapes are both read in one of the shapes.
-A maximum along the last dimension reads it as one before the last; if that is the shape in which its input was
-written, Vela assumes the format of 16 channels but allocates a single one.
-Operands of a SELECT are read in any shape that their tensors have anywhere. A RESHAPE that is returned and transposed
-is not returned. Booleans are 0 and 1 outside and 0 and -1 inside: those that are returned and read are 1 for both.
-`tests/npu/test_pairs.py` has the smallest graph for each pair.
+_BEFORE            Vela fuses a SLICE into its reader. If it splits that reader into several commands, they read more of
+                   the tensor than the slice has, and write past the end.
+_BEFORE_WIDENING   The same happens to a rescale of a concatenated tensor to more bits. After MAX_POOL2D the limits of 8
+                   bits are kept.
+_BEFORE_JOINING    The same happens to a rescale of a concatenated tensor into another one.
+_separate_shapes   Two broadcast operands that are one tensor in two shapes are both read in one of the shapes.
+_reduces_column    A maximum along the last dimension reads it as the one before the last; if that is the shape in which
+                   its input was written, Vela assumes the format of 16 channels but allocates a single one.
+_separate_choices  Operands of a SELECT are read in any shape that their tensors have anywhere.
+_separate_outputs  A RESHAPE that is returned and transposed is not returned. Booleans are 0 and 1 outside and 0 and -1
+                   inside: those that are returned and read are 1 for both.
+
+`tests/npu/test_pairs.py` has the smallest graph for each. REDUCE_MIN before RESHAPE is avoided by the record of `amin`.
 """
 
 from __future__ import annotations

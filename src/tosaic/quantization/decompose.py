@@ -1,4 +1,7 @@
-"""Decomposes operators without a record into the simpler operators that torch defines: einsum, std, glu, an LSTM."""
+"""Decomposes operators without a record as torch does: einsum, std, glu, an LSTM.
+
+Those with a record are decomposed by `prepare.decompose_composites`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from tosaic.quantization.widen_accumulated import STATE
 _MOST = 4000
 
 
-def decompose(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
+def decompose_unknown(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
     """Decompose operators without a record, if everything in torch's decomposition has one."""
     for node in list(module.graph.nodes):
         if not _is_unknown(node) or not wanted(node):

@@ -16,7 +16,7 @@ from tosaic.fx.source import bind, module_stack, overload, torch_op
 from tosaic.lower.registry import Record
 from tosaic.ops import registry
 from tosaic.quantization import prepare
-from tosaic.quantization.decompose import decompose
+from tosaic.quantization.decompose import decompose_unknown
 from tosaic.quantization.prepare import ANNOTATION_KEY, CONSTANT
 from tosaic.quantization.widen_accumulated import widen_sums
 
@@ -64,7 +64,7 @@ class TosaQuantizer(pt2e.Quantizer):
         prepare.strip_guards(model)
         inline(model)
         prepare.make_functional(model)
-        decompose(model, lambda n: self._config(n) is not None)
+        decompose_unknown(model, lambda n: self._config(n) is not None)
         prepare.fold_constants(model)
         prepare.decompose_composites(model, lambda n: self._config(n) is not None)
         prepare.split_biases(model, lambda n: self._config(n) is not None)
