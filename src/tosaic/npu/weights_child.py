@@ -7,6 +7,7 @@ import resource
 from collections.abc import Sequence
 
 from ethosu import mlw_codec
+
 from tosaic.tools import wire
 from tosaic.tools.serve import serve
 
