@@ -136,8 +136,8 @@ def test_inputs_of_an_exported_program(relu: Path, given: tuple[torch.Tensor, ..
         (["--memory-mode", "Dedicated_Sram"], ["cannot be used on `ethos-u55-128`", "fix: use `Shared_Sram`"]),
         (["--system-config", "Mine"], ["no system configuration `Mine`", "`Ethos_U55_High_End_Embedded`"]),
         (["-t", "TOSA-1.0+INT", "--memory-mode", "Sram_Only"], ["has no system configuration and no memory mode"]),
-        (["-o", "x.tosa"], ["gives a .pte", "fix: let the output end in .pte"]),
-        (["-o", "x.tosaic"], ["is the name of a sidecar"]),
+        (["-o", "x.tosa"], ["produces a .pte", "fix: use a file name ending in .pte"]),
+        (["-o", "x.tosaic"], ["is a sidecar name"]),
         (["--intermediates", __file__], ["is a file", "fix: give a folder"]),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) and value[0].startswith("-") else "",
@@ -164,7 +164,7 @@ def test_float_graph_for_an_npu(tosaic: Command, tmp_path: Path, relu: Path) -> 
 
 def test_nothing_to_write_for_an_integer_tosa_target(tosaic: Command, tmp_path: Path, relu: Path) -> None:
     done = tosaic("compile", relu, "--no-quantize", "-t", "TOSA-1.0+INT", "-o", tmp_path / "x.tosa")
-    _refuse(done, "there is nothing to write", "integer", "fix: `-o NAME.pte`")
+    _refuse(done, "nothing to write", "integer", "fix: `-o NAME.pte`")
 
 
 def test_tool_timeout_and_the_old_file_stays(tosaic: Command, tmp_path: Path, relu: Path) -> None:
