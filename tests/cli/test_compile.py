@@ -62,7 +62,7 @@ def test_summary_tells_all(floats: tuple[Path, Outcome], cpu_line: int, tiny: Pa
         "why Tosaic has no lowering for `aten.cumsum.default`",
         "fix replace the operator",
         "fix compile with `--io int8` to feed the NPU directly",
-        "warning: no calibration data: ranges come from the example input alone; give samples as `--calibration`",
+        "warning: no calibration data: ranges come from the example input only; pass samples with `--calibration`",
         f"tiny.pte` ({path.stat().st_size:,} bytes)",
     ):
         assert words in text, words
@@ -200,7 +200,7 @@ def test_calibration_from_files(tosaic: Command, tmp_path: Path, kind: str) -> N
 def test_unused_calibration_is_told(tosaic: Command, tmp_path: Path) -> None:
     torch.save([torch.ones(5, dtype=torch.int32)], tmp_path / "data.pt")
     done = tosaic("compile", "add", "--calibration", tmp_path / "data.pt", "-o", tmp_path / "add.pte", "--json")
-    assert done.json["warnings"] == ["the calibration data were not used: nothing is quantized here"]
+    assert done.json["warnings"] == ["the calibration data was not used: nothing is quantized"]
 
 
 def test_one_tensor_given_twice_is_two_inputs(tosaic: Command, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ class Program:
         if path.suffix == ".tosaic":
             raise Invalid(f"`{path}` is a sidecar name", fix="use a file name ending in .pte")
         if path.is_dir():
-            raise Invalid(f"`{path}` is a folder", fix=f"give the name of a file, as `{path / 'model.pte'}`")
+            raise Invalid(f"`{path}` is a folder", fix=f"pass a file name such as `{path / 'model.pte'}`")
         beside = {path.with_suffix(".tosaic"): self.sidecar()} if with_sidecar else {}
         return {path: self.pte, **beside}
 
