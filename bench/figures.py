@@ -11,7 +11,7 @@ SCHEMA = "tosaic-bench/1"
 
 #: Who compiled: ours through either door, or the peer, which has one.
 Column: TypeAlias = Literal["door", "front", "peer"]
-COLUMNS: Mapping[Column, str] = {"door": "ours, ExecuTorch door", "front": "ours, front door", "peer": "peer"}
+COLUMNS: Mapping[Column, str] = {"door": "ours, ExecuTorch API", "front": "ours, high-level API", "peer": "peer"}
 OURS: tuple[Column, ...] = ("door", "front")
 Values: TypeAlias = dict[str, float | None]
 #: Models that stand for no real one.
@@ -42,7 +42,7 @@ FIGURES = (
     Figure("peak_memory", "peak memory, Vela's process included", "bytes"),
     Figure("pte_bytes", ".pte", "bytes"),
     Figure("delegates", "delegates", "count", ratio=False),
-    Figure("cpu_compute", "CPU operators inside, border left out", "count", ratio=False),
+    Figure("cpu_compute", "CPU operators without quantize and dequantize", "count", ratio=False),
     Figure("cpu_border", "CPU quantize and dequantize", "count", ratio=False),
     Figure("planned_bytes", "planned buffers outside the NPU", "bytes"),
     Figure("cycles", "NPU cycles, by Vela", "count"),

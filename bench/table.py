@@ -7,7 +7,7 @@ from typing import Any
 
 from figures import APART, COLUMNS, FIGURES, Figure, compare, group
 
-TITLES = ("CPU seconds and figures", *COLUMNS.values(), "door / peer", "front / peer")
+TITLES = ("CPU seconds and figures", *COLUMNS.values(), "ExecuTorch API / peer", "high-level API / peer")
 TITLE_OF = {figure.key: figure.title for figure in FIGURES}
 
 
@@ -55,7 +55,7 @@ def make_notes(columns: Mapping[Any, Mapping[str, Any]]) -> list[str]:
         if row["same_commands"] is False:
             notes.append(f"{name}: its blob holds other commands than our Vela makes of its TOSA")
     same = columns["door"]["tosa_sha256"] == columns["front"]["tosa_sha256"]
-    notes.append("ours: both doors give the same .tosa" if same else "ours: the doors give different .tosa files")
+    notes.append("ours: both APIs produce the same .tosa" if same else "ours: the APIs produce different .tosa files")
     return notes
 
 
@@ -76,7 +76,7 @@ def make_goal_lines(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
-GOAL_TITLES = ("model", "target", "figure", "door", "goal", "measured", "verdict")
+GOAL_TITLES = ("model", "target", "figure", "API", "goal", "measured", "verdict")
 
 
 def make_mean_lines(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -95,7 +95,7 @@ def make_mean_lines(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
-MEAN_TITLES = ("target", "figure", "door", "geometric mean", "goal", "models")
+MEAN_TITLES = ("target", "figure", "API", "geometric mean", "goal", "models")
 
 
 def write_markdown(report: Mapping[str, Any]) -> str:
@@ -103,9 +103,9 @@ def write_markdown(report: Mapping[str, Any]) -> str:
     c, machine = report["conditions"], report["machine"]
     tools = ", ".join(f"{name} {version}" for name, version in report["tools"].items())
     parts = [
-        "# Side by side with the peer",
-        "Written by `bench/run.py`; `results.json` beside it has the same figures and every single repeat. The peer is "
-        "`executorch.backends.arm`, as it comes with ExecuTorch.",
+        "# Comparison with executorch.backends.arm",
+        "Written by `bench/run.py`; `results.json` has the same figures and every single repeat. The peer is "
+        "`executorch.backends.arm` as released with ExecuTorch.",
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] >> 20:,} MiB, {machine['system']}, "
         f"Python {machine['python']}. {tools}.",
         "![cycles](cycles.svg)\n\n![compile time](compile.svg)",
@@ -130,23 +130,23 @@ def write_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 def _describe(conditions: Mapping[str, Any]) -> list[str]:
     return [
-        "CPU seconds, children included, one thread. Every compile runs in a process of its own, the sides in turn; "
+        "CPU seconds, children included, one thread. Every compile runs in a separate process, the sides in turn; "
         f"the least of {conditions['repeats']} per stage counts. Interpreter start, imports and a tiny model that "
         "brings in late imports come before the clock starts and are shown apart.",
         f"Both sides calibrate with the same {conditions['calibration']} inputs and are judged on "
         f"{conditions['evaluation']} others: signal over error in decibels against the float model, mean over inputs. "
-        "The TOSA reference model computes the delegates, torch all that is outside them. Decibels are compared as a "
+        "The TOSA reference model computes the delegates, torch everything outside them. Decibels are compared as a "
         "difference.",
         "Cycles from the commands come from `tosaic.npu.perf`, which reads a command stream and the system's "
-        "configuration and does not know who made it.",
+        "configuration, whichever compiler wrote it.",
         "Cycles, SRAM, commands and weights are those that our Vela makes of each side's TOSA with the same options: "
         "Vela's estimate, not a measurement. Where the commands are not those in the .pte, a note says so. Several "
         "delegates: cycles are added, of SRAM the largest counts.",
         "The backend's own part is what its `ops_to_not_decompose`, `partition` and `preprocess` take, Vela left out; "
-        "through the front door all but Vela and the last step, which hands exir a small graph (shown as exir's).",
-        "Quantized program to .pte is to_edge_transform_and_lower and to_executorch through the ExecuTorch door, for "
-        "which the quantized module must be exported again before; the front door takes it as it is. nn.Module to "
-        ".pte is the sum of all stages; for the front door the one call `tosaic.compile(model)` where that is more.",
+        "with the high-level API all but Vela and the last step, which passes a small graph to exir (shown as exir's).",
+        "Quantized program to .pte is to_edge_transform_and_lower and to_executorch with the ExecuTorch API, for "
+        "which the quantized module must be exported again before; the high-level API takes it as it is. nn.Module to "
+        ".pte is the sum of all stages; for the high-level API the single call `tosaic.compile(model)` if it is more.",
         "Peak memory is the largest resident set while compiling, that of the process and of the Vela process added "
         "up, libraries that both have mapped once: the largest sum of three, before Vela runs, while it runs and after "
         "it. The model is built before that.",

@@ -29,12 +29,12 @@ HERE = Path(__file__).resolve().parent
 SCHEMA = "tosaic-bench-vgf/1"
 MODEL = "mobilenet_v2"
 PRECISIONS = ("float", "int8")
-SIDES = {"front": "ours, front door", "door": "ours, ExecuTorch door", "peer": "peer"}
+SIDES = {"front": "ours, high-level API", "door": "ours, ExecuTorch API", "peer": "peer"}
 #: The most that the front door may take of the peer's CPU seconds.
 GOAL = 0.15
 CALIBRATION, EVALUATION = 8, 4
 TIMEOUT = 3600.0
-TITLES = ("precision", "figure", *SIDES.values(), "door / peer", "front / peer", "goal", "verdict")
+TITLES = ("precision", "figure", *SIDES.values(), "ExecuTorch API / peer", "high-level API / peer", "goal", "verdict")
 FIGURES = {
     "seconds": ("nn.Module to .pte, CPU seconds", "{:.2f}"),
     "converter": ("of that the model converter", "{:.2f}"),
@@ -196,11 +196,11 @@ def write_markdown(report: Mapping[str, Any]) -> str:
     machine = report["machine"]
     tools = ", ".join(f"{name} {version}" for name, version in report["tools"].items())
     parts = [
-        "# VGF, side by side with the peer",
+        "# VGF: comparison with executorch.backends.arm",
         f"MobileNetV2 (random weights), written by `bench/vgf.py`. {machine['cpu']}, {machine['cores']} cores, Python "
         f"{machine['python']}. {tools}.",
         write_table(TITLES, make_lines(report["rows"])),
-        "CPU seconds with the model converter's, one thread; every compile in a process of its own, the sides in turn, "
+        "CPU seconds with the model converter's, one thread; every compile in a separate process, the sides in turn, "
         f"the least of {report['repeats']}. Interpreter, imports and a tiny model that brings in late imports are left "
         f"out on all sides. int8 is calibrated with the same {CALIBRATION} inputs; both files run on Vulkan with "
         f"{EVALUATION} others.",

@@ -35,7 +35,7 @@ class Check:
 def examine(import_torch: Callable[[], None]) -> Iterator[Check]:
     """Yield all checks, one after the other; the later ones take seconds."""
     yield from _examine_all()
-    fix = "install what is missing above; `tosaic compile add --debug` tells more"
+    fix = "install what is missing above; `tosaic compile add --debug` shows more"
     for check in (
         lambda: _try("Vela", _run_vela, "pip install --force-reinstall ethos-u-vela"),
         lambda: _try("Ethos-U compile", lambda: _run_compile(import_torch, "ethos-u55-128"), fix),
@@ -145,7 +145,7 @@ def _check_compiler() -> Check:
 
 def _check_folder() -> Check:
     """Check that there is a writable temporary folder for tools."""
-    fix = "set the environment variable `TMPDIR` to a folder that can be written"
+    fix = "set the environment variable `TMPDIR` to a writable folder"
     try:
         with tempfile.TemporaryDirectory(prefix="tosaic-") as folder:
             free = shutil.disk_usage(folder).free
@@ -183,7 +183,7 @@ def _run_reference() -> str:
     ones = np.ones((1, 4), np.int32)
     (result,) = reference.run(_make_tosa(), [ones, ones])
     if result.tolist() != [[2, 2, 2, 2]]:
-        raise ValueError(f"1 + 1 gave {result.tolist()}")
+        raise ValueError(f"1 + 1 returned {result.tolist()}")
     return "runs: 1 + 1 = 2"
 
 
@@ -204,5 +204,5 @@ def _run_compile(import_torch: Callable[[], None], target: str) -> str:
     module, inputs = zoo.load("add")
     program = api.compile(module, inputs, target)
     if len(program.delegates) != 1:
-        raise ValueError(f"the model `add` gave {len(program.delegates)} delegates instead of 1")
+        raise ValueError(f"the model `add` has {len(program.delegates)} delegates instead of 1")
     return f"works: the model `add`, {len(program.pte):,} bytes of .pte"

@@ -78,14 +78,14 @@ def test_a_folder_is_read_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ([], "there is no calibration sample"),
+        ([], "the calibration data is empty"),
         (_numbers(1, 2, 3), "calibration is a single tensor"),
         ([_numbers(1, 2, 4)], "input 0 of sample 0 has shape [1, 2, 4], the model takes [1, 2, 3]"),
         ([_numbers(1, 2, 3), _numbers(2, 3)], "input 0 of sample 1 has shape [2, 3]"),
         ([(_numbers(1, 2, 3), _numbers(1))], "sample 0 has 2 inputs, the model takes 1"),
         ([torch.ones(1, 2, 3, dtype=torch.int8)], "is int8, the model takes float32"),
-        ([torch.full((1, 2, 3), float("nan"))], "holds NaN or infinity"),
-        ([torch.full((1, 2, 3), -float("inf"))], "holds NaN or infinity"),
+        ([torch.full((1, 2, 3), float("nan"))], "contains NaN or infinity"),
+        ([torch.full((1, 2, 3), -float("inf"))], "contains NaN or infinity"),
         ([torch.full((1, 2, 3), 2.0)] * 3, "is 2 everywhere"),
         (["text"], "is of type `str`, not a tensor"),
         ([[[1.0], [2.0, 3.0]]], "has 2 inputs"),
@@ -176,10 +176,10 @@ def test_a_folder_is_bounded_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_paths_that_hold_nothing(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match=r"holds no \.npz"):
+    with pytest.raises(Invalid, match=r"contains no \.npz"):
         calibration.read(tmp_path, ONE)
     with pytest.raises(Invalid, match="there is no calibration data at"):
         calibration.read(tmp_path / "nothing", ONE)
     (tmp_path / "x.csv").write_text("1,2")
-    with pytest.raises(Invalid, match="is no calibration file"):
+    with pytest.raises(Invalid, match="unknown calibration file type"):
         calibration.read(tmp_path / "x.csv", ONE)

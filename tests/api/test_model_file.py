@@ -49,7 +49,7 @@ def _write(path: Path, text: str) -> str:
 def test_zoo_names() -> None:
     module, inputs = model_file.load("add")
     assert isinstance(module, torch.nn.Module) and inputs is not None and len(inputs) == 1
-    with pytest.raises(Invalid, match="no model named `adder`") as caught:
+    with pytest.raises(Invalid, match="unknown model `adder`") as caught:
         model_file.load("adder")
     assert "`add`" in caught.value.fix
 
@@ -116,7 +116,7 @@ def test_the_line_of_a_file_in_the_working_folder(tmp_path: Path, monkeypatch: p
 def test_a_file_without_its_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _write(tmp_path / "net.py", "")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Invalid, match="no model named `net`") as caught:
+    with pytest.raises(Invalid, match="unknown model `net`") as caught:
         model_file.load("net")
     assert "`net.py`" in caught.value.fix
 
@@ -186,11 +186,11 @@ def _call(target: str) -> Callable[[dict[str, bytes]], None]:
         (_edit("extra", {"as_custom_obj": {"name": "x", "class_fqn": "y"}}), "run on loading"),
         (lambda files: files.update({"net/data/constants/opaque_obj_0": b"x"}), "run on loading"),
         (lambda files: files.update({"net/data/aotinductor/model/x.so": b"x"}), "run on loading"),
-        (lambda files: files.update({"NET/MODELS/MODEL.JSON": b"{}"}), "earlier file of this name"),
+        (lambda files: files.update({"NET/MODELS/MODEL.JSON": b"{}"}), "the name occurs twice"),
         (lambda files: files.pop("net/models/model.json"), "no part `models/model.json`"),
-        (lambda files: files.update({"net/models/model.json": b"{"}), "no exported program"),
-        (lambda files: files.update({"net/models/model.json": b"[" * 100_000}), "no exported program"),
-        (lambda files: files.update({"net/models/model.json": b"{}"}), "no exported program"),
+        (lambda files: files.update({"net/models/model.json": b"{"}), "not an exported program"),
+        (lambda files: files.update({"net/models/model.json": b"[" * 100_000}), "not an exported program"),
+        (lambda files: files.update({"net/models/model.json": b"{}"}), "not an exported program"),
     ],
     ids=[
         "guard",
@@ -260,7 +260,7 @@ def test_an_archive_with_two_directories_runs_nothing(exported: Path, tmp_path: 
     assert "data/constants/opaque_obj_0" in seen_by_torch
     with zipfile.ZipFile(exported) as archive:
         assert "net/data/constants/opaque_obj_0" not in archive.namelist()
-    with pytest.raises(Invalid, match="is no exported program"):
+    with pytest.raises(Invalid, match="is not an exported program"):
         model_file.load(str(exported))
     assert not mark.exists()
 
@@ -268,7 +268,7 @@ def test_an_archive_with_two_directories_runs_nothing(exported: Path, tmp_path: 
 @pytest.mark.parametrize("kind", hostile.AMBIGUOUS)
 def test_ambiguous_archives(exported: Path, kind: str) -> None:
     exported.write_bytes(hostile.AMBIGUOUS[kind](hostile.unpack(exported.read_bytes())))
-    with pytest.raises(Invalid, match="is no exported program"):
+    with pytest.raises(Invalid, match="is not an exported program"):
         model_file.load(str(exported))
 
 
@@ -287,7 +287,7 @@ def test_names_are_not_printed_into_code(exported: Path, tmp_path: Path) -> None
         files |= hostile.edit_json(files, "net/models/model.json", lambda all: _rename(all["graph_module"], code))
 
     path = str(_repack(exported, change))
-    with pytest.raises(Invalid, match="is no exported program") as caught:
+    with pytest.raises(Invalid, match="is not an exported program") as caught:
         model_file.load(path)[0].module()(torch.ones(4, 3))
     assert "cannot be a name" in caught.value.why
     assert not mark.exists()
@@ -330,7 +330,7 @@ def test_trees_that_import_modules(exported: Path, node: dict[str, Any]) -> None
         files |= hostile.edit_json(files, "net/models/model.json", edit)
 
     sys.modules.pop("antigravity", None)
-    with pytest.raises(Invalid, match="is no exported program"):
+    with pytest.raises(Invalid, match="is not an exported program"):
         model_file.load(str(_repack(exported, change)))
     assert "antigravity" not in sys.modules
 
@@ -389,5 +389,5 @@ def test_max_memory_of_an_archive(exported: Path) -> None:
 def test_files_that_are_no_archive(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.pt2"
     path.write_bytes(content)
-    with pytest.raises(Invalid, match="is no exported program"):
+    with pytest.raises(Invalid, match="is not an exported program"):
         model_file.load(str(path))

@@ -168,7 +168,7 @@ def test_operators_of_the_registry_pass() -> None:
     ],
 )
 def test_operators_that_do_more_than_compute(name: str) -> None:
-    with pytest.raises(Invalid, match="which Tosaic does not run from an untrusted file") as caught:
+    with pytest.raises(Invalid, match="which Tosaic does not run for an untrusted file") as caught:
         model_ops.refuse([f"torch.ops.{name}"], "x.pt2")
     assert f"calls `{name.removesuffix('.default')}`" in caught.value.what
 

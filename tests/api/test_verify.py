@@ -93,7 +93,7 @@ def test_equal(programs: Callable[[str], Program], target: str) -> None:
     assert verdict.skipped == ()
     assert [m.ok for m in verdict.torch] == [True]
     assert verdict.sqnr[0] > 20
-    assert str(verdict).endswith("\nequal")
+    assert str(verdict).endswith("\nPASS: bit-exact")
     json.dumps(verdict.to_json(), allow_nan=False)
 
 
@@ -114,7 +114,7 @@ def test_wrong_scale_is_found_and_named(programs: Callable[[str], Program], targ
     assert found.first["where"].endswith(f"test_verify.py:{SECOND_LINE}")
     assert int(found.first["command"], 16) % 4 == 0
     assert f"first at op {conv}, through" in str(verdict)
-    assert str(verdict).endswith("NOT equal")
+    assert str(verdict).endswith("\nFAIL")
 
 
 def test_wrong_weights_are_found(programs: Callable[[str], Program]) -> None:
@@ -140,7 +140,7 @@ def test_the_limit_holds_for_all_that_verify_reads(programs: Callable[[str], Pro
 
 
 def test_without_a_sidecar(programs: Callable[[str], Program]) -> None:
-    with pytest.raises(Invalid, match=r"no \.tosaic file"):
+    with pytest.raises(Invalid, match=r"\.tosaic file is missing"):
         verify(programs(NPUS[0]).pte, None)
 
 
@@ -149,7 +149,7 @@ def test_nothing_on_the_npu() -> None:
     verdict = program.verify()
     assert verdict.ok
     assert verdict.compared == 0
-    assert verdict.skipped == ("the NPU: nothing of the program runs on it",)
+    assert verdict.skipped == ("the NPU: no part of the program runs on it",)
 
 
 class Select(torch.nn.Module):
@@ -195,7 +195,7 @@ class TestCommand:
         path = programs(NPUS[0]).save(tmp_path / "net.pte", with_sidecar=False)
         done = self.run("verify", path)
         assert done.exit_code == 2
-        assert "there is no .tosaic file" in done.stderr
+        assert "the .tosaic file is missing" in done.stderr
         assert "--no-sidecar" in done.stderr
 
     def test_sidecar_of_another(self, programs: Callable[[str], Program], tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ class TestCommand:
     def test_compile(self, tmp_path: Path) -> None:
         done = self.run("compile", "add", "-o", tmp_path / "add.pte", "--verify")
         assert done.exit_code == 0, done.stderr
-        assert done.stdout.rstrip().endswith("equal")
+        assert done.stdout.rstrip().endswith("\nPASS: bit-exact")
         assert "delegate runs compared with the TOSA reference model" in done.stdout
 
     def test_compile_that_went_wrong(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,4 +216,4 @@ class TestCommand:
         done = self.run("compile", "add", "-o", tmp_path / "add.pte", "--verify", "--json")
         assert done.exit_code == 1
         json.loads(done.stdout)
-        assert "NOT equal" in done.stderr
+        assert done.stderr.rstrip().endswith("\nFAIL")

@@ -182,7 +182,7 @@ def test_program_is_compared_with_torch(net: Program) -> None:
     assert first.within is not None and first.within > 0.99
     assert first.sqnr == verdict.sqnr[0]
     assert "output 0 against torch's quantized graph: " in str(verdict)
-    assert f"; torch's quantized graph {first.torch_sqnr:.1f} dB" in str(verdict)
+    assert f" (torch's quantized graph: {first.torch_sqnr:.1f} dB)" in str(verdict)
     assert json.loads(json.dumps(verdict.to_json(), allow_nan=False))["torch"][0]["rule"] == "steps"
 
 
@@ -207,7 +207,7 @@ def test_older_format_says_what_is_missing(net: Program) -> None:
     verdict = verify(net.pte, dataclasses.replace(beside, samples=old, traits=()), rounds=0)
     assert verdict.ok and verdict.torch == () and len(verdict.sqnr) == 4
     assert verdict.skipped == (
-        "the distance from torch: the .tosaic file is of an older format; compile the model again",
+        "the distance from torch: the .tosaic file has an older format; compile the model again",
     )
 
 
@@ -268,7 +268,7 @@ def test_quantized_model_keeps_its_example(exported: bool) -> None:
     assert sample.outputs == () and len(sample.torch) == 1
     verdict = program.verify(rounds=0)
     assert verdict.ok and verdict.sqnr == () and len(verdict.torch) == 1, str(verdict)
-    assert verdict.skipped == ("the distance from float: the model was given already quantized",)
+    assert verdict.skipped == ("the distance from float: the model was already quantized",)
 
 
 class Cast(torch.nn.Module):
@@ -323,7 +323,7 @@ def test_16_bit_floats_are_kept_and_compared(dtype: torch.dtype) -> None:
 def test_complex_numbers_are_not_kept() -> None:
     program = tosaic.compile(Spectrum().eval(), (smooth(8),), "TOSA-1.0+FP")
     assert program.samples == ()
-    assert program.verify().skipped[-1].endswith("the .tosaic file holds no samples")
+    assert program.verify().skipped[-1].endswith("the .tosaic file contains no samples")
 
 
 class Spectrum(torch.nn.Module):
@@ -341,7 +341,7 @@ class TestCommand:
     def test_tosa_target(self, tmp_path: Path) -> None:
         done = self.run("compile", "add", "-t", "TOSA-1.0+INT", "-o", tmp_path / "add.pte", "--verify")
         assert done.exit_code == 0, done.stderr
-        assert done.stdout.rstrip().endswith("output 0 against torch: 5 of 5 numbers are equal\nequal")
+        assert done.stdout.rstrip().endswith("output 0 against torch: 5 of 5 values are equal\nPASS")
         done = self.run("verify", tmp_path / "add.pte", "--json")
         found = json.loads(done.stdout)
         assert (done.exit_code, found["ok"], found["engine"], found["compared"]) == (0, True, "tosa", 0)
@@ -353,7 +353,7 @@ class TestCommand:
         done = self.run("verify", path, "--rounds", 0)
         assert done.exit_code == 1
         assert "DIFFERENT: output 2 against torch's quantized graph" in done.stdout
-        assert done.stdout.rstrip().endswith("NOT equal")
+        assert done.stdout.rstrip().endswith("\nFAIL")
 
     @pytest.fixture
     def change(self) -> Callable[[bytes], bytes]:

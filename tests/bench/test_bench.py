@@ -191,7 +191,7 @@ def test_json_schema(bench: Any) -> None:
 def test_markdown(bench: Any) -> None:
     page = bench.table.write_markdown(_report(bench, [*_rows(bench), *_rows(bench, "ds_cnn", cpu=1)]))
     assert "| to_edge_transform_and_lower | 5.00 | - | 10.00 | 0.500 |  |" in page
-    assert "| ExecuTorch door | at most 0.45 of the peer's | 0.500 | missed |" in page
+    assert "| ExecuTorch API | at most 0.45 of the peer's | 0.500 | missed |" in page
     assert "* peer: on the CPU `quantized_decomposed::quantize_per_tensor.out` x1, `aten::avg_pool2d.out` x1" in page
     assert "## ds_cnn, ethos-u55-128" in page
     for block in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
@@ -283,5 +283,5 @@ def test_both_sides_of_a_small_model(tmp_path: Path) -> None:
         assert figures["sqnr"] > 20
     # Compute on the peer's CPU is what keeps this row out of the mean of cycles.
     assert rows["peer"]["cpu_ops"]["aten::avg_pool2d.out"] == 1
-    assert (tmp_path / "README.md").read_text().startswith("# Side by side with the peer")
+    assert (tmp_path / "README.md").read_text().startswith("# Comparison with executorch.backends.arm")
     assert str(Path.home()) not in text and str(BENCH.parent) not in text

@@ -21,7 +21,7 @@ def test_version_and_help(tosaic: Command) -> None:
     assert all(name in text for name in ("compile", "inspect", "ops", "targets", "doctor", "2 bad input"))
     assert tosaic().code != 0
     help_text = " ".join(tosaic("compile", "--help").stdout.split())
-    assert "A .py file is code, and it is run" in help_text
+    assert "A .py file is imported, which runs its code" in help_text
     for option in (
         "--target",
         "--calibration",

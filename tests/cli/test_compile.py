@@ -15,6 +15,7 @@ from tosaic.api import build as api
 from tosaic.api import model_file
 from tosaic.core.errors import Invalid
 from tosaic.core.output import write_files
+from tosaic.core.targets import find
 from tosaic.formats import pte, sidecar
 from tosaic.formats.tosa_reader import read as read_tosa
 from tosaic.ir.text import to_text
@@ -48,9 +49,9 @@ def test_summary_tells_all(floats: tuple[Path, Outcome], cpu_line: int, tiny: Pa
         "delegate 0 6 nodes",
         "delegate 1 4 nodes",
         "`aten::cumsum.out` x1",
-        "bytes in OffChipFlash",
-        "bytes in Sram",
-        "fast scratch none",
+        "bytes (OffChipFlash)",
+        "bytes (Sram)",
+        "fast scratch not used",
         "planned IO",
         "NPU cycles",
         "Vela's estimate",
@@ -61,7 +62,7 @@ def test_summary_tells_all(floats: tuple[Path, Outcome], cpu_line: int, tiny: Pa
         "why Tosaic has no lowering for `aten.cumsum.default`",
         "fix replace the operator",
         "fix compile with `--io int8` to feed the NPU directly",
-        "warning: no calibration data: ranges come from the example input alone; give samples as `--calibration`",
+        "warning: no calibration data: ranges come from the example input only; pass samples with `--calibration`",
         f"tiny.pte` ({path.stat().st_size:,} bytes)",
     ):
         assert words in text, words
@@ -94,7 +95,7 @@ def test_intermediates_are_kept(codes: tuple[Path, Outcome]) -> None:
 
 def test_intermediates_show_the_graph_after_each_pass(codes: tuple[Path, Outcome]) -> None:
     folder = codes[0].parent / "all"
-    stages = ["lower", *(step.name for step in PASSES)]
+    stages = ["lower", *(step.name for step in PASSES if step.when(find("ethos-u55-128")))]
     for path in folder.glob("*.tosa"):
         texts = [path.with_name(f"{path.stem}.{i}_{name}.tosa.txt").read_text() for i, name in enumerate(stages)]
         assert texts[-1] == to_text(read_tosa(path.read_bytes()))
@@ -199,7 +200,7 @@ def test_calibration_from_files(tosaic: Command, tmp_path: Path, kind: str) -> N
 def test_unused_calibration_is_told(tosaic: Command, tmp_path: Path) -> None:
     torch.save([torch.ones(5, dtype=torch.int32)], tmp_path / "data.pt")
     done = tosaic("compile", "add", "--calibration", tmp_path / "data.pt", "-o", tmp_path / "add.pte", "--json")
-    assert done.json["warnings"] == ["the calibration data were not used: nothing is quantized here"]
+    assert done.json["warnings"] == ["the calibration data was not used: nothing is quantized"]
 
 
 def test_one_tensor_given_twice_is_two_inputs(tosaic: Command, tmp_path: Path) -> None:

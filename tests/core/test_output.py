@@ -75,7 +75,7 @@ def test_permissions_are_kept(tmp_path: Path) -> None:
 
 def test_two_names_of_one_file(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("x")
-    with pytest.raises(Invalid, match="two results have one name"):
+    with pytest.raises(Invalid, match="two results have the same name"):
         write_files({tmp_path / "x": b"1", tmp_path / "link": b"2"})
     assert _list(tmp_path) == ["link"]
 

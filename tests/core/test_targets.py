@@ -48,7 +48,7 @@ def test_tosa_target(text: str) -> None:
 
 @pytest.mark.parametrize(("old", "new"), [("TOSA-0.80+BI", "TOSA-1.0+INT"), ("TOSA-0.80+MI", "TOSA-1.0+FP")])
 def test_old_tosa_names_the_new_one(old: str, new: str) -> None:
-    with pytest.raises(Invalid, match=r"0\.80 is gone") as caught:
+    with pytest.raises(Invalid, match=r"0\.80 is no longer supported") as caught:
         find(old)
     assert new in caught.value.fix
 

@@ -48,7 +48,7 @@ def program() -> tosaic.Program:
 
 
 def test_a_new_engine_runs_a_program(program: tosaic.Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Invalid, match="there is no engine `toy`") as caught:
+    with pytest.raises(Invalid, match="unknown engine `toy`") as caught:
         program.run(*INPUTS, engine="toy")
     assert caught.value.fix == "use one of auto, npu, executorch, vulkan, tosa"
     monkeypatch.setitem(ENGINES, "toy", Toy())

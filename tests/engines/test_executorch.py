@@ -95,10 +95,10 @@ def test_errors_come_back_typed(add_pte: dict[str, bytes]) -> None:
         executorch.run(data, [x[:4]])
     with pytest.raises(Invalid, match="no method `backward`"):
         executorch.run(data, [x], method="backward")
-    with pytest.raises(ToolFailed, match="does not run the program") as caught:
+    with pytest.raises(ToolFailed, match="cannot run the program") as caught:
         executorch.run(data, [x], executor="support.stand_in:make_refuse")
     assert "the NPU is on fire" in caught.value.why
-    with pytest.raises(Invalid, match=r"the NPU gives int32\[3\], but the program takes int32\[5\]"):
+    with pytest.raises(Invalid, match=r"the NPU returns int32\[3\], but the program takes int32\[5\]"):
         executorch.run(data, [x], executor="support.stand_in:make_shorten")
 
 

@@ -72,10 +72,10 @@ def save_npy(array: Array) -> bytes:
 @pytest.mark.parametrize(
     ("name", "make", "message"),
     [
-        ("x.txt", lambda p: p.write_text("1"), "`{}` is no input file"),
+        ("x.txt", lambda p: p.write_text("1"), "unknown input file type: `{}`"),
         ("x.npy", lambda _: None, "`{}` cannot be read"),
         ("x.npy", lambda p: p.mkdir(), "`{}` cannot be read"),
-        ("x.npy", lambda p: p.write_bytes(b"hello"), "`{}` is no .npy file"),
+        ("x.npy", lambda p: p.write_bytes(b"hello"), "`{}` is not a .npy file"),
         (
             "x.npy",
             lambda p: np.save(p, X.astype(np.int16)),
@@ -85,11 +85,11 @@ def save_npy(array: Array) -> bytes:
         ("x.npy", lambda p: np.save(p, np.array([{}])), "`{}` cannot be used"),
         ("x.npz", lambda p: p.write_bytes(b"PK\x03\x04"), "`{}` is damaged"),
         ("x.npz", lambda p: write_zip(p, "../x.npy", save_npy(X)), "`{}` is damaged"),
-        ("x.npz", lambda p: write_zip(p, "x.npy", b"1"), "`x` of `{}` is no .npy file"),
+        ("x.npz", lambda p: write_zip(p, "x.npy", b"1"), "`x` of `{}` is not a .npy file"),
         ("x.npz", lambda p: np.savez(p, wrong=X.T), "`wrong` of `{}` is int8[3, 2]"),
         ("x.pt", lambda p: p.write_bytes(b"1"), "`{}` is damaged"),
         ("x.pt", write_pickled, "`{}` cannot be read"),
-        ("x.pt", lambda p: torch.save({"a": 1}, p), "`a` of `{}` is no plain tensor"),
+        ("x.pt", lambda p: torch.save({"a": 1}, p), "`a` of `{}` is not a plain tensor"),
         ("x.pt", lambda p: torch.save(torch.zeros(2, dtype=torch.complex64), p), "`{}` is complex64[2], but input 0"),
         ("x.bin", lambda p: p.write_bytes(b"12345"), "`{}` has 5 bytes, but int8[2, 3] takes 6"),
     ],
@@ -109,7 +109,7 @@ def test_wrong_count(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"2 inputs were given"):
         read_inputs([tmp_path / "x.npy"] * 2, TYPES[:1])
     (tmp_path / "y.bin").write_bytes(Y.tobytes())
-    with pytest.raises(Invalid, match="one input more"):
+    with pytest.raises(Invalid, match="one input too many"):
         read_inputs([tmp_path / "x.npy", tmp_path / "y.bin"], TYPES[:1])
 
 
@@ -118,7 +118,7 @@ def test_raw_bools(tmp_path: Path) -> None:
     types = [TensorType(np.dtype(np.bool_), (3,))]
     assert read_inputs([tmp_path / "x.bin"], types)[0].tolist() == [False, True, True]
     (tmp_path / "x.bin").write_bytes(b"\0\1\2")
-    with pytest.raises(Invalid, match="no bool"):
+    with pytest.raises(Invalid, match="not a bool"):
         read_inputs([tmp_path / "x.bin"], types)
 
 

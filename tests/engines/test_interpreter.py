@@ -135,7 +135,7 @@ def test_backend_without_an_executor(add_pte: dict[str, bytes]) -> None:
 @pytest.mark.parametrize("result", [np.zeros(4, np.int32), np.zeros(5, np.int8)])
 def test_executor_that_gives_something_else(add_pte: dict[str, bytes], result: Array) -> None:
     method = Method(read(add_pte["inline"]), executors={"EthosUBackend": lambda *_: [result]})
-    with pytest.raises(Invalid, match=r"delegate 0 gives .*, but the program takes int32\[5\]"):
+    with pytest.raises(Invalid, match=r"delegate 0 returns .*, but the program takes int32\[5\]"):
         method.run([np.zeros(5, np.int32)])
 
 

@@ -95,4 +95,4 @@ def test_contents_larger_than_declared() -> None:
     data = hostile.bomb("x", 64 << 20, declared=1000)
     with pytest.raises(Invalid, match="damaged") as caught:
         _unpack(data, 1 << 20)
-    assert "does not unpack to the size" in caught.value.why
+    assert "does not unpack to its declared size" in caught.value.why

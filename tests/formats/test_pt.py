@@ -73,21 +73,21 @@ def test_nothing_is_called(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (b"ctorch._utils\n_rebuild_tensor_v2\n(tR.", "with what does not fit"),
-        (b"ctorch\nSize\n(X\x01\0\0\0atR.", "with what does not fit"),
-        (b"ccollections\nOrderedDict\n]\x85R.", "with what does not fit"),
+        (b"ctorch._utils\n_rebuild_tensor_v2\n(tR.", "with arguments that do not fit"),
+        (b"ctorch\nSize\n(X\x01\0\0\0atR.", "with arguments that do not fit"),
+        (b"ccollections\nOrderedDict\n]\x85R.", "with arguments that do not fit"),
         (b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04tQ.", "damaged"),
-        (b"]q\0h\0a.", "one list or dict twice"),
-        (b"]q\0\x85q\1h\1\x86.", "one list or dict twice"),
+        (b"]q\0h\0a.", "the same list or dict twice"),
+        (b"]q\0\x85q\1h\1\x86.", "the same list or dict twice"),
         (b"}]Ns.", "neither text nor a number"),
-        (b"N(a.", "no list"),
+        (b"N(a.", "not a list"),
         (b"h\5.", "damaged"),
         (b"K\1K\2.", "one value"),
         (b".", "one value"),
         (b"\x80\2", "damaged"),
         (b"cos\nsystem\nX\1\0\0\0a\x85R.", "`os.system`"),
         (b"ios\nsystem\n.", "`INST`"),
-        (b"NNb.", "no dict"),
+        (b"NNb.", "not a dict"),
     ],
 )
 def test_programs_that_are_refused(program: bytes, words: str) -> None:

@@ -149,7 +149,7 @@ def test_infinite_figures_are_left_out() -> None:
 def test_writer_refuses_what_it_cannot_keep() -> None:
     with pytest.raises(Invalid, match="takes 4 samples"):
         sidecar.write(dataclasses.replace(make(), samples=(Sample((), ()),) * 5))
-    with pytest.raises(Invalid, match="no JSON"):
+    with pytest.raises(Invalid, match="not JSON"):
         sidecar.write(dataclasses.replace(make(), options={"model": object()}))
 
 
@@ -163,21 +163,21 @@ def test_check_compares_the_hash() -> None:
     ("changes", "message"),
     [
         ({"manifest.json": None}, "manifest.json"),
-        ({"manifest.json": b"[1"}, "no JSON"),
+        ({"manifest.json": b"[1"}, "not JSON"),
         ({"manifest.json": b"[" * 100_000}, "manifest.json"),
         ({"manifest.json": b'{"format": 3}'}, "format 3"),
         ({"manifest.json": b'{"format": true}'}, "`format`"),
         ({"manifest.json": b'{"format": 1, "samples": [[1]]}'}, "pte_sha256"),
         ({"manifest.json": b'{"format": 2, "samples": []}'}, "traits"),
-        ({"../evil": b""}, "no file of this name"),
-        ({"/etc/passwd": b""}, "no file of this name"),
+        ({"../evil": b""}, "unexpected file name"),
+        ({"/etc/passwd": b""}, "unexpected file name"),
         ({"delegates/0/graph.tosa": None}, "missing"),
-        ({"delegates/7/graph.tosa": b""}, "does not know"),
+        ({"delegates/7/graph.tosa": b""}, "not in the manifest"),
         ({"delegates/0/debug.xml": b"\xff"}, "UTF-8"),
-        ({"delegates/0/origins.json": b"{}"}, "no JSON list"),
-        ({"delegates/0/summary.json": b'{"cycles": "many"}'}, "no number"),
+        ({"delegates/0/origins.json": b"{}"}, "not a JSON list"),
+        ({"delegates/0/summary.json": b'{"cycles": "many"}'}, "not a number"),
         ({"samples/0/input_0.npy": b"\x93NUMPY\x01\x00\x02\x00{}"}, "cannot be used"),
-        ({"samples/0/input_0.npy": b""}, "no .npy file"),
+        ({"samples/0/input_0.npy": b""}, "not a .npy file"),
     ],
 )
 def test_damaged_content(changes: dict[str, bytes | None], message: str) -> None:

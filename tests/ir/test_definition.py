@@ -61,7 +61,7 @@ def test_a_definition_is_built_verified_printed_and_parsed() -> None:
     [
         ("times=4", "times=0", INT, "op 1 REPEAT: times 0 must be at least 1"),
         ("times=4 ", "", INT, "op 1 REPEAT: has the attributes times, mirrored, not mirrored"),
-        ("i8[4,2,3]", "i8[4,3,2]", INT, "but the definition gives (i8[4,2,3])"),
+        ("i8[4,2,3]", "i8[4,3,2]", INT, "expected (i8[4,2,3])"),
         ("(%x0, %c0)", "(%x0)", INT, "takes 2 inputs (image, gain), not 1"),
         ("i8[1] [5]", "i16[1] [5]", INT, "gain must be i8[1], not i16[1]"),
         ("i8", "i8", Specification.parse("TOSA-1.0+FP"), "i8 needs INT"),

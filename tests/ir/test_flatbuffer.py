@@ -388,9 +388,9 @@ def test_errors_name_offset_or_field() -> None:
     with pytest.raises(Invalid, match=r"at offset \d+"):
         read(struct.pack("<I", len(data)) + data[4:])
     at = data.index(b"\0input_0\0") + 1
-    with pytest.raises(Invalid, match="no UTF-8 text at offset"):
+    with pytest.raises(Invalid, match="not UTF-8 text at offset"):
         read(data[:at] + b"\xff" + data[at + 1 :])
-    with pytest.raises(Invalid, match="holds a NUL at offset"):
+    with pytest.raises(Invalid, match="contains a NUL at offset"):
         read(data[:at] + b"\0" + data[at + 1 :])
     with pytest.raises(Invalid, match="no tensor named 'input_0'"):
         read(data[:at] + b"inpuT_0" + data[at + 7 :])

@@ -342,7 +342,7 @@ WRONG: list[tuple[str, str, Callable[[Builder], object]]] = [
     ("POW", "input2 must be f32", lambda b: ops.pow(b, b.input(FV), b.input(V))),
     ("MUL", "outside 0..63", lambda b: ops.mul(b, b.input(V), b.input(V), 64)),
     ("MUL", "only i32 takes one", lambda b: ops.mul(b, b.input(FV), b.input(FV), 1)),
-    ("INTDIV", "holds a zero", lambda b: ops.intdiv(b, b.input(V), b.const(np.zeros((1, 3)), DType.I32))),
+    ("INTDIV", "contains a zero", lambda b: ops.intdiv(b, b.input(V), b.const(np.zeros((1, 3)), DType.I32))),
     ("LOGICAL_LEFT_SHIFT", "outside 0..31", lambda b: ops.logical_left_shift(
         b, b.input(V), b.const(np.full((1, 1), 32), DType.I32))),
     ("TABLE", "table must be i8[256]", lambda b: ops.table(b, b.input(X), np.zeros(255, np.int8))),
@@ -361,7 +361,7 @@ WRONG: list[tuple[str, str, Callable[[Builder], object]]] = [
     ("RESHAPE", "cannot take the shape", lambda b: ops.reshape(b, b.input(V), (-2, -3))),
     ("SLICE", "is outside", lambda b: ops.slice(b, b.input(V), (0, 1), (2, 3))),
     ("TILE", "at least 1", lambda b: ops.tile(b, b.input(V), (0, 1))),
-    ("TRANSPOSE", "no permutation", lambda b: ops.transpose(b, b.input(V), (0, 0))),
+    ("TRANSPOSE", "not a permutation", lambda b: ops.transpose(b, b.input(V), (0, 0))),
     ("REVERSE", "outside 0..1", lambda b: ops.reverse(b, b.input(V), 2)),
     ("GATHER", "an index is outside 0..1", lambda b: ops.gather(
         b, b.input(Type(DType.I8, (1, 2, 3))), b.const(np.array([[2]]), DType.I32))),
@@ -389,7 +389,7 @@ WRONG: list[tuple[str, str, Callable[[Builder], object]]] = [
     ("COND_IF", "inputs of then_graph", lambda b: b.emit(
         ops.COND_IF, (b.input(Type(DType.BOOL, (1,))), b.input(V)),
         then_graph=Graph([], [], []), else_graph=Graph([], [], []))),
-    ("WHILE_LOOP", "cond_graph must give one bool", lambda b: b.emit(
+    ("WHILE_LOOP", "cond_graph must return one bool", lambda b: b.emit(
         ops.WHILE_LOOP, (b.input(V),), cond_graph=branch(V, ops.identity), body_graph=branch(V, ops.identity))),
     ("ABS", "takes 1 inputs", lambda b: b.emit(ops.abs, (b.input(V), b.input(V)))),
     ("ABS", "has the attributes none, not axis", lambda b: b.emit(ops.abs, (b.input(V),), axis=1)),

@@ -51,11 +51,11 @@ def test_defined_twice() -> None:
     graph = graph_of(lambda b, x: ops.abs(b, x))
     refuse(Graph(graph.inputs, graph.outputs, graph.ops * 2), INT, "op 1 ABS", "defined twice")
     refuse(Graph(graph.inputs * 2, graph.outputs, graph.ops), INT, "twice among the inputs")
-    refuse(Graph(graph.outputs, graph.outputs, []), INT, "is made by ABS")
+    refuse(Graph(graph.outputs, graph.outputs, []), INT, "is the result of ABS")
 
 
 def test_output_of_no_op() -> None:
-    refuse(Graph([], [Value(I32)], []), INT, "output 0 i32[2,3] is not made by an op")
+    refuse(Graph([], [Value(I32)], []), INT, "output 0 i32[2,3] is not the result of an op")
 
 
 def test_outputs_must_name_their_maker() -> None:
@@ -67,7 +67,7 @@ def test_outputs_must_name_their_maker() -> None:
 def test_types_are_inferred_again() -> None:
     graph = graph_of(lambda b, x: ops.abs(b, x))
     graph.outputs[0].type = Type(DType.I32, (3, 2))
-    refuse(graph, INT, "op 0 ABS: outputs are (i32[3,2]), but the definition gives (i32[2,3])")
+    refuse(graph, INT, "op 0 ABS: outputs are (i32[3,2]), expected (i32[2,3])")
 
 
 def test_definitions_are_checked_again() -> None:
@@ -180,7 +180,7 @@ def test_control_flow_needs_cf_and_bodies_are_verified() -> None:
     body = graph.ops[-1].attrs["then_graph"]
     assert isinstance(body, Graph)
     body.ops.clear()
-    refuse(graph, "TOSA-1.0+INT+cf", "op 1 COND_IF then_graph: output 0 i32[1] is not made by an op")
+    refuse(graph, "TOSA-1.0+INT+cf", "op 1 COND_IF then_graph: output 0 i32[1] is not the result of an op")
 
 
 def test_nesting_is_bounded_by_the_level() -> None:

@@ -97,7 +97,7 @@ def test_tables_have_ends() -> None:
     plain = Table(4, np.arange(256) * 3, -128)
     assert plain.look_up(np.array([-128, 0, 127])).tolist() == [0, 384, 765]
     for wrong in (-129, 128):
-        with pytest.raises(npu.Fault, match="too large for its look-up table") as caught:
+        with pytest.raises(npu.Fault, match="too large for its lookup table") as caught:
             plain.look_up(np.array([0, wrong]))
         assert caught.value.offset == 4
     slopes = Table(4, np.arange(512), -256, np.full(512, 2))

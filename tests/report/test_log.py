@@ -112,7 +112,7 @@ def test_every_cycle_figure_is_marked(add_pte: dict[str, bytes]) -> None:
 
 def test_values_can_be_cut(add_pte: dict[str, bytes]) -> None:
     log = run_add(add_pte["inline"])
-    assert "Output[0][1]: (int) 2\nOutput[0]: 3 values more\n" in log.to_text(max_values=2)
+    assert "Output[0][1]: (int) 2\nOutput[0]: 3 more values\n" in log.to_text(max_values=2)
     assert log.to_json(max_values=2)["outputs"] == [{"dtype": "int32", "shape": [5], "values": [0, 2]}]
 
 

@@ -44,7 +44,7 @@ def test_a_crash_is_named() -> None:
 
 
 def test_time_is_limited_and_the_log_is_kept() -> None:
-    with pytest.raises(ToolTimedOut, match=r"the tool was stopped: it did not end within the 2 s") as caught:
+    with pytest.raises(ToolTimedOut, match=r"the tool was stopped: it did not end within 2 s") as caught:
         run_tool("the tool", make_command("import time; print('begun', flush=True); time.sleep(60)"), timeout=2.0)
     assert caught.value.log == "begun\n"
     assert "TOSAIC_TOOL_TIMEOUT" in caught.value.fix

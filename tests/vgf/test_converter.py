@@ -68,7 +68,7 @@ def test_a_refusal_names_the_operator_and_keeps_the_graph(tmp_path: Path, monkey
 def test_a_crash_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Version 0.9.0 falls over an operator without attributes.
     monkeypatch.setenv("TOSAIC_CACHE", str(tmp_path))
-    with pytest.raises(converter.Refused, match="refused the graph"):
+    with pytest.raises(converter.Refused, match="rejected the graph"):
         converter.compile(serialize(make_custom(b"")))
 
 
@@ -85,7 +85,7 @@ def test_time_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     place = importlib.metadata.PackagePath("binaries/bin/model-converter")
     monkeypatch.setattr(place, "dist", SimpleNamespace(locate_file=lambda _: program), raising=False)
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _: SimpleNamespace(files=[place]))
-    with pytest.raises(ToolFailed, match=r"within the 0\.1 s"):
+    with pytest.raises(ToolFailed, match=r"within 0\.1 s"):
         converter.compile(serialize(make_add()), timeout=0.1)
 
 

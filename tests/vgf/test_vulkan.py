@@ -225,7 +225,7 @@ def test_a_driver_that_crashes_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
     use_driver(monkeypatch, tmp_path, build_driver(tmp_path, "-DCRASH"))
     found = vulkan.probe()
     assert not found.ok
-    assert found.reason == "the driver crashed with SIGABRT when it was asked for its devices"
+    assert found.reason == "the driver crashed with SIGABRT when asked for its devices"
 
 
 @pytest.mark.usefixtures("device")

@@ -96,7 +96,7 @@ def _quantize(
         module = program.module()
         _reset(module, program)
         module = prepare_pt2e(module, chosen)
-        fix = "make sure that it gives finite numbers for every sample"
+        fix = "make sure that it returns finite numbers for every sample"
         with translate_errors("the model cannot be calibrated", fix), watch(module, notes):
             for sample in samples:
                 module(*sample)
@@ -168,7 +168,7 @@ def compile(
     with stages.stage("pack"):
         metadata = describe(signature) if io == "int8" or layout == "nhwc" else {}
         fix = "replace the operator that it names"
-        with translate_errors("ExecuTorch cannot take what is left for the CPU", fix), collect_garbage_after():
+        with translate_errors("ExecuTorch cannot lower the CPU part of the model", fix), collect_garbage_after():
             program = pack(source, built, signature, find_backend(spec).id, spec.to_program(), metadata)
     finished = Program.make(spec, built, signature, program, samples, find_traits(source), stages.seconds, notes)
     log_reasons(finished.reasons)
@@ -183,7 +183,10 @@ def make_spec(
         return target
     given: Any = target
     if not isinstance(given, str):
-        raise Invalid(f"the target is of type `{type(given).__name__}`", fix="give a name; `tosaic targets` lists all")
+        raise Invalid(
+            f"the target is of type `{type(given).__name__}`",
+            fix="pass a target name; `tosaic targets` lists all of them",
+        )
     found = find(target)
     return find_backend_for(found).make_system_spec(found, system_config, memory_mode)
 
@@ -237,7 +240,7 @@ def _export_and_quantize(
     floats = any(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)
     if not quantized or not floats or "INT" not in spec.target.tosa_spec or _is_quantized(program.graph):
         if calibration is not None:
-            notes.append("the calibration data were not used: nothing is quantized here")
+            notes.append("the calibration data was not used: nothing is quantized")
         results = _run(program.module(), [inputs])
         return program, _keep([inputs], results if floats and not _is_quantized(program.graph) else [], results)
     other = find_other_float(program.graph)
@@ -249,8 +252,8 @@ def _export_and_quantize(
         if calibration is None:
             notes.append(
                 Hint(
-                    "no calibration data: ranges come from the example input alone; give samples as `calibration`",
-                    "no calibration data: ranges come from the example input alone; give samples as `--calibration`",
+                    "no calibration data: ranges come from the example input only; pass samples with `calibration`",
+                    "no calibration data: ranges come from the example input only; pass samples with `--calibration`",
                 )
             )
             samples = [data.check(inputs, inputs, "the example input")]

@@ -38,7 +38,7 @@ def read(
         found = [(_as_sample(item), f"sample {i}") for i, item in enumerate(data)]
         origin = "calibration"
     if not found:
-        raise Invalid("there is no calibration sample", where=origin, fix="give at least one input of the model")
+        raise Invalid("the calibration data is empty", where=origin, fix="pass at least one sample")
     samples = [check(sample, example, where) for sample, where in found]
     _check_spread(samples, origin)
     return samples
@@ -50,7 +50,7 @@ def check(sample: Sequence[Any], example: Sequence[torch.Tensor], where: str) ->
         raise Invalid(
             f"{where} has {len(sample)} inputs, the model takes {len(example)}",
             where=where,
-            fix="give one tensor per model input, as a tuple",
+            fix="pass one tensor per model input, as a tuple",
         )
     out = []
     for i, (got, want) in enumerate(zip(sample, example, strict=True)):
@@ -71,7 +71,11 @@ def check(sample: Sequence[Any], example: Sequence[torch.Tensor], where: str) ->
                     fix=f"convert it with .to(torch.{_name(want.dtype)})",
                 )
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise Invalid(f"input {i} of {where} holds NaN or infinity", where=where, fix="clean the calibration data")
+            raise Invalid(
+                f"input {i} of {where} contains NaN or infinity",
+                where=where,
+                fix="remove NaN and infinity from the calibration data",
+            )
         out.append(tensor)
     return tuple(out)
 
@@ -82,7 +86,7 @@ def as_tensor(value: Any, what: str) -> torch.Tensor:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(value).__name__
-        raise Invalid(f"{what} is of type `{kind}`, not a tensor", fix="give tensors or numpy arrays") from error
+        raise Invalid(f"{what} is of type `{kind}`, not a tensor", fix="pass tensors or numpy arrays") from error
 
 
 def _check_spread(samples: Sequence[Sample], origin: str) -> None:
@@ -116,11 +120,11 @@ def _limit_samples(
         size += SAMPLE_COST + sum(getattr(x, "nbytes", 0) for x in sample)
         if size > limit:
             raise Invalid(
-                f"the calibration data are larger than {limit:,} bytes",
+                f"the calibration data is larger than {limit:,} bytes",
                 where=origin,
                 fix=Hint(
-                    "give fewer samples: a few hundred are enough, or allow more with `max_memory`",
-                    "give fewer samples: a few hundred are enough, or allow more with `--max-memory`",
+                    "pass fewer samples (a few hundred are enough), or allow more memory with `max_memory`",
+                    "pass fewer samples (a few hundred are enough), or allow more memory with `--max-memory`",
                 ),
             )
         yield sample, where
@@ -132,20 +136,20 @@ def _read_path(
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES)
         if not files:
-            raise Invalid(f"`{path}` holds no {', '.join(SUFFIXES)} file", fix="put one sample into each file")
+            raise Invalid(f"`{path}` contains no {', '.join(SUFFIXES)} file", fix="put one sample into each file")
         for file in files:
             yield from _read_file(file, example, max_memory)
     elif path.is_file():
         yield from _read_file(path, example, max_memory)
     else:
-        raise Invalid(f"there is no calibration data at `{path}`", fix="give a file or a folder that exists")
+        raise Invalid(f"there is no calibration data at `{path}`", fix="pass an existing file or folder")
 
 
 def _read_file(
     path: Path, example: Sequence[torch.Tensor], max_memory: int | None
 ) -> Iterator[tuple[tuple[Any, ...], str]]:
     if path.suffix not in SUFFIXES:
-        raise Invalid(f"`{path.name}` is no calibration file", fix=f"use {', '.join(SUFFIXES)}")
+        raise Invalid(f"unknown calibration file type: `{path.name}`", fix=f"use {', '.join(SUFFIXES)}")
     try:
         loaded, _ = read_content(path, max_memory)
     except Invalid as error:

@@ -29,7 +29,10 @@ def check(name: str, max_memory: int | None = None) -> Archive | None:
         if name.endswith(".pt2"):
             return model_archive.read(Path(name), max_memory)
     elif "/" in name or name.endswith((".pt", ".pth", ".pte", ".onnx", ".tflite")):
-        raise Invalid(f"`{name}` is no model that can be compiled", fix="give a zoo name, a .py file or a .pt2 file")
+        raise Invalid(
+            f"cannot compile `{name}`: unknown file type",
+            fix="pass the name of a built-in model, a .py file or a .pt2 file",
+        )
     else:
         try:
             zoo.find(name)
@@ -120,7 +123,7 @@ def _load_exported(archive: Archive, allow_ops: Collection[str]) -> Any:
     except Exception as error:
         first = str(error).strip().splitlines()
         raise Invalid(
-            f"`{archive.path}` is no exported program",
+            f"`{archive.path}` is not an exported program",
             why=first[0] if first else type(error).__name__,
             fix="write it with torch.export.save",
         ) from error

@@ -39,7 +39,7 @@ def refuse(names: Iterable[str], path: object, allowed: Collection[str] = ()) ->
         if not is_allowed(name, allowed):
             short = name.removeprefix("torch.ops.").removesuffix(".default")
             raise Invalid(
-                f"`{path}` calls `{short[:80]}`, which Tosaic does not run from an untrusted file",
+                f"`{path}` calls `{short[:80]}`, which Tosaic does not run for an untrusted file",
                 fix=Hint(
                     f"if you trust the file, name `{short}` in `allow_ops`",
                     f"if you trust the file, name `{short}` in `--allow-op`",

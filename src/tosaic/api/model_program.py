@@ -41,7 +41,9 @@ def read_examples(archive: Archive) -> Any:
         return None
     content: Any = read_pt(archive.samples, f"the example inputs of `{archive.path}`", archive.budget)
     if not issubclass(type(content), tuple) or [type(part) for part in content] != [tuple, dict]:
-        raise Invalid(f"`{archive.path}` has example inputs of another kind", fix="write it with torch.export.save")
+        raise Invalid(
+            f"`{archive.path}` has example inputs of an unsupported kind", fix="write it with torch.export.save"
+        )
     return content
 
 
@@ -66,7 +68,7 @@ def _find_dtype(number: Json, where: str) -> torch.dtype:
     try:
         return deserialize_scalar_type(schema.ScalarType(number))
     except (KeyError, ValueError):
-        raise Invalid(f"{where} cannot be used", why=f"there is no type {number}") from None
+        raise Invalid(f"{where} cannot be used", why=f"unknown type {number}") from None
 
 
 def _as_ints(values: Json) -> list[object]:

@@ -97,9 +97,9 @@ class Program:
     def files(self, path: Path, *, with_sidecar: bool = True) -> dict[Path, bytes]:
         """Return the files that `save` writes, by path."""
         if path.suffix == ".tosaic":
-            raise Invalid(f"`{path}` is the name of a sidecar", fix="let the name of the program end in .pte")
+            raise Invalid(f"`{path}` is a sidecar name", fix="use a file name ending in .pte")
         if path.is_dir():
-            raise Invalid(f"`{path}` is a folder", fix=f"give the name of a file, as `{path / 'model.pte'}`")
+            raise Invalid(f"`{path}` is a folder", fix=f"pass a file name such as `{path / 'model.pte'}`")
         beside = {path.with_suffix(".tosaic"): self.sidecar()} if with_sidecar else {}
         return {path: self.pte, **beside}
 
@@ -169,7 +169,7 @@ class Program:
             (".pte", f"{len(self.pte):,} bytes"),
             ("delegates", str(len(self.delegates))),
             ("CPU operators", ", ".join(f"{n} x{c}" for n, c in self.cpu_ops.items()) or "none"),
-            ("nodes left out", str(compute)),
+            ("fallback nodes", str(compute)),
         ]
         cycles = sum(d.artifact.summary.get("cycles_total", 0.0) for d in self.delegates)
         if cycles:

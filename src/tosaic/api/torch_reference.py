@@ -77,7 +77,7 @@ class Match:
             unit = "step" if self.steps == 1 else "steps"
             text += f"{100 * self.within:.4g} % within {self.steps} {unit}, at most {self.largest:g} off"
         elif self.rule in ("equal", "flips") or not self.differing:
-            text += f"{self.size - self.differing} of {self.size} numbers are equal"
+            text += f"{self.size - self.differing} of {self.size} values are equal"
         else:
             text += f"off by at most {self.largest:.3g}"
         if self.rule == "SQNR":

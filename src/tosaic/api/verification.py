@@ -100,11 +100,16 @@ class Verdict:
                 lines.append("  first at " + ", ".join(f"{k} {v}" for k, v in d.first.items() if v))
         lines += [f"not checked: {s}" for s in self.skipped]
         lines += map(str, self.torch)
-        graphs = {m.output: f"; torch's quantized graph {m.torch_sqnr:.1f} dB" for m in self.torch if m.is_measured}
+        graphs = {m.output: f" (torch's quantized graph: {m.torch_sqnr:.1f} dB)" for m in self.torch if m.is_measured}
         for i, figure in enumerate(self.sqnr):
-            lines.append(f"output {i}: {figure:.1f} dB from float (SQNR over the samples){graphs.get(i, '')}")
-        lines.append("equal" if self.ok else "NOT equal")
+            lines.append(f"output {i}: SQNR vs. float {figure:.1f} dB{graphs.get(i, '')}")
+        lines.append(self._summarize())
         return "\n".join(lines)
+
+    def _summarize(self) -> str:
+        if not self.ok:
+            return "FAIL"
+        return "PASS: bit-exact" if self.exact and self.compared else "PASS"
 
 
 class _Compare:
@@ -168,8 +173,8 @@ def verify(
     """Compare every delegate of a .pte with its TOSA, on random and on sample inputs, and the samples with torch."""
     if sidecar is None:
         raise Invalid(
-            "there is no .tosaic file to compare with",
-            why="it holds the TOSA graphs, the samples and the source lines",
+            "the .tosaic file is missing",
+            why="it contains the TOSA graphs, the samples and the source lines",
             fix=Hint(
                 "compile again without `with_sidecar=False`, and keep both files together",
                 "compile again without `--no-sidecar`, and keep both files together",
@@ -185,7 +190,7 @@ def verify(
     device = None if engine == "tosa" else ENGINES[engine].open(plan, sidecar, budget)
     compare = None if device is None else _Compare(device, truth, plan, sidecar, budget)
     executors = {delegate.id: compare or truth for delegate in plan.delegates}
-    skipped = [] if plan.delegates else ["the NPU: nothing of the program runs on it"]
+    skipped = [] if plan.delegates else ["the NPU: no part of the program runs on it"]
     if compare is not None:
         skipped += _run_random(program, plan, compare, rounds, np.random.default_rng(seed), max_memory)
     results: list[list[Array]] = []
@@ -226,12 +231,12 @@ def _run_random(
 def _list_missing(sidecar: Sidecar) -> list[str]:
     """List the checks that the .tosaic file has no data for."""
     if not sidecar.samples:
-        return ["the distance from torch and from float: the .tosaic file holds no samples"]
+        return ["the distance from torch and from float: the .tosaic file contains no samples"]
     missing: list[str] = []
     if not all(sample.torch for sample in sidecar.samples):
-        missing.append("the distance from torch: the .tosaic file is of an older format; compile the model again")
+        missing.append("the distance from torch: the .tosaic file has an older format; compile the model again")
     elif any(trait.quantized for trait in sidecar.traits) and not all(sample.outputs for sample in sidecar.samples):
-        missing.append("the distance from float: the model was given already quantized")
+        missing.append("the distance from float: the model was already quantized")
     return missing
 
 
@@ -241,9 +246,10 @@ def _choose(plan: Plan) -> str:
     if len(engines) == 1 and "" not in engines:
         return engines.pop()
     backends = sorted({d.id for d in plan.delegates})
+    titles = ", ".join(engine.title for engine in ENGINES.values())
     raise Invalid(
         f"the program has delegates for {', '.join(backends)}",
-        why=f"what can be checked runs on one of: {', '.join(engine.title for engine in ENGINES.values())}",
+        why=f"verify takes programs whose delegates all run on one of: {titles}",
         fix="compile for one target, or compare the outputs of `tosaic run` with two engines",
     )
 

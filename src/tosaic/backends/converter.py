@@ -42,11 +42,11 @@ class Refused(errors.Refused):
         kept = _keep(tosa)
         again = " ".join(["model-converter", *flags, "-i", str(kept), "-o", "model.vgf"]) if kept else ""
         super().__init__(
-            "the model converter refused the graph",
+            "the model converter rejected the graph",
             log=log,
             where=", ".join(f"`{name}`" for name in self.names[:4]),
             why=sentence,
-            fix=f"to see it again: {again}" if again else "",
+            fix=f"to reproduce: {again}" if again else "",
         )
 
 
@@ -67,7 +67,7 @@ def check_flags(flags: Sequence[str]) -> tuple[str, ...]:
     """Check the flags: each must be known; return each once, in a fixed order."""
     for flag in flags:
         if flag.partition("=")[0] not in FLAGS:
-            raise Invalid(f"`{flag}` is no flag for the model converter", fix=f"use one of {', '.join(FLAGS)}")
+            raise Invalid(f"`{flag}` is not a model converter flag", fix=f"use one of {', '.join(FLAGS)}")
     return tuple(sorted(set(flags)))
 
 
@@ -122,7 +122,7 @@ def _find_program() -> str:
     files = importlib.metadata.distribution(PACKAGE).files or ()
     program = next((f.locate() for f in files if f.parts[-3:] == ("binaries", "bin", "model-converter")), None)
     if program is None:
-        raise ToolFailed("the model converter's package holds no program", fix=f"{INSTALL} --force-reinstall")
+        raise ToolFailed("the model converter's package contains no executable", fix=f"{INSTALL} --force-reinstall")
     return str(program)
 
 

@@ -79,7 +79,7 @@ class Backend(Protocol):
         """Make the compile spec of a target for a system configuration and a memory mode."""
         if system_config or memory_mode:
             what = f"`{target.name}` has no system configuration and no memory mode"
-            raise Invalid(what, fix="leave these options out")
+            raise Invalid(what, fix="remove these options")
         return self.make_spec(target)
 
     def compile(self, tosa: bytes, spec: ArmCompileSpec) -> Artifact:

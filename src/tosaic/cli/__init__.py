@@ -16,8 +16,8 @@ from tosaic.cli.run import run_file, verify_file
 
 app = typer.Typer(
     name="tosaic",
-    help="Takes a PyTorch model to an Arm NPU, and proves what it did.",
-    epilog="Exit codes: 0 done, 1 a check found a difference, 2 bad input, 3 a tool failed.",
+    help="Compile PyTorch models for Arm Ethos-U NPUs and verify the result bit for bit.",
+    epilog="Exit codes: 0 success, 1 verification failed, 2 bad input, 3 a tool failed.",
     no_args_is_help=True,
     add_completion=False,
     # Plain help reads the same with and without color, and needs no import of rich.
@@ -27,11 +27,11 @@ app = typer.Typer(
 )
 app.command("compile", short_help="Compile a model for a target.")(compile_model)
 app.command("run", short_help="Run a .pte on this machine.")(run_file)
-app.command("verify", short_help="Compare the NPU with TOSA, bit for bit, and with torch.")(verify_file)
+app.command("verify", short_help="Compare a .pte with TOSA bit for bit, and with torch.")(verify_file)
 app.command("inspect", short_help="Show what is in a compiled file.")(show_file)
-app.command("ops", short_help="List operators and their limits.")(show_ops)
-app.command("targets", short_help="List what can be compiled for.")(show_targets)
-app.command("doctor", short_help="Check that everything works here.")(show_health)
+app.command("ops", short_help="List operators and their constraints.")(show_ops)
+app.command("targets", short_help="List the targets.")(show_targets)
+app.command("doctor", short_help="Check the installation.")(show_health)
 
 
 def _print_version(wanted: bool) -> None:
@@ -43,10 +43,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def start(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and end.", callback=_print_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Takes a PyTorch model to an Arm NPU, and proves what it did."""
+    """Compile PyTorch models for Arm Ethos-U NPUs and verify the result bit for bit."""
 
 
 def main() -> None:

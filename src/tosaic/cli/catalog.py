@@ -21,25 +21,25 @@ from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions, check_options, l
 OPS_SCHEMA = "tosaic-ops/2"
 TARGETS_SCHEMA = "tosaic-targets/1"
 _QUANT_WORDS = (
-    ("observe", "gets ranges of its own for inputs and output"),
-    ("exact", "ranges for input and output; its parameters are used as they are"),
-    ("share", "keeps the range of its input"),
-    ("weight", "ranges, and its weights and bias too"),
-    ("decompose", "becomes simpler operators before ranges are measured"),
-    ("none", "is left as it is"),
-    ("depends", "one of these, as its arguments say"),
+    ("observe", "inputs and output each get a range"),
+    ("exact", "input and output get a range; parameters are used as they are"),
+    ("share", "output keeps the range of the input"),
+    ("weight", "as observe, and the weights and bias are quantized too"),
+    ("decompose", "replaced by simpler operators before ranges are measured"),
+    ("none", "not quantized"),
+    ("depends", "one of these, depending on the arguments"),
 )
 
 
 @guarded
 def show_ops(
     target: Annotated[
-        str | None, typer.Argument(help="Only the constraints of this target.", show_default=False)
+        str | None, typer.Argument(help="Show only the constraints of this target.", show_default=False)
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List the operators that can leave the CPU, and what constrains them."""
+    """List the operators that can run on the NPU and their constraints."""
     wanted = None if target is None else find(target)
     records = registry().records.values()
     rows = [_describe_op(record, wanted) for record in records]
@@ -96,7 +96,7 @@ def _describe_constraints(constraints: Iterable[Constraint], target: Target | No
 
 @guarded
 def show_targets(as_json: Json = False, debug: Debug = False) -> None:
-    """List what can be compiled for, with defaults, memory modes and system configurations."""
+    """List the targets with their defaults, memory modes and system configurations."""
     families: dict[Family, Target] = {target.family: target for target in ACCELERATORS.values()}
     choices = {family: _list_choices(target) for family, target in families.items()}
     if as_json:
@@ -112,11 +112,11 @@ def show_targets(as_json: Json = False, debug: Debug = False) -> None:
     rows = [(t.name, str(t.macs), t.system_config, t.memory_mode) for t in ACCELERATORS.values()]
     page.rows(head, rows)
     for family, choice in choices.items():
-        page.title(f"Ethos-{family.upper()}: what `{BUNDLED_INI}` has for it")
+        page.title(f"Ethos-{family.upper()}: sections of `{BUNDLED_INI}`")
         page.pairs((label.replace("_", " "), ", ".join(names)) for label, names in choice.items())
-    page.title("VGF: for Vulkan devices, the result is a .pte file")
-    page.pairs([("target", f"`{VGF.name}`, which takes {VGF.tosa_spec}")])
-    page.title("TOSA: the result is a .tosa file")
+    page.title("VGF: for Vulkan devices, writes a .pte file")
+    page.pairs([("target", f"`{VGF.name}`, accepts {VGF.tosa_spec}")])
+    page.title("TOSA: writes a .tosa file")
     extensions = ", ".join(f"+{name} ({' or '.join(of)})" for name, of in EXTENSIONS.items())
     targets = ", ".join(f"TOSA-1.0+{profile}" for profile in PROFILES)
     page.pairs([("targets", targets), ("extensions", extensions)])

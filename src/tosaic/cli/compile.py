@@ -40,13 +40,13 @@ class Layout(StrEnum):
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", show_default=False)]
-TargetName = Annotated[str, typer.Option("-t", "--target", help="What to compile for; `tosaic targets` lists all.")]
+TargetName = Annotated[str, typer.Option("-t", "--target", help="The target; `tosaic targets` lists all of them.")]
 Output = Annotated[
     str | None,
-    typer.Option("-o", "--output", help="The file to write, or a folder for it; no device and no pipe."),
+    typer.Option("-o", "--output", help="The file to write, or a folder for it."),
 ]
 Calibration = Annotated[
-    Path | None, typer.Option(help="Samples to measure ranges with: a .npz, .npy or .pt file, or a folder of them.")
+    Path | None, typer.Option(help="Calibration samples: a .npz, .npy or .pt file, or a folder of them.")
 ]
 AllowOp = Annotated[
     list[str] | None,
@@ -54,24 +54,27 @@ AllowOp = Annotated[
         "--allow-op",
         metavar="NAME",
         show_default=False,
-        help="An operator that a .pt2 may call although it may do more than compute; once per operator.",
+        help="Allow a .pt2 to call this operator although it may do more than compute. Repeatable.",
     ),
 ]
-IoOption = Annotated[Io, typer.Option(help="Float borders, or int8 borders without any CPU operator.")]
-LayoutOption = Annotated[Layout, typer.Option(help="Channels second or channels last at the borders.")]
-MemoryMode = Annotated[str | None, typer.Option(help="A memory mode of Vela's configuration file.")]
-SystemConfig = Annotated[str | None, typer.Option(help="A system configuration of Vela's configuration file.")]
-NoDelegate = Annotated[bool, typer.Option("--no-delegate", help="Leave everything on the CPU.")]
-NoQuantize = Annotated[bool, typer.Option("--no-quantize", help="Leave a float model in float.")]
+IoOption = Annotated[Io, typer.Option(help="Type of inputs and outputs. int8 needs no CPU operators.")]
+LayoutOption = Annotated[Layout, typer.Option(help="Memory layout of 4-D inputs and outputs.")]
+MemoryMode = Annotated[str | None, typer.Option(help="Memory mode from Vela's configuration file.")]
+SystemConfig = Annotated[str | None, typer.Option(help="System configuration from Vela's configuration file.")]
+NoDelegate = Annotated[bool, typer.Option("--no-delegate", help="Run everything on the CPU.")]
+NoQuantize = Annotated[bool, typer.Option("--no-quantize", help="Skip quantization.")]
 Intermediates = Annotated[
     Path | None,
-    typer.Option(help="A folder for the .tosa files, their graphs after each pass, and the compiler's reports."),
+    typer.Option(help="Folder for the .tosa files, the graph after each pass, and the compiler's reports."),
 ]
-NoSidecar = Annotated[bool, typer.Option("--no-sidecar", help="Write no .tosaic file beside the .pte.")]
+NoSidecar = Annotated[bool, typer.Option("--no-sidecar", help="Do not write the .tosaic file.")]
 Header = Annotated[
-    Path | None, typer.Option(help="Write a C header with type, shape, scale and zero point of every input and output.")
+    Path | None,
+    typer.Option(help="Write a C header with the type, shape, scale and zero point of every input and output."),
 ]
-Verify = Annotated[bool, typer.Option("--verify", help="Run the result here and compare it with TOSA and with torch.")]
+Verify = Annotated[
+    bool, typer.Option("--verify", help="Run the result on this machine and compare it with TOSA and with torch.")
+]
 
 
 @guarded
@@ -95,13 +98,12 @@ def compile_model(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Compile a model to a .pte file (for a TOSA target: to .tosa files).
+    """Compile a model to a .pte file, or to .tosa files for a TOSA target.
 
-    MODEL is the name of a built-in model (`add`, `mobilenet_v2`, ...), a .pt2 file made by torch.export.save, or a .py
-    file that defines `model` (an nn.Module in eval mode) and `inputs` (a tuple of tensors).
-    A .py file is code, and it is run: compile only files that you trust. A .pt2 file only describes a model.
-    With --verify the exit code is 1 if the result does not compute what TOSA says, or not what torch computes with the
-    same graph; `tosaic verify --help` has the rules.
+    MODEL is the name of a built-in model (`add`, `mobilenet_v2`, ...), a .pt2 file written by torch.export.save, or a
+    .py file that defines `model` (an nn.Module in eval mode) and `inputs` (a tuple of tensors).
+    A .py file is imported, which runs its code: compile only files you trust. No code in a .pt2 file is run.
+    With --verify the exit code is 1 if the result differs from TOSA or from torch; see `tosaic verify --help`.
     With --debug the TOSA graph is verified after every pass.
     """
     wanted = find(target)
@@ -186,11 +188,11 @@ def _choose_path(model: str, target: Target, output: str | None) -> Path:
         path /= default
     if path.suffix == ".tosa" and target.family != "tosa":
         raise Invalid(
-            f"`{target.name}` gives a .pte, not `{path.name}`",
-            fix="let the output end in .pte; `--intermediates DIR` keeps the .tosa files too",
+            f"`{target.name}` produces a .pte, not `{path.name}`",
+            fix="use a file name ending in .pte; `--intermediates DIR` also keeps the .tosa files",
         )
     if path.suffix == ".tosaic":
-        raise Invalid(f"`{path}` is the name of a sidecar", fix="let the output end in .pte")
+        raise Invalid(f"`{path}` is a sidecar name", fix="use a file name ending in .pte")
     return path
 
 
@@ -198,7 +200,7 @@ def _check_targets(path: Path, header: Path | None) -> None:
     """Reject paths that cannot be written before the long work begins."""
     targets = [find_target(file) for file in (path, path.with_suffix(".tosaic"), header) if file is not None]
     if len(set(targets)) < len(targets):
-        raise Invalid(f"`{header}` is the name of two results", fix="give the header another name")
+        raise Invalid(f"`{header}` would be written twice", fix="use another name for the header")
 
 
 def _list_files(program: Program, path: Path, *, with_sidecar: bool) -> dict[Path, bytes]:
@@ -206,7 +208,7 @@ def _list_files(program: Program, path: Path, *, with_sidecar: bool) -> dict[Pat
         return program.files(path, with_sidecar=with_sidecar)
     if not program.delegates:
         raise Invalid(
-            f"there is nothing to write: no part of the model is in {program.target.name}",
+            f"nothing to write: no part of the model runs on {program.target.name}",
             why=next((reason.why for reason in program.reasons if not reason.border), ""),
             fix="`-o NAME.pte` writes the program with everything on the CPU",
         )

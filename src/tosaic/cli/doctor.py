@@ -31,18 +31,18 @@ def show_health(
     fix: Annotated[
         Fixable | None,
         typer.Option(
-            help="Install what compiling for VGF and running it need: Python packages with pip, Debian's Vulkan driver "
-            "with apt, or without root into the cache folder. Shows the commands and asks first.",
+            help="Install what VGF needs: Python packages with pip, Debian's Vulkan driver "
+            "with apt, or into the cache folder without root. Shows the commands and asks first.",
             show_default=False,
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: install without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before installing (with --fix).")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Check versions and tools, and compile a model of one operator for each kind of target. Takes some seconds.
+    """Check the installation by compiling a tiny model for each target.
 
-    Ends with exit code 0 if compiling for an Ethos-U works; with --fix, if a .vgf file runs here.
+    The exit code is 0 if compiling for an Ethos-U works, or with --fix if a .vgf file runs on this machine.
     """
     if fix is not None and _confirm(doctor.plan_vgf(), yes):
         doctor.install_vgf(lambda text: typer.echo(text, err=True))
@@ -71,8 +71,8 @@ def _confirm(commands: list[str], yes: bool) -> bool:
         return True
     if not has_terminal():
         raise Invalid(
-            "nothing was installed: there is no terminal to ask for your consent",
-            fix="add `--yes` to install without a question, or run the commands yourself",
+            "nothing was installed: there is no terminal to ask for confirmation",
+            fix="add `--yes` to install without asking, or run the commands yourself",
         )
     if typer.confirm("run them?", err=True):
         return True

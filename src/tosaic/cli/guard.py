@@ -14,10 +14,8 @@ from tosaic.core.errors import ExitStatus, ToolFailed, TosaicError
 
 Parameters = ParamSpec("Parameters")
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback and the tool's log when something fails.")]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print JSON with a versioned schema on stdout, and nothing else there.")
-]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback and the tool's log on failure.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
 
 def guarded(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
@@ -50,7 +48,7 @@ def explain(error: Exception) -> str:
         place = f"`{error.filename}`: " if error.filename is not None else ""
         return f"error: {place}{error.strerror}"
     first = next(iter(str(error).strip().splitlines()), "")
-    return f"error: {type(error).__name__}: {first}\n  fix: this is a bug of Tosaic; `--debug` shows the traceback"
+    return f"error: {type(error).__name__}: {first}\n  fix: this is a bug in Tosaic; `--debug` shows the traceback"
 
 
 def exit_code(error: Exception) -> ExitStatus:

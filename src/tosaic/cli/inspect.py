@@ -25,15 +25,15 @@ def show_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
     text: Annotated[bool, typer.Option("--text", help="Print the TOSA graphs as text, one line per operator.")] = False,
     commands: Annotated[
-        bool, typer.Option("--commands", help="Print the command stream of every Ethos-U delegate, as Vela lists it.")
+        bool, typer.Option("--commands", help="Print the command stream of every Ethos-U delegate in Vela's format.")
     ] = False,
     max_memory: MaxMemory = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show what is in a .pte, a .tosa, a .vgf, the blob of an Ethos-U delegate or a .tosaic sidecar.
+    """Show the contents of a .pte, .tosa, .vgf or .tosaic file, or of the blob of an Ethos-U delegate.
 
-    The kind of a file is told by its content, not by its name.
+    The file type is detected from the contents, not from the name.
     """
     # The readers need numpy, which `--help` should not wait for.
     from tosaic.report import contents
@@ -66,8 +66,8 @@ def _print_text(found: Contents) -> None:
     graphs = found.list_tosa()
     if not graphs:
         raise Invalid(
-            "there is no TOSA graph in this file",
-            fix="the .tosaic file beside a .pte holds the graphs of its delegates: keep both together",
+            "this file contains no TOSA graph",
+            fix="the TOSA graphs of a .pte are in its .tosaic file: keep both in one folder",
         )
     for graph in graphs:
         typer.echo(graph.text, nl=False)
@@ -92,7 +92,7 @@ def _print_commands(data: bytes, kind: str, max_memory: int | None) -> None:
                     parts = blob.unpack(delegate.blob, named=program.named_data)
                     streams.append((f"delegate {index} of `{plan.name}`, ", parts.cmd_data))
     if not streams:
-        raise Invalid("there is no Ethos-U command stream in this file", fix="give a .pte compiled for an Ethos-U")
+        raise Invalid("this file contains no Ethos-U command stream", fix="pass a .pte compiled for an Ethos-U")
     for label, stream in streams:
         typer.echo(f"# {label}{parse(stream).accelerator.name}, {len(stream):,} bytes")
         budget.take(len(stream) // 4 * _LINE_BYTES, "the listing of a command stream")

@@ -38,24 +38,24 @@ def run_file(
     file: File,
     inputs: Annotated[
         list[Path] | None,
-        typer.Option("--input", "-i", help="An input: .npy, .npz, .pt or raw bytes; once per input. Default: ones."),
+        typer.Option("--input", "-i", help="Input file: .npy, .npz, .pt or raw bytes. Repeatable. Default: ones."),
     ] = None,
     engine: Annotated[
-        str, typer.Option("--engine", help="auto, npu (simulator), executorch, vulkan, or tosa (reference model).")
+        str, typer.Option("--engine", help="auto, npu (simulator), executorch, vulkan or tosa (reference model).")
     ] = "auto",
-    method: Annotated[str, typer.Option("--method", help="Which method of the file.")] = "forward",
+    method: Annotated[str, typer.Option("--method", help="The method to run.")] = "forward",
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Save the outputs as output_0, output_1 ... in an .npz file.")
+        Path | None, typer.Option("-o", "--output", help="Save the outputs as output_0, output_1, ... in an .npz file.")
     ] = None,
-    values: Annotated[int, typer.Option("--values", help="How many values of each output to print.")] = 1000,
+    values: Annotated[int, typer.Option("--values", help="Number of values to print per output.")] = 1000,
     max_memory: MaxMemory = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run a .pte on this machine and print what the runner on a device would print.
+    """Run a .pte on this machine and print the log of ExecuTorch's device runner.
 
-    Ethos-U delegates are computed by the built-in simulator, bit for bit as TOSA defines them. Cycle figures are
-    estimates and say whose they are.
+    Ethos-U delegates run on the built-in simulator, bit for bit as TOSA defines them. Cycle counts are estimates and
+    name their source.
     """
     from tosaic.engines import engine as engines
     from tosaic.engines.inputs import make_ones, read_inputs
@@ -64,7 +64,7 @@ def run_file(
     from tosaic.report import log
 
     if output is not None and output.suffix != ".npz":
-        raise Invalid(f"outputs are saved as .npz, not as `{output.name}`", fix="give a file name that ends with .npz")
+        raise Invalid(f"outputs are saved as .npz, not as `{output.name}`", fix="use a file name ending in .npz")
     if output is not None:
         find_target(output)
     data = bytes(input_file.read(file, max_memory)[0])
@@ -105,21 +105,22 @@ def _save(path: Path, outputs: Sequence[object]) -> None:
 @guarded
 def verify_file(
     file: File,
-    rounds: Annotated[int, typer.Option("--rounds", help="Random full-range inputs per delegate.")] = 2,
+    rounds: Annotated[int, typer.Option("--rounds", help="Number of random full-range inputs per delegate.")] = 2,
     max_memory: MaxMemory = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Compare the NPU with the TOSA reference model, bit for bit, and with torch on the samples.
+    """Compare a .pte with the TOSA reference model bit for bit, and with torch on the samples.
 
-    A .pte for VGF runs on Vulkan; there floats may be off by 1e-5 of the largest. One for TOSA runs on the reference
-    model and is compared with torch alone. Exit code 0: equal; 1: different. Needs the .tosaic file beside the .pte.
+    Needs the .tosaic file next to the .pte. A .pte for VGF runs on Vulkan, where floats may be off by 1e-5 of the
+    largest magnitude. A .pte for TOSA runs on the reference model and is only compared with torch. The exit code is 0
+    if everything matches and 1 if not.
 
-    Torch runs the graph that was compiled. Float outputs may be off by 1e-5 of the largest, 16-bit floats by 16 steps
-    there. On an int8 grid 99 % must be within one step and none more than 2 off, on int16 99.9 % within 2 and none more
-    than 4 off; a deep network may drift further if its SQNR against float is at most 0.5 dB below that of torch's graph
-    (without float outputs: if it is at least 10 dB against torch's graph). Integers and bools must be equal; where they
-    follow rounded floats 1 % may differ, after quantized numbers 5 %, and one in any case.
+    Torch runs the graph that was compiled. Float outputs may be off by 1e-5 of the largest magnitude, 16-bit floats by
+    16 steps at that magnitude. For int8, 99 % must be within 1 step and none more than 2 off; for int16, 99.9 % within
+    2 steps and none more than 4 off. A deep network may drift further if its SQNR vs. float is at most 0.5 dB below
+    that of torch's graph (without float outputs: if it is at least 10 dB vs. torch's graph). Integers and bools must be
+    equal; up to 1 % may differ if they follow rounded floats, 5 % if they follow quantized values, and one in any case.
     """
     # Its packages print messages for their developers.
     import_torch()

@@ -15,7 +15,7 @@ def parse_size(text: str) -> int:
     """Return the bytes that `2G`, `512M` or `1000000` stand for."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise typer.BadParameter(f"`{text}` is no size; give bytes, or a number with K, M, G or T, such as 2G")
+        raise typer.BadParameter(f"`{text}` is not a size; use bytes, or a number with K, M, G or T, such as 2G")
     return int(float(found[1]) * 1024 ** _UNITS.index(found[2].upper()))
 
 
@@ -26,6 +26,6 @@ MaxMemory = Annotated[
         parser=parse_size,
         metavar="SIZE",
         show_default=False,
-        help="What each file may take in memory, e.g. 4G. Default: 1 GiB more than its own size.",
+        help="Memory limit per file, e.g. 4G. Default: file size + 1 GiB.",
     ),
 ]

@@ -20,11 +20,11 @@ class Budget:
         """Count bytes that are about to be allocated for `what`; raise if they are too many."""
         if size > self.left:
             raise Invalid(
-                f"{what} needs {size:,} bytes of memory, and {self.left:,} are left",
-                why=f"the file may take {self.limit:,} bytes in all",
+                f"{what} needs {size:,} bytes of memory, but only {self.left:,} are left",
+                why=f"the limit for this file is {self.limit:,} bytes",
                 fix=Hint(
-                    "if you trust the file, allow it more with `max_memory`",
-                    "if you trust the file, allow it more with `--max-memory`",
+                    "if you trust the file, allow more with `max_memory`",
+                    "if you trust the file, allow more with `--max-memory`",
                 ),
             )
         self.left -= size

@@ -41,7 +41,7 @@ class ArmCompileSpec:
     def dump_intermediate_artifacts_to(self, output_path: str | None):
         """Keep the .tosa, the delegate and the compiler's reports of every delegate in this folder."""
         if output_path is not None and Path(output_path).exists() and not Path(output_path).is_dir():
-            raise Invalid(f"`{output_path}` is a file", fix="give a folder for intermediate artifacts")
+            raise Invalid(f"`{output_path}` is a file", fix="pass a folder for intermediate artifacts")
         self._folder = output_path
         return self
 
@@ -131,6 +131,6 @@ def coerce(spec: "ArmCompileSpec | list[CompileSpec]", kind: type[Spec]) -> Spec
     """Return a specification; older scripts pass the list that it is written as."""
     if isinstance(spec, ArmCompileSpec):
         if not isinstance(spec, kind):
-            raise Invalid(f"`{type(spec).__name__}` was given where `{kind.__name__}` is needed")
+            raise Invalid(f"`{type(spec).__name__}` was passed, but `{kind.__name__}` is needed")
         return spec
     return kind.from_list(list(spec))

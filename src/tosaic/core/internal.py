@@ -41,5 +41,5 @@ def contained(doing: str, *, planned: tuple[type[TosaicError], ...] = (TosaicErr
     except Exception as error:
         if isinstance(error, planned) or is_strict():
             raise
-        _log.exception("internal error while %s; it is left on the CPU", doing)
+        _log.exception("internal error while %s; it stays on the CPU", doing)
         raise InternalError(doing, error) from error

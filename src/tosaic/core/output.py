@@ -29,7 +29,7 @@ def write_files(files: Mapping[Path, bytes]) -> None:
     """
     targets = {path: find_target(path) for path in files}
     if len(set(targets.values())) < len(targets):
-        raise Invalid(f"two results have one name: {', '.join(f'`{path}`' for path in targets)}")
+        raise Invalid(f"two results have the same name: {', '.join(f'`{path}`' for path in targets)}")
     waiting: dict[Path, Path] = {}
     replaced: dict[Path, Path | None] = {}
     path = Path()
@@ -93,13 +93,15 @@ def find_target(path: Path) -> Path:
         why = error.strerror if isinstance(error, OSError) else ""
         raise Invalid(f"cannot write `{path}`", why=why or str(error)) from error
     if not folder.is_dir():
-        raise Invalid(f"cannot write `{path}`", why=f"`{folder}` is not a folder", fix="give the name of a file")
+        raise Invalid(
+            f"cannot write `{path}`", why=f"`{folder}` is not a folder", fix="pass the name of a regular file"
+        )
     kind = next((name for matches, name in _KINDS if matches(mode)), "an open file" if is_open_file else "")
     if kind or not stat.S_ISREG(mode):
         raise Invalid(
             f"cannot write `{path}`",
-            why=f"it is {kind or 'not a regular file'}; only regular files are written over",
-            fix="give the name of a file",
+            why=f"it is {kind or 'not a regular file'}; only regular files are overwritten",
+            fix="pass the name of a regular file",
         )
     return target
 

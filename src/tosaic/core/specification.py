@@ -46,19 +46,19 @@ class Specification:
         if head.startswith("TOSA-0."):
             _refuse_old(text, words)
         if head != "TOSA-1.0":
-            raise Invalid(f"{text!r} is no TOSA specification", fix=f"write {_FORM}")
+            raise Invalid(f"{text!r} is not a TOSA specification", fix=f"write {_FORM}")
         profiles = tuple(w for w in words if w in PROFILES)
         extensions = tuple(w for w in words if w in EXTENSIONS)
         for word in words:
             if word not in PROFILES and word not in EXTENSIONS and word != "8k":
-                raise Invalid(f"{text!r}: {word!r} is no profile or extension of TOSA 1.0", fix=f"write {_FORM}")
+                raise Invalid(f"{text!r}: unknown profile or extension {word!r}", fix=f"write {_FORM}")
             if words.count(word) > 1:
                 raise Invalid(f"{text!r} names {word!r} twice", fix=f"write {_FORM}")
         if not profiles:
-            raise Invalid(f"{text!r} names no profile", fix=f"write {_FORM}")
+            raise Invalid(f"{text!r} has no profile", fix=f"write {_FORM}")
         for word in extensions:
             if not set(EXTENSIONS[word]) & set(profiles):
-                raise Invalid(f"{text!r}: {word!r} extends the {EXTENSIONS[word][0]} profile, which is not named")
+                raise Invalid(f"{text!r}: {word!r} extends the {EXTENSIONS[word][0]} profile, which is missing")
         return Specification("1.0", profiles, extensions, "8k" in words)
 
     def supports(self, extension: str) -> bool:
@@ -86,7 +86,7 @@ class Specification:
 
 def _refuse_old(text: str, words: list[str]) -> None:
     new = next((_OLD_PROFILES[word] for word in words if word in _OLD_PROFILES), "TOSA-1.0+INT or TOSA-1.0+FP")
-    raise Invalid(f"{text!r}: TOSA 0.80 is gone", fix=f"use {new}")
+    raise Invalid(f"{text!r}: TOSA 0.80 is no longer supported", fix=f"use {new}")
 
 
 #: The name that ExecuTorch's scripts use.

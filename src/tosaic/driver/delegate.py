@@ -215,7 +215,7 @@ def _plan(
 ) -> tuple[Plan, list[Lowered | Failure]]:
     """Partition a graph and lower its partitions; everything falls back to the CPU if the partitioner itself fails."""
     try:
-        with contained("dividing the model between NPU and CPU"):
+        with contained("partitioning the model"):
             plan, trial = partition_and_lower(source, spec.target, check=check, refused=refused)
     except InternalError as error:
         return Plan((), explain(dict.fromkeys(source.calls(), error))), []
@@ -246,7 +246,7 @@ def _compile(
         with contained("compiling a delegate", planned=(Invalid, ToolFailed)):
             return compile_partition(source, partition, lowered, spec)
     except RefusedPartition as error:
-        fix = f"`tosaic ops {spec.target.name}` lists the constraints that are known"
+        fix = f"`tosaic ops {spec.target.name}` lists the known constraints"
         return Failure(Unsupported(f"{error.tool}: {error.why or error.what}", fix), error.nodes)
     except InternalError as error:
         return Failure(error, [])

@@ -145,7 +145,7 @@ def ensure_resolves(backend: type[BackendDetails]) -> None:
         raise Invalid(
             f"two backends are called `{backend.__name__}`",
             why=f"{others} is imported in this process too, and ExecuTorch would pick one of them by its name",
-            fix="run the other backend in a process of its own",
+            fix="run the other backend in a separate process",
         )
 
 
@@ -187,7 +187,7 @@ def build_partition(program: ExportedProgram, spec: ArmCompileSpec) -> Delegate:
         raise Invalid(
             f"a delegate for {spec.target.name} cannot be compiled",
             why=error.what,
-            fix=error.fix or "let tosaic's partitioner choose the nodes",
+            fix=error.fix or "let Tosaic's partitioner choose the nodes",
         ) from error
 
 

@@ -57,8 +57,8 @@ def export(model: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> Ex
 def _explain_export(error: Exception) -> Invalid:
     why, where = first_line(error), find_line(error)
     if "data-dependent" in why:
-        what = "the model branches on numbers that are known at run time only"
-        return Invalid(what, where=where, why=why, fix="compute both branches and choose with torch.where")
+        what = "the model has data-dependent control flow"
+        return Invalid(what, where=where, why=why, fix="compute both branches and select with torch.where")
     fix = "make torch.export.export(model, example_inputs) work first"
     return Invalid("torch.export cannot export the model", where=where, why=why, fix=fix)
 
@@ -85,14 +85,14 @@ def refuse_dynamic(program: ExportedProgram | GraphModule) -> None:
         dims = ", ".join(map(str, _list_dynamic(node)))
         raise Invalid(
             "the program has dynamic shapes",
-            why=f"dimension {dims} of input `{node.name}` can vary, and an NPU command stream is made for one shape",
+            why=f"dimension {dims} of input `{node.name}` is dynamic, but an NPU command stream has fixed shapes",
             fix="export without dynamic_shapes, once per shape",
         )
     raise Invalid(
         "the program has dynamic shapes",
         where=source_line(node),
-        why=f"what `{node.name}` ({overload(node)}) gives depends on numbers that are known at run time only",
-        fix="use an operator whose result has one shape: a mask or torch.where in place of nonzero or x[mask]",
+        why=f"the shape of `{node.name}` ({overload(node)}) is data-dependent",
+        fix="use an operator with a fixed output shape: a mask or torch.where instead of nonzero or x[mask]",
     )
 
 

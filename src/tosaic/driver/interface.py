@@ -21,7 +21,7 @@ class Unread(Unsupported):
 
     def __init__(self, partition: Partition, inputs: Sequence[Node]) -> None:
         names = ", ".join(f"`{n.name}`" for n in inputs)
-        super().__init__(f"its result does not depend on {names}, which nothing else on the NPU reads")
+        super().__init__(f"its result does not depend on {names}, which nothing else on the NPU uses")
         self.nodes = [n for n in partition.nodes if any(arg in inputs for arg in n.all_input_nodes)]
 
 

@@ -43,5 +43,5 @@ def refuse_expanded(program: ExportedProgram) -> None:
             raise Invalid(
                 f"the example for input `{node.name}` is an expanded tensor",
                 why=f"its dimension {dims} repeats the same memory (stride 0), which ExecuTorch does not support",
-                fix="export with `x.contiguous()` in place of `x`",
+                fix="export with `x.contiguous()` instead of `x`",
             )

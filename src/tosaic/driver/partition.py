@@ -175,7 +175,7 @@ def _explain_escape(outside: Sequence[Node], narrow: bool) -> Unsupported:
         return Unsupported("nothing uses its result")
     user = outside[0]
     if narrow:
-        return Unsupported("its result is int64, which the target has no type for", "cast the result to int32")
+        return Unsupported("its result is int64, which the target does not support", "cast the result to int32")
     return FloatResult(user)
 
 
@@ -246,7 +246,7 @@ def _exclude_cycles(source: Source, cluster_of: Mapping[Node, Node], out: dict[N
         inside = set(cluster)
         if len(cluster) > 1 and _reaches_itself(inside):
             for node in cluster:
-                out[node] = Unsupported("it is fused with operators that wait for a result from the CPU")
+                out[node] = Unsupported("it is fused with operators that need a result from the CPU")
             return True
     raise AssertionError("a circle between clusters without a cluster in it")
 
@@ -306,7 +306,7 @@ def _exclude_data_movement(partitions: Sequence[Partition], out: dict[Node, Unsu
         elif not any(_computes(n) for n in partition.nodes) or not partition.inputs:
             found = True
             for node in partition.nodes:
-                out[node] = Unsupported("it only moves data and no computation on the NPU needs it", "")
+                out[node] = Unsupported("it only moves data, and no computation on the NPU needs it", "")
     return found
 
 

@@ -36,8 +36,8 @@ def find_clashes(source: Source, plan: Plan) -> dict[Node, Unsupported]:
     for constant in source.constants:
         nested = [user for user in constant.users if _reads_nested(user, constant)]
         if len({home.get(user) for user in nested}) > 1:
-            why = f"it reads the constant `{constant.name}` from a list, and others outside its delegate do so too"
-            fix = f"give it a copy of its own: register a clone of `{constant.name}` as another buffer"
+            why = f"it reads the constant `{constant.name}` from a list that nodes outside its delegate use too"
+            fix = f"give it a separate copy: register a clone of `{constant.name}` as another buffer"
             found |= {user: Unsupported(why, fix) for user in nested if user in home}
     return found or _find_late(source, plan)
 
@@ -55,8 +55,10 @@ def _find_late(source: Source, plan: Plan) -> dict[Node, Unsupported]:
         last = depth[source.output()]
         late = next((n for n in lonely if n not in home and depth[n] >= last), None)
         if late is not None:
-            why = f"ExecuTorch's to_backend cannot divide a graph in which `{late.name}` ends later than the model"
-            fix = "use to_edge_transform_and_lower in place of to_edge and to_backend"
+            why = (
+                f"ExecuTorch's to_backend cannot partition a graph in which `{late.name}` follows the end of the model"
+            )
+            fix = "use to_edge_transform_and_lower instead of to_edge and to_backend"
             return dict.fromkeys(partition.nodes, Unsupported(why, fix))
     return {}
 

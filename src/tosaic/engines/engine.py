@@ -54,7 +54,7 @@ def run(
     `max_memory` limits what the file may take in bytes; the default is 1 GiB more than its size.
     """
     if engine not in (AUTO, *ENGINES):
-        raise Invalid(f"there is no engine `{engine}`", fix=f"use one of {', '.join((AUTO, *ENGINES))}")
+        raise Invalid(f"unknown engine `{engine}`", fix=f"use one of {', '.join((AUTO, *ENGINES))}")
     program = read(pte, max_memory=max_memory)
     chosen, why = choose(program.find(method), engine)
     result = ENGINES[chosen].run(Job(pte, program, method, inputs, sidecar, max_memory))

@@ -81,14 +81,14 @@ def _check(reply: Reply) -> None:
         raise Invalid(error["what"], where=error["where"], why=error["why"], fix=fix)
     if reply.failure:
         why, fix = _find_reason(reply)
-        raise ToolFailed("ExecuTorch's runtime does not run the program", log=reply.log, why=why, fix=fix)
+        raise ToolFailed("ExecuTorch's runtime cannot run the program", log=reply.log, why=why, fix=fix)
 
 
 def _find_reason(reply: Reply) -> tuple[str, str]:
     missing = re.findall(r"Missing operator: \[\d+\] (\S+)", reply.log)
     if missing:
         names = ", ".join(f"`{name}`" for name in dict.fromkeys(missing))
-        fix = "a device needs a kernel for them too; engine `npu` takes torch's"
+        fix = "a device needs these kernels too; engine `npu` uses torch's"
         return f"it has no kernel for {names}", fix
     # The runtime's log comes before the error that its caller sees, which is only a number.
     logged = re.findall(r"^\[\w+\.\w+:\d+\] (.+)$", reply.log, re.MULTILINE)

@@ -81,7 +81,7 @@ class Backend:
         address = ctypes.cast(register, ctypes.c_void_p)
         code = library.tosaic_register(address, ctypes.c_char_p(self._name), ctypes.byref(self._callbacks))
         if code:
-            raise RuntimeError(f"the runtime does not take another backend (error {code:#x})")
+            raise RuntimeError(f"the runtime cannot register another backend (error {code:#x})")
 
     def _init(self, number: int, blob: int | None, size: int, specs: Any, count: int) -> int:
         try:
@@ -104,7 +104,7 @@ class Backend:
             given = [TensorType(array.dtype, array.shape) for array in results]
             if given != wanted:
                 expected, found = (", ".join(map(str, types)) for types in (wanted, given))
-                raise Invalid(f"the NPU gives {found}, but the program takes {expected}")
+                raise Invalid(f"the NPU returns {found}, but the program takes {expected}")
             for place, result in zip(outputs, results, strict=True):
                 np.copyto(place, result)
         except Exception as error:
@@ -125,7 +125,7 @@ def _view(tensor: _Tensor) -> Array:
     sizes, order = list(tensor.sizes)[: tensor.rank], list(tensor.order)[: tensor.rank]
     dtype = np.dtype(NUMPY[BY_SCALAR_TYPE[tensor.dtype].name])
     if tensor.bytes and not tensor.data:
-        raise Invalid("the runtime gives a delegate a tensor without memory")
+        raise Invalid("the runtime passes a tensor without memory to a delegate")
     # An empty tensor still needs a valid address.
     raw = (ctypes.c_uint8 * tensor.bytes).from_address(tensor.data or ctypes.addressof(tensor))
     flat: Array = np.frombuffer(memoryview(raw), dtype)

@@ -107,13 +107,13 @@ def _check_norm(named: Arguments, _outs: Mapping[int, Live]) -> None:
     for label in ("weight", "bias", "running_mean", "running_var"):
         value = named.get(label)
         if value is not None and (not _is_tensor(value) or tuple(value.shape) != (source.shape[1],)):
-            raise _refuse(f"`{label}` has not one number for each of {source.shape[1]} channels")
+            raise _refuse(f"`{label}` does not have one number for each of {source.shape[1]} channels")
 
 
 def _check_modes(named: Arguments, _outs: Mapping[int, Live]) -> None:
     for label in ("interpolation_mode", "padding_mode"):
         if named[label] not in (0, 1, 2):
-            raise _refuse(f"`{label}` is {named[label]}; 0, 1 and 2 are known")
+            raise _refuse(f"`{label}` is {named[label]}, expected 0, 1 or 2")
 
 
 def _check_fft(named: Arguments, _outs: Mapping[int, Live]) -> None:
@@ -124,7 +124,7 @@ def _check_fft(named: Arguments, _outs: Mapping[int, Live]) -> None:
         raise _refuse(f"the dimensions {dims} are not all in shape {list(source.shape)}")
     size = named.get("last_dim_size")
     if size is not None and (size < 1 or size // 2 + 1 != source.shape[dims[-1]]):
-        raise _refuse(f"a result of size {size} does not come from {source.shape[dims[-1]]} numbers")
+        raise _refuse(f"a result of size {size} cannot come from {source.shape[dims[-1]]} numbers")
 
 
 def _check_factor(named: Arguments, _outs: Mapping[int, Live]) -> None:
@@ -141,7 +141,7 @@ def _check_scales(named: Arguments, _outs: Mapping[int, Live]) -> None:
     if factors is None:
         factors = [value for label, value in named.items() if label.startswith("scales")]
     if not _is_tensor(source) or not all(factor is None or 1e-3 <= factor <= 1e3 for factor in factors):
-        raise _refuse(f"the factors are {factors}; from 0.001 to 1000 is possible")
+        raise _refuse(f"the factors are {factors}, expected 0.001 to 1000")
     given = source.shape[2:]
     for before, after, factor in zip(given, sizes or (), factors, strict=False):
         if factor is not None and not before * factor * 0.999 - 1 <= after <= before * factor * 1.001 + 1:

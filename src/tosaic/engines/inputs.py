@@ -56,7 +56,7 @@ def _read_file(file: Path, types: Sequence[TensorType], max_memory: int | None) 
     """Read the arrays of a file, each with its name for errors; `types` are those of the remaining inputs."""
     suffix = file.suffix.lower()
     if suffix not in FORMATS:
-        raise Invalid(f"`{file}` is no input file", why=f"its name ends with none of {', '.join(FORMATS)}")
+        raise Invalid(f"unknown input file type: `{file}`", fix=f"use one of {', '.join(FORMATS)}")
     if suffix in RAW:
         return [(f"`{file}`", _read_raw(file, types, max_memory))]
     content, budget = read_content(file, max_memory)
@@ -84,14 +84,14 @@ def read_content(file: Path, max_memory: int | None = None) -> tuple[Any, Budget
 
 def _read_raw(file: Path, types: Sequence[TensorType], max_memory: int | None) -> Array:
     if not types:
-        raise Invalid(f"`{file}` is one input more than the program takes")
+        raise Invalid(f"`{file}` is one input too many for the program")
     dtype, shape = types[0]
     data, budget = input_file.read(file, max_memory)
     wanted = math.prod(shape) * dtype.itemsize
     if len(data) != wanted:
         raise Invalid(f"`{file}` has {len(data)} bytes, but {types[0]} takes {wanted}")
     if dtype.kind == "b" and data.strip(b"\0\1"):
-        raise Invalid(f"`{file}` has a byte that is no bool", why="a bool is a byte of 0 or 1")
+        raise Invalid(f"`{file}` has a byte that is not a bool", why="a bool is a byte of 0 or 1")
     budget.take(len(data), f"`{file}`")
     flat: Array = np.frombuffer(data, dtype)
     return flat.reshape(shape).copy()
@@ -101,7 +101,7 @@ def _as_array(name: str, item: Any, budget: Budget) -> Array:
     import torch
 
     if not isinstance(item, torch.Tensor) or item.is_sparse or item.is_quantized:
-        raise Invalid(f"{name} is no plain tensor", why=f"it is {type(item).__name__}")
+        raise Invalid(f"{name} is not a plain tensor", why=f"it is {type(item).__name__}")
     dtype = NUMPY.get(str(item.dtype).removeprefix("torch."))
     if dtype is None:
         raise Invalid(f"{name} cannot be used", why=f"it is a tensor of {item.dtype}")

@@ -234,7 +234,7 @@ def _check_io_tensors(pte: Pte, plan: Plan, call: model.DelegateCall) -> int:
 
 def _check_io_tensor(value: model.Value, io: Slot, what: str) -> None:
     if not isinstance(value, Tensor):
-        raise Invalid(f"{what} is no tensor but {value!r}")
+        raise Invalid(f"{what} is {value!r}, not a tensor")
     found = order_in_memory(value)
     # Vela folds a reshape at the boundary into the blob's shape, so only the number of elements must be the same.
     same = math.prod(found.shape) == math.prod(io.shape)

@@ -58,7 +58,7 @@ def _check_types(result: Any, out: Any) -> Any:
     several = type(result) in (tuple, list)
     for view, place in zip(result, out, strict=True) if several else [(result, out)]:
         if view.dtype != place.dtype:
-            raise Invalid(f"the kernel gives {view.dtype}, and the program takes {place.dtype}")
+            raise Invalid(f"the kernel returns {view.dtype}, but the program takes {place.dtype}")
     return list(result) if several else result
 
 
@@ -116,7 +116,7 @@ def _on_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
             raise Invalid("the kernel takes numbers", why=f"it is given {', '.join(type(x).__name__ for x in numbers)}")
         result = function(*numbers)
         if isinstance(result, int) and not -(1 << 63) <= result < 1 << 63:
-            raise Invalid("the result is no number of 64 bits")
+            raise Invalid("the result does not fit in 64 bits")
         return result
 
     return call
@@ -178,7 +178,7 @@ def find_kernel(name: Operator) -> Kernel:
         return Kernel(name.name, _on_numbers(prim[1]), prim[0])
     if name.name not in ALLOWED:
         raise Invalid(
-            f"there is no kernel for `{name}` on this machine",
+            f"this machine has no kernel for `{name}`",
             why="the interpreter runs only kernels that cannot reach memory outside their arguments",
             fix=_FIX,
         )
@@ -197,9 +197,7 @@ def _find_overload(name: Operator, space: str, short: str) -> Any:
         # `out` is the out variant of the default overload, `tensor_out` that of `tensor`.
         wanted = re.sub(r"(^|_)out$", "", wanted).lower() or "default"
     if wanted not in overloads:
-        raise Invalid(
-            f"there is no kernel for `{name}` on this machine", why=f"torch has the overloads {overloads}", fix=_FIX
-        )
+        raise Invalid(f"this machine has no kernel for `{name}`", why=f"torch has the overloads {overloads}", fix=_FIX)
     return getattr(packet, wanted)
 
 
@@ -209,9 +207,9 @@ def _bind(name: Operator, overload: Any) -> Kernel:
     names = {i: str(a.name) for i, a in enumerate(arguments) if a.kwarg_only and not a.is_out}
     inputs = len(arguments) - len(outs)
     if outs and min(outs) < inputs:
-        raise Invalid(f"the arguments of `{name}` are in an order that no .pte file has")
+        raise Invalid(f"the arguments of `{name}` are in an order that no .pte file uses")
     if not outs and name.name not in PLAIN | QUANTIZED:
-        raise Invalid(f"`{name}` is no out variant of a kernel, and no .pte file has others", fix=_FIX)
+        raise Invalid(f"`{name}` is not an out variant, the only kind of kernel in a .pte file", fix=_FIX)
     labels = tuple(str(a.name) for a in arguments[:inputs])
     return Kernel(name.name, overload, inputs, labels, names, outs, _find_view(name))
 

@@ -117,7 +117,7 @@ def _execute(folder: Path, precise: bool, timeout: float | None) -> None:
     if "Graph result: UNPREDICTABLE" in text and done.code:
         raise Undefined("the TOSA reference model found the result to be undefined", log=text, why=_find_reason(text))
     if done.code:
-        raise ToolFailed("the TOSA reference model refused the graph", log=text, why=_find_reason(text))
+        raise ToolFailed("the TOSA reference model rejected the graph", log=text, why=_find_reason(text))
 
 
 def _find_reason(log: str) -> str:

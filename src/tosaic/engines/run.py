@@ -98,7 +98,7 @@ class Run:
         else:
             same = not isinstance(value, torch.Tensor) and not isinstance(spec, Tensor)
         if not same:
-            raise Invalid(f"value {source} of the program is moved to value {target}, which has another type")
+            raise Invalid(f"value {source} of the program is moved to value {target}, which has a different type")
         self.live[target] = value
 
     def _is_true(self, index: int) -> bool:
@@ -132,8 +132,8 @@ class Run:
             return self.memory.place(spec, spec.shape)
         if spec.data is not None:
             return self.memory.read_constant(spec)
-        why = f"its data are outside the file, under the name `{spec.name}`" if spec.external else "nothing has set it"
-        raise Invalid(f"the program reads value {index}, which is not there", why=why)
+        why = f"its data is outside the file, under the name `{spec.name}`" if spec.external else "nothing sets it"
+        raise Invalid(f"the program reads value {index}, which does not exist", why=why)
 
     def _read_tensor(self, index: int) -> torch.Tensor:
         import torch
@@ -150,7 +150,7 @@ class Run:
         spec = self.plan.values[index]
         if not isinstance(spec, Tensor) or not isinstance(result, torch.Tensor):
             if isinstance(spec, Tensor) or isinstance(result, torch.Tensor):
-                raise Invalid(f"{what} gives {type(result).__name__} for value {index}, which is {spec!r}")
+                raise Invalid(f"{what} returns {type(result).__name__} for value {index}, which is {spec!r}")
             self.live[index] = result
             return
         shape = tuple(result.shape)
@@ -171,7 +171,7 @@ class Run:
             return
         within = spec.dynamism == "unbound" or (spec.dynamism == "bound" and all(map(int.__le__, shape, spec.shape)))
         if not within or len(shape) != len(spec.shape):
-            raise Invalid(f"{what} gives shape {list(shape)} for value {index}, which has {list(spec.shape)}")
+            raise Invalid(f"{what} returns shape {list(shape)} for value {index}, which has {list(spec.shape)}")
 
     def _call_kernel(self, call: model.KernelCall, at: int) -> None:
         name = self.plan.operators[call.operator]
@@ -180,7 +180,7 @@ class Run:
         if kernel is None:
             kernel = self.method.kernels[call.operator] = find_kernel(name)
         if len(call.args) < kernel.inputs + len(kernel.outs):
-            raise Invalid(f"`{name}` is called with {len(call.args)} values, which are too few", where=where)
+            raise Invalid(f"`{name}` is called with {len(call.args)} values, which is too few", where=where)
         self.calls.append(Call("kernel", str(name), call.operator))
         values = [self.read(index) for index in call.args[: kernel.inputs]]
         outs = {i: self._make_out(call.args[i]) for i in kernel.outs}
@@ -245,7 +245,7 @@ class Run:
         if isinstance(spec, model.TensorList):
             return [self._make_out(item) for item in spec.items]
         if not isinstance(spec, Tensor):
-            raise Invalid(f"value {index} of the program is {spec!r} where a kernel puts a tensor")
+            raise Invalid(f"value {index} of the program is {spec!r} where a kernel writes a tensor")
         type_of(spec)
         return torch.empty(0, dtype=getattr(torch, spec.dtype))
 
@@ -262,7 +262,9 @@ class Run:
         executor = self.method.executors.get(delegate.id)
         if executor is None:
             known = ", ".join(f"`{name}`" for name in self.method.executors) or "none"
-            raise Invalid(f"delegate {call.delegate} is for `{delegate.id}`", why=f"the backends here are: {known}")
+            raise Invalid(
+                f"delegate {call.delegate} is for `{delegate.id}`", why=f"the available backends are: {known}"
+            )
         inputs, outputs = self.method.split(call)
         self.calls.append(Call("delegate", delegate.id, call.delegate))
         specs = [self._tensor_spec(index) for index in outputs]
@@ -275,7 +277,7 @@ class Run:
         given = [TensorType(array.dtype, array.shape) for array in results]
         if given != wanted:
             expected, found = (", ".join(map(str, types)) for types in (wanted, given))
-            raise Invalid(f"delegate {call.delegate} gives {found}, but the program takes {expected}")
+            raise Invalid(f"delegate {call.delegate} returns {found}, but the program takes {expected}")
         for index, spec, array in zip(outputs, specs, results, strict=True):
             back = [spec.dim_order.index(dim) for dim in range(len(spec.shape))]
             self.write(index, from_array(array, spec.dtype).permute(back), f"delegate {call.delegate}")
@@ -283,7 +285,7 @@ class Run:
     def _tensor_spec(self, index: int) -> Tensor:
         spec = self.plan.values[index]
         if not isinstance(spec, Tensor):
-            raise Invalid(f"value {index} of the program is {spec!r} where a delegate puts a tensor")
+            raise Invalid(f"value {index} of the program is {spec!r} where a delegate writes a tensor")
         return spec
 
     def read_array(self, index: int, *, in_memory_order: bool = False) -> Array:

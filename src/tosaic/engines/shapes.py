@@ -73,7 +73,7 @@ def _reduce(named: Arguments) -> list[Shape]:
 
 def _wrap(dim: int, rank: int) -> int:
     if not -max(1, rank) <= dim < max(1, rank):
-        raise Invalid(f"there is no dimension {dim} among {rank}")
+        raise Invalid(f"dimension {dim} does not exist in rank {rank}")
     return dim % max(1, rank)
 
 
@@ -88,7 +88,7 @@ def _find_layer_norm(named: Arguments) -> list[Shape]:
     shape = tuple(named["input"].shape)
     outer = len(shape) - len(named["normalized_shape"])
     if outer < 0:
-        raise Invalid(f"shape {list(shape)} has no {len(named['normalized_shape'])} dimensions to normalize")
+        raise Invalid(f"shape {list(shape)} has fewer than {len(named['normalized_shape'])} dimensions to normalize")
     kept = (*shape[:outer], *[1] * (len(shape) - outer))
     return [shape, kept, kept]
 
@@ -179,7 +179,7 @@ def _select(named: Arguments) -> list[Shape]:
 def _take_size(named: Arguments) -> list[Shape]:
     sizes = [size for size in named["size"] if size >= 0]
     if len(sizes) != len(named["size"]):
-        raise Invalid(f"{named['size']} is no shape")
+        raise Invalid(f"{named['size']} is not a shape")
     return [tuple(sizes)]
 
 
@@ -190,14 +190,14 @@ def _join(named: Arguments) -> list[Shape]:
         return [(0,)]
     dim = _wrap(named.get("dim", 0), len(shapes[0]))
     if len({(*shape[:dim], 0, *shape[dim + 1 :]) for shape in shapes}) != 1:
-        raise Invalid(f"shapes {[list(shape) for shape in shapes]} cannot be joined along dimension {dim}")
+        raise Invalid(f"shapes {[list(shape) for shape in shapes]} cannot be concatenated along dimension {dim}")
     return [(*shapes[0][:dim], sum(shape[dim] for shape in shapes), *shapes[0][dim + 1 :])]
 
 
 def _count(named: Arguments) -> list[Shape]:
     begin, end, step = named.get("start", 0), named["end"], named.get("step", 1)
     if not step:
-        raise Invalid("a step of 0 does not reach an end")
+        raise Invalid("the step is 0")
     return [(max(0, math.ceil((end - begin) / step)),)]
 
 

@@ -54,7 +54,7 @@ def _compile(source: bytes, include: Path, target: Path) -> None:
     if not compiler:
         raise ToolFailed(
             "engine `executorch` needs a C++ compiler",
-            why=f"none of {', '.join(_COMPILERS)} is on the PATH, and CXX names none",
+            why=f"none of {', '.join(_COMPILERS)} is on the PATH, and CXX is not set to one",
             fix=f"install one (Debian: `apt install g++`), {_INSTEAD}",
         )
     try:
@@ -67,7 +67,7 @@ def _compile(source: bytes, include: Path, target: Path) -> None:
         raise ToolFailed(
             f"the cache folder `{target.parent}` cannot be used",
             why=error.strerror or str(error),
-            fix=f"name another with the environment variable `{CACHE_VARIABLE}`, {_INSTEAD}",
+            fix=f"set another one with the environment variable `{CACHE_VARIABLE}`, {_INSTEAD}",
         ) from None
 
 

@@ -53,7 +53,7 @@ def make_reference(plan: Plan, sidecar: Sidecar | None) -> Executor:
         tosa = graphs.get(_key(blob))
         if tosa is None:
             raise Invalid(
-                "engine `tosa` needs the .tosaic file that was written beside the .pte",
+                "engine `tosa` needs the .tosaic file of the .pte",
                 fix=Hint(
                     "compile without `with_sidecar=False`, or use another engine",
                     "compile without `--no-sidecar`, or use another engine",

@@ -170,7 +170,7 @@ def _request(
     if reply.failure:
         worker().close()
         why = _find_reason(reply.log) or reply.failure
-        raise ToolFailed("the Vulkan runtime refused the program", log=reply.log, why=why)
+        raise ToolFailed("the Vulkan runtime rejected the program", log=reply.log, why=why)
     return reply
 
 
@@ -206,7 +206,7 @@ def _check_inputs(plan: pte_file.Plan, inputs: Sequence[Array]) -> list[Array]:
     for i, (index, given) in enumerate(zip(plan.inputs, inputs, strict=True)):
         wanted = plan.values[index]
         if not isinstance(wanted, pte_file.Tensor):
-            raise Invalid(f"input {i} of the program is no tensor", fix="compile a model that takes tensors")
+            raise Invalid(f"input {i} of the program is not a tensor", fix="compile a model that takes tensors")
         raw = wanted.dtype == "bfloat16" and given.dtype == np.uint16
         array: Array = given.view(ml_dtypes.bfloat16) if raw else given
         if (array.dtype.name, array.shape) != (wanted.dtype, wanted.shape):

@@ -59,7 +59,7 @@ def find_trouble(environment: Mapping[str, str]) -> str:
     except ToolTimedOut:
         return f"the driver did not answer within {_SECONDS:g} s"
     if done.signal:
-        return f"the driver crashed with {done.signal} when it was asked for its devices"
+        return f"the driver crashed with {done.signal} when asked for its devices"
     return json.loads(done.output)["trouble"] if done.code == 0 else ""
 
 

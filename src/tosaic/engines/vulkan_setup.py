@@ -30,14 +30,14 @@ def plan() -> list[str]:
         return []
     if shutil.which("apt-get") is None:
         raise ToolFailed(
-            "there is no apt-get to install a Vulkan driver with",
+            "apt-get, which installs the Vulkan driver, is missing",
             fix="install the Vulkan loader and Mesa's software driver (lavapipe) with your package manager",
         )
     if os.geteuid() == 0:
         return [f"{shlex.join(_INSTALL)}, after `apt-get update` if that fails"]
     packages = " ".join(PACKAGES)
     return [
-        f"apt-get download {packages} and the packages that they need, with package lists of its own",
+        f"apt-get download {packages} and their dependencies, with separate package lists",
         f"dpkg-deb -x of each into {vulkan_env.unpacked()}; nothing is installed in the system",
     ]
 

@@ -45,7 +45,7 @@ class Meter:
         self._left -= work
         if self._left < 0:
             raise Invalid(
-                f"the program asks for too much work, which ends at {what}",
+                f"the program needs too much work; it was stopped at {what}",
                 why=f"a file of this size may take about {self._limit / 1e9:,.0f} seconds of one core",
                 fix="if you trust the file, raise `tosaic.engines.work.MAX_WORK` (in nanoseconds)",
             )

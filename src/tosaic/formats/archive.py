@@ -88,9 +88,9 @@ def _read_directory(view: memoryview, budget: Budget) -> tuple[int, list[_Entry]
     if end >= 20 and bytes(view[end - 20 : end - 16]) == _LOCATOR:
         stop, count, size, start = _read_end64(view, end - 20, (here, count, size, start))
     elif here != count:
-        _fail("its end record counts two ways")
+        _fail("its end record has two different counts")
     if disk or first or comment or start + size != stop:
-        _fail("its directory is not right before its end")
+        _fail("its directory does not end at its end record")
     if count > MAX_FILES:
         _fail(f"it has {count} files; at most {MAX_FILES} are unpacked")
     budget.take(count * ENTRY_COST, "the directory of a zip file")
@@ -100,7 +100,7 @@ def _read_directory(view: memoryview, budget: Budget) -> tuple[int, list[_Entry]
         entry, at = _read_entry(view[:stop], at)
         entries.append(entry)
     if at != stop:
-        _fail("its directory has another length than its end record says")
+        _fail("its directory does not have the length in its end record")
     return start, entries
 
 
@@ -132,10 +132,10 @@ def _read_entry(view: memoryview, at: int) -> tuple[_Entry, int]:
         _fail(f"the entry at {at} is cut off")
     name = _decode(raw_name)
     if disk or flags & ~_FLAGS or method not in (_STORED, _DEFLATED):
-        _fail("it is encrypted or packed in a way that is not deflate", name)
+        _fail("it is encrypted, or not compressed with deflate", name)
     size, packed, offset = _widen((size, packed, offset), extra, name)
     if method == _STORED and size != packed:
-        _fail("it is not packed, but has two sizes", name)
+        _fail("it is not compressed, but has two sizes", name)
     return _Entry(name, raw_name, flags, method, crc, packed, size, offset), end
 
 
@@ -143,7 +143,7 @@ def _decode(raw_name: bytes) -> str:
     try:
         return raw_name.decode()
     except UnicodeDecodeError:
-        _fail("its name is no UTF-8 text", raw_name.decode("latin-1"))
+        _fail("its name is not UTF-8 text", raw_name.decode("latin-1"))
 
 
 def _widen(short: tuple[int, ...], extra: memoryview, name: str) -> tuple[int, ...]:
@@ -166,7 +166,7 @@ def _widen(short: tuple[int, ...], extra: memoryview, name: str) -> tuple[int, .
         else:
             values.append(value)
     if found is not None and at != len(found):
-        _fail("it has large sizes beside small ones", name)
+        _fail("it has both 64-bit and 32-bit sizes", name)
     return tuple(values)
 
 
@@ -174,10 +174,10 @@ def _check_names(entries: Sequence[_Entry], names: re.Pattern[str]) -> None:
     seen: set[str] = set()
     for entry in entries:
         if not names.fullmatch(entry.name):
-            _fail("no file of this name belongs here", entry.name)
+            _fail("unexpected file name", entry.name)
         # Some readers ignore case in file names.
         if entry.name.casefold() in seen:
-            _fail("there is an earlier file of this name", entry.name)
+            _fail("the name occurs twice", entry.name)
         seen.add(entry.name.casefold())
 
 
@@ -228,5 +228,5 @@ def _inflate(entry: _Entry, content: memoryview, budget: Budget) -> memoryview:
     # One byte more than was counted, to detect excess data.
     made = inflater.decompress(content, entry.size + 1)
     if len(made) != entry.size or not inflater.eof or inflater.unused_data:
-        _fail("it does not unpack to the size it says")
+        _fail("it does not unpack to its declared size")
     return memoryview(made)

@@ -63,9 +63,9 @@ def pack(compiled: Compiled) -> bytes:
         )
     except struct.error as error:
         raise Invalid(
-            "the compiled network does not fit into an Ethos-U blob",
+            "the compiled network does not fit in an Ethos-U blob",
             why=f"its sizes and offsets are 32-bit numbers ({error})",
-            fix="delegate less at once, or use smaller inputs",
+            fix="delegate less, or use smaller inputs",
         ) from None
 
 
@@ -95,9 +95,9 @@ def _read_blocks(data: bytes) -> dict[str, _Block]:
     while _LAST not in blocks:
         block = _read_block(data, at)
         if (block.name == _FIRST) != (at == 0):
-            raise block.fail(f"the first block, and no other, must be `{_FIRST}`")
+            raise block.fail(f"the first block, and only the first, must be `{_FIRST}`")
         if block.name in blocks:
-            raise block.fail("there is an earlier block of this name")
+            raise block.fail("the name occurs twice")
         if block.name in (_FIRST, _LAST) and block.data:
             raise block.fail(f"it has {len(block.data)} bytes; it must be empty")
         blocks[block.name] = block
@@ -119,7 +119,7 @@ def _read_block(data: bytes, at: int) -> _Block:
     start = at + _HEADER.size
     block = _Block(name, at, external == 1, data[start : start + size])
     if name not in (_FIRST, *_CONTENT, _LAST):
-        raise block.fail("no block has this name")
+        raise block.fail("unknown block name")
     if external > 1 or (external and name not in _MAY_BE_EXTERNAL):
         raise block.fail(f"its `external` flag is {external}")
     if len(block.data) != size or start + size + -size % _ALIGNMENT > len(data):

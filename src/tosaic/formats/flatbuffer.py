@@ -138,8 +138,8 @@ class Table:
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError:
-            raise self.buffer.fail(f"{what} is no UTF-8 text", start) from None
+            raise self.buffer.fail(f"{what} is not UTF-8 text", start) from None
         # Native tools end a text at its first NUL, so two names could look the same to them.
         if "\0" in text:
-            raise self.buffer.fail(f"{what} holds a NUL", start)
+            raise self.buffer.fail(f"{what} contains a NUL", start)
         return text

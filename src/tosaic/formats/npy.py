@@ -34,19 +34,19 @@ def write_npy(array: Array, descr: str = "") -> bytes:
 def read_npy(data: bytes | bytearray | memoryview, what: str, budget: Budget | None = None) -> Array:
     """Read the array in a .npy file; `what` names the file in errors."""
     if data[:6] != _MAGIC or len(data) < 12:
-        raise Invalid(f"{what} is no .npy file", why=f"it begins with {bytes(data[:6])!r}")
+        raise Invalid(f"{what} is not a .npy file", why=f"it begins with {bytes(data[:6])!r}")
     start = 10 if data[6] == 1 else 12
     end = start + int.from_bytes(data[8:start], "little")
     header = bytes(data[start : min(end, start + _MAX_HEADER)]).decode("latin-1")
     fields = _HEADER.fullmatch(header)
     if fields is None or end > len(data):
-        why = f"its header is `{header[:80].strip()}`; a tensor of bools, whole numbers or floats is needed"
+        why = f"its header is `{header[:80].strip()}`; only tensors of bools, integers or floats are read"
         raise Invalid(f"{what} cannot be used", why=why)
     shape = tuple(int(size) for size in (fields[3] or "").replace(" ", "").split(",") if size)
     try:
         dtype = np.dtype(fields[1])
     except TypeError:
-        raise Invalid(f"{what} cannot be used", why=f"there is no type `{fields[1]}`") from None
+        raise Invalid(f"{what} cannot be used", why=f"unknown type `{fields[1]}`") from None
     # Compared before anything is allocated: a header may claim any size.
     size = math.prod(shape) * dtype.itemsize
     if size != len(data) - end or len(shape) > 32:

@@ -29,6 +29,6 @@ def loads(data: bytes | memoryview, what: str, budget: Budget) -> Json:
         value: Json = json.loads(text.decode())
         return value
     except RecursionError:
-        raise Invalid(f"{what} is no JSON", why="it is nested too deep") from None
+        raise Invalid(f"{what} is not JSON", why="it is nested too deeply") from None
     except ValueError as error:
-        raise Invalid(f"{what} is no JSON", why=str(error)) from None
+        raise Invalid(f"{what} is not JSON", why=str(error)) from None

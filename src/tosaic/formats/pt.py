@@ -49,7 +49,7 @@ def read_pt(data: bytes | bytearray | memoryview, what: str, budget: Budget) -> 
     files = unpack(data, _MEMBERS, what, budget)
     root = next(iter(files), "").partition("/")[0]
     if any(not name.startswith(f"{root}/") for name in files) or f"{root}/data.pkl" not in files:
-        raise Invalid(f"{what} is no .pt file", why="it has no part `data.pkl`", fix="write it with torch.save")
+        raise Invalid(f"{what} is not a .pt file", why="it has no part `data.pkl`", fix="write it with torch.save")
     if bytes(files.get(f"{root}/byteorder", b"little")) != b"little":
         raise Invalid(f"{what} cannot be read", why="its numbers are not little endian")
     parts = {name.removeprefix(f"{root}/data/"): content for name, content in files.items()}
@@ -86,7 +86,7 @@ class _Machine:
                     break
                 step = _STEPS.get(code.name)
                 if step is None:
-                    self._refuse(f"it holds a `{code.name}`, which no tensor needs")
+                    self._refuse(f"it contains a `{code.name}`, which no tensor needs")
                 step(self, argument)
         except (ValueError, IndexError, KeyError, TypeError, pickle.UnpicklingError) as error:
             raise Invalid(f"{self._what} is damaged", why=str(error) or type(error).__name__) from None
@@ -114,13 +114,13 @@ class _Machine:
         items = self._pop_group() if is_group else [self._stack.pop()]
         last: Any = self._stack[-1]
         if not isinstance(last, list):
-            self._refuse("it appends to what is no list")
+            self._refuse("it appends to something that is not a list")
         list[Any].extend(self._stack[-1], items)
 
     def set_items(self, is_group: bool) -> None:
         items = self._pop_group() if is_group else [self._stack.pop() for _ in range(2)][::-1]
         if type(self._stack[-1]) is not dict or len(items) % 2:
-            self._refuse("it sets items of what is no dict")
+            self._refuse("it sets items of something that is not a dict")
         for key, value in zip(items[::2], items[1::2], strict=True):
             if not isinstance(key, str | int):
                 self._refuse("a key of a dict is neither text nor a number")
@@ -133,7 +133,7 @@ class _Machine:
         value = self._memory[place]
         # Traversing lists that hold lists more than once could be endless.
         if isinstance(value, list | dict | tuple) and not _is_shape(value):
-            self._refuse("it holds one list or dict twice")
+            self._refuse("it contains the same list or dict twice")
         self._stack.append(value)
 
     def name(self, text: str | None) -> None:
@@ -141,13 +141,13 @@ class _Machine:
             second, first = self._stack.pop(), self._stack.pop()
             text = f"{first} {second}"
         if text not in _NAMES:
-            self._refuse(f"it holds a `{text.replace(' ', '.')}`, which is no tensor")
+            self._refuse(f"it contains a `{text.replace(' ', '.')}`, which is not a tensor")
         self._stack.append(_Name(text))
 
     def find_storage(self) -> None:
         kind, dtype, key, _, count = self._stack.pop()[:5]
         if kind != "storage" or not isinstance(dtype, _Name) or dtype not in _DTYPES or not isinstance(key, str):
-            self._refuse("it refers to what is no storage of numbers")
+            self._refuse("it refers to something that is not a tensor storage")
         if key not in self._storages:
             # A file without tensors is read without importing torch.
             import torch
@@ -158,13 +158,13 @@ class _Machine:
             self._storages[key] = Storage(content, getattr(torch, _DTYPES[dtype]), where, self._budget)
         storage = self._storages[key]
         if str(storage.dtype) != f"torch.{_DTYPES[dtype]}" or len(storage) != count:
-            raise Invalid(f"{self._what} is damaged", why=f"`data/{key}` has another size or type than is said of it")
+            raise Invalid(f"{self._what} is damaged", why=f"`data/{key}` does not have its declared size or type")
         self._stack.append(storage)
 
     def call(self) -> None:
         arguments, name = self._stack.pop(), self._stack.pop()
         if not isinstance(name, _Name) or not issubclass(type(arguments), tuple):
-            self._refuse("it calls what is no name")
+            self._refuse("it calls something that is not a name")
         self._stack.append(self._make(str(name), list[Any](arguments)))
 
     def _make(self, name: str, given: list[Any]) -> Any:
@@ -182,7 +182,7 @@ class _Machine:
             or not isinstance(given[0], Storage)
             or not all(map(_is_shape, given[2:4]))
         ):
-            self._refuse(f"it calls `{name.replace(' ', '.')}` with what does not fit")
+            self._refuse(f"it calls `{name.replace(' ', '.')}` with arguments that do not fit")
         storage, offset, sizes, strides = given[:4]
         return storage.view(sizes, strides, offset)
 
@@ -190,7 +190,7 @@ class _Machine:
         """Drop torch's metadata about the modules of a state dict."""
         self._stack.pop()
         if type(self._stack[-1]) is not dict:
-            self._refuse("it gives a state to what is no dict")
+            self._refuse("it sets the state of something that is not a dict")
 
 
 def _is_shape(value: Any) -> bool:

@@ -84,7 +84,7 @@ class _Reader:
 
     def _refuse(self, why: str, where: str = "") -> NoReturn:
         place = f"`{where[:80]}`" if where else ""
-        raise Invalid(f"`{self._path}` is no exported program", where=place, why=why, fix=_FIX)
+        raise Invalid(f"`{self._path}` is not an exported program", where=place, why=why, fix=_FIX)
 
     def read(self) -> Archive:
         for name in self._files:
@@ -108,7 +108,7 @@ class _Reader:
 
     def _refuse_code(self, name: str) -> NoReturn:
         raise Invalid(
-            f"`{self._path}` holds an object or native code that would be run on loading",
+            f"`{self._path}` contains an object or native code that would run on loading",
             where=f"`{name[:80]}`",
             fix="export a model of tensors and operators only",
         )
@@ -119,10 +119,10 @@ class _Reader:
         try:
             content = plain_json.loads(self._files[name], f"`{name}`", self._budget)
         except Invalid as error:
-            if "is no JSON" not in error.what:
+            if "is not JSON" not in error.what:
                 raise
-            self._refuse(f"it is no JSON ({error.why})", name)
-        return content if isinstance(content, dict) else self._refuse("it is no JSON object", name)
+            self._refuse(f"it is not JSON ({error.why})", name)
+        return content if isinstance(content, dict) else self._refuse("it is not a JSON object", name)
 
     def _check(self, program: Json) -> Iterator[str]:
         """Yield the names of all operators; reject or drop whatever torch would evaluate or print into code."""
@@ -140,7 +140,7 @@ class _Reader:
             raise Invalid(
                 "the program has dynamic shapes",
                 where=f"`{self._path}`",
-                why="an NPU command stream is made for one shape",
+                why="an NPU command stream has fixed shapes",
                 fix="export without dynamic_shapes, once per shape",
             )
         if value.get("custom_obj_values") or "as_custom_obj" in value or "custom_obj" in value:
@@ -194,12 +194,12 @@ class _Reader:
         for name, item in described.items():
             self._check_name(name, _QUOTED)
             if not isinstance(item, dict):
-                self._refuse(f"`{name[:80]}` is no object", config)
+                self._refuse(f"`{name[:80]}` is not an object", config)
             part, meta, is_parameter = item.get("path_name"), item.get("tensor_meta"), item.get("is_param")
             if item.get("use_pickle") is not False:
                 self._refuse_code(f"{folder}/{part}")
             if not isinstance(part, str) or not part.startswith(prefix) or f"{folder}/{part}" not in self._files:
-                self._refuse(f"there are no bytes of `{name[:80]}`", config)
+                self._refuse(f"the bytes are missing for `{name[:80]}`", config)
             if not isinstance(meta, dict) or not isinstance(is_parameter, bool):
                 self._refuse(f"`{name[:80]}` has no shape", config)
             yield Payload(name, self._files[f"{folder}/{part}"], is_parameter, meta)

@@ -234,7 +234,7 @@ def _read_header(data: bytes) -> tuple[int, int, int]:
         end = base + segment_bytes if segment_bytes else end
     if base and (base < program_size or base > end or end > len(data)):
         raise Invalid(
-            f"the .pte file is damaged: by the extended header at offset {_HEADER_AT} the segments lie at {base} to "
+            f"the .pte file is damaged: by the extended header at offset {_HEADER_AT} the segments are at {base} to "
             f"{end}; the program ends at {program_size} and the file at {len(data)}"
         )
     return program_size, base, end if base else 0
@@ -320,7 +320,7 @@ class _File:
             raise row.fail(f"refers to data {index}; there are {len(table)}")
         start, available = table[index]
         if size > available:
-            raise row.fail(f"needs {size} bytes of data, but {available} are there")
+            raise row.fail(f"needs {size} bytes of data, but has {available}")
         return self.view[start : start + size]
 
 
@@ -396,7 +396,7 @@ def _read_tensor(row: Row, file: _File, sizes: Sequence[int]) -> Tensor:
     dim_order, dynamism = row.get_numbers("dim_order", "B"), row.get_int("shape_dynamism", "<B")
     element = BY_SCALAR_TYPE.get(code)
     if element is None or dynamism >= len(_DYNAMISM) or row.get_int("storage_offset", "<i"):
-        raise row.fail(f"has type {code}, dynamism {dynamism} or a storage offset, which no runtime takes")
+        raise row.fail(f"has type {code}, dynamism {dynamism} or a storage offset, which no runtime supports")
     if len(shape) > MAX_RANK or min(shape, default=0) < 0 or sorted(dim_order) != list(range(len(shape))):
         raise row.fail(f"has shape {_shorten(shape)} and dim order {_shorten(dim_order)}, which are not valid")
     nbytes = math.prod(shape) * element.bytes

@@ -151,7 +151,7 @@ class Row:
         try:
             return self.buffer.data[start : start + size].decode("utf-8")
         except UnicodeDecodeError:
-            raise self.buffer.fail(f"{self._label(field)} is no UTF-8 text", start) from None
+            raise self.buffer.fail(f"{self._label(field)} is not UTF-8 text", start) from None
 
     def get_bytes(self, field: str) -> tuple[int, int]:
         """Return the start of a vector of bytes in the file, and its length."""
@@ -183,7 +183,7 @@ class Row:
         """Return the member of a union; None for the member that has no fields."""
         code = self.get_int(f"{field}_type", "<B")
         if not 0 < code <= len(UNIONS[union]):
-            raise self.fail(f"has {union} number {code}; 1 to {len(UNIONS[union])} are known")
+            raise self.fail(f"has {union} number {code}; expected 1 to {len(UNIONS[union])}")
         kind = UNIONS[union][code - 1]
         if kind == "Null":
             return None

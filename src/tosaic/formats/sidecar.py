@@ -108,8 +108,8 @@ class Sidecar:
         if found != self.pte_sha256:
             raise Invalid(
                 "the .tosaic file does not belong to this .pte",
-                why=f"it was made with one of sha256 {self.pte_sha256[:16]}..., this one has {found[:16]}...",
-                fix="compile again, or put both files of one compile side by side",
+                why=f"it was written for a .pte with sha256 {self.pte_sha256[:16]}..., this one has {found[:16]}...",
+                fix="compile again, or keep both files of one compile in the same folder",
             )
 
 
@@ -161,7 +161,7 @@ def _dump(value: Json) -> bytes:
     try:
         return json.dumps(value, indent=1, sort_keys=True, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
-        raise Invalid("a .tosaic file cannot hold this", why=f"it is no JSON ({error})") from None
+        raise Invalid("the data cannot be stored in a .tosaic file", why=f"it is not JSON ({error})") from None
 
 
 def read(data: bytes | bytearray, *, max_memory: int | None = None) -> Sidecar:
@@ -174,7 +174,7 @@ def read(data: bytes | bytearray, *, max_memory: int | None = None) -> Sidecar:
     if version not in (FORMAT, *OLD_FORMATS):
         raise Invalid(
             f"the .tosaic file has format {version}; this Tosaic reads formats up to {FORMAT}",
-            fix="compile the model again, or use the Tosaic that made the file",
+            fix="compile the model again, or use the Tosaic version that wrote the file",
         )
     kinds = _ARRAYS if version == FORMAT else _ARRAYS[:2]
     samples = manifest.get_list("samples")
@@ -191,7 +191,7 @@ def read(data: bytes | bytearray, *, max_memory: int | None = None) -> Sidecar:
         traits=tuple(_read_trait(item, "manifest.json traits") for item in traits),
     )
     if files.parts:
-        _fail(sorted(files.parts)[0], "the manifest does not know this file")
+        _fail(sorted(files.parts)[0], "this file is not in the manifest")
     return sidecar
 
 
@@ -212,7 +212,7 @@ class _Object:
 
     @classmethod
     def of(cls, value: Json, where: str) -> _Object:
-        return cls(value, where) if isinstance(value, Mapping) else _fail(where, "it is no JSON object")
+        return cls(value, where) if isinstance(value, Mapping) else _fail(where, "it is not a JSON object")
 
     def get(self, name: str, kind: type[Kind]) -> Kind:
         value = self.values.get(name)
@@ -234,19 +234,19 @@ class _Object:
     def get_number(self, name: str) -> float:
         value = self.values.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            _fail(self.where, f"its member `{name}` is no number")
+            _fail(self.where, f"its member `{name}` is not a number")
         return float(value)
 
 
 def _as_list(value: Json, where: str) -> list[Json]:
-    return value if isinstance(value, list) else _fail(where, "it is no JSON list")
+    return value if isinstance(value, list) else _fail(where, "it is not a JSON list")
 
 
 def _as_sizes(value: Json, where: str) -> tuple[int, ...]:
     sizes: list[int] = []
     for item in _as_list(value, where):
         if not isinstance(item, int) or isinstance(item, bool) or item < 0:
-            _fail(where, "it is no list of sizes")
+            _fail(where, "it is not a list of sizes")
         sizes.append(item)
     return tuple(sizes)
 
@@ -298,9 +298,9 @@ def _load(files: _Files, name: str) -> Json:
     try:
         return plain_json.loads(content, f"`{name}`", files.budget)
     except Invalid as error:
-        if "is no JSON" not in error.what:
+        if "is not JSON" not in error.what:
             raise
-        _fail(name, f"it is no JSON ({error.why})")
+        _fail(name, f"it is not JSON ({error.why})")
 
 
 def _read_delegate(files: _Files, index: int) -> DelegateFiles:
@@ -310,7 +310,7 @@ def _read_delegate(files: _Files, index: int) -> DelegateFiles:
     try:
         debug_db = _take_bytes(files, f"{folder}/debug.xml").decode()
     except UnicodeDecodeError:
-        _fail(f"{folder}/debug.xml", "it is no UTF-8 text")
+        _fail(f"{folder}/debug.xml", "it is not UTF-8 text")
     return DelegateFiles(
         tosa=_take_bytes(files, f"{folder}/graph.tosa"),
         origins=tuple(_Object.of(item, f"{folder}/origins.json").values for item in origins),
@@ -322,7 +322,7 @@ def _read_delegate(files: _Files, index: int) -> DelegateFiles:
 def _read_sample(files: _Files, index: int, item: Json, kinds: Sequence[str]) -> Sample:
     counts = _as_sizes(item, "manifest.json samples")
     if len(counts) != len(kinds):
-        _fail("manifest.json samples", f"it is no list of {len(kinds)} counts")
+        _fail("manifest.json samples", f"it is not a list of {len(kinds)} counts")
 
     def read_arrays(kind: str, count: int) -> tuple[Array, ...]:
         names = [f"samples/{index}/{kind}_{i}.npy" for i in range(_limit(count))]

@@ -21,7 +21,7 @@ class Storage:
     def __init__(self, content: memoryview, dtype: torch.dtype, what: str, budget: Budget) -> None:
         self.dtype, self._what, self._budget = dtype, what, budget
         if len(content) % dtype.itemsize:
-            raise Invalid(f"{what} is damaged", why=f"{len(content)} bytes are no whole number of {dtype}")
+            raise Invalid(f"{what} is damaged", why=f"{len(content)} bytes are not a whole number of {dtype} values")
         if dtype == torch.bool and bytes(content).strip(b"\0\1"):
             raise Invalid(f"{what} is damaged", why="a bool is a byte of 0 or 1")
         self._flat = self._make(content)

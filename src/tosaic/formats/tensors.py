@@ -72,7 +72,7 @@ class Memory:
         assert spec.allocation is not None
         start, size = spec.allocation.offset, type_of(spec).dtype.itemsize
         if start % size:
-            raise Invalid(f"a {spec.dtype} tensor is planned at offset {start}, which is no multiple of {size}")
+            raise Invalid(f"a {spec.dtype} tensor is planned at offset {start}, which is not a multiple of {size}")
         flat = self._buffers[spec.allocation.memory_id][start : start + math.prod(shape) * size]
         view = arrange(flat, spec, shape)
         if spec.dynamism == "static":

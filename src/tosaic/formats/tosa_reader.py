@@ -205,7 +205,7 @@ def _read_constant(definition: OpDef, name: str, type: Type, scope: _Scope) -> A
     is_shape = definition is CONST_SHAPE
     table = (scope.shapes if is_shape else scope.tensors).get(name)
     if table is None:
-        raise Invalid(f"{definition.name} {name!r} of the .tosa file gives {type}")
+        raise Invalid(f"{definition.name} {name!r} of the .tosa file has type {type}")
     data = _read_data(table, _Shape.DATA if is_shape else _Tensor.DATA, type, name)
     if data is None:
         raise Invalid(f"{definition.name} {name!r} of the .tosa file has no data")

@@ -136,7 +136,7 @@ def read(data: bytes, budget: Budget | None = None) -> Vgf:
         raise Invalid(
             f"the .vgf file has version {'.'.join(map(str, version))}",
             why=f"ExecuTorch's runtime reads {VERSION[0]}.{VERSION[1]} and older",
-            fix="make it with ai-ml-sdk-model-converter 0.9.0",
+            fix="write it with ai-ml-sdk-model-converter 0.9.0",
         )
     places: dict[str, tuple[int, int]] = {}
     for i, name in enumerate(_SECTIONS):
@@ -170,7 +170,7 @@ def _read_modules(root: Table) -> tuple[Module, ...]:
             table.buffer.budget.take(4 * count, "SPIR-V words")
             spirv = table.buffer.data[start : start + 4 * count]
             if spirv and struct.unpack_from("<I", spirv)[0] != _SPIRV_MAGIC:
-                raise table.buffer.fail(f"the code of {table.what} is no SPIR-V", start)
+                raise table.buffer.fail(f"the code of {table.what} is not SPIR-V", start)
         kind = _pick(table, MODULE_KINDS, table.get(0, "<B"))
         modules.append(Module(kind, table.get_text(1, "a name"), table.get_text(2, "an entry point"), spirv))
     return tuple(modules)

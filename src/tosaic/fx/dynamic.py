@@ -27,7 +27,7 @@ def find_dynamic(node: Node) -> Unsupported | None:
         dims = ", ".join(str(d) for d, size in enumerate(shape) if isinstance(size, torch.SymInt))
         what = f"dimension {dims} of `{one.name}`" if dims else f"the shape of `{one.name}`"
         return Unsupported(
-            f"{what} can vary, and an NPU command stream is made for one shape",
+            f"{what} is dynamic, but an NPU command stream has fixed shapes",
             "export without dynamic_shapes, once per shape",
         )
     return None

@@ -24,7 +24,7 @@ def infer_held_type(op: Op) -> Type:
         raise Invalid(f"data is {data.dtype}{list(data.shape)}, which does not hold {expected}")
     largest = _LARGEST.get(expected.dtype)
     if largest is not None and bool((np.abs(data.astype(np.int64)) > largest).any()):
-        raise Invalid(f"a number is outside the range of {expected.dtype.value}")
+        raise Invalid(f"a value is outside the range of {expected.dtype.value}")
     return expected
 
 

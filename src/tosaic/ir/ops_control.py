@@ -72,7 +72,7 @@ def _infer_while_loop(op: Op) -> tuple[Type, ...]:
     _need_types(body.inputs, carried, "inputs of body_graph")
     _need_types(body.outputs, carried, "outputs of body_graph")
     if len(test.outputs) != 1 or test.outputs[0].dtype is not DType.BOOL or test.outputs[0].type.size != 1:
-        raise Invalid("cond_graph must give one bool")
+        raise Invalid("cond_graph must return one bool")
     return carried
 
 

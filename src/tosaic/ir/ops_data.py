@@ -154,7 +154,7 @@ def tile(b: Builder, x: Value, multiples: Sequence[int]) -> Value:
 def _infer_transpose(op: Op) -> Type:
     x, perms = op.operand("input1"), op.get_ints("perms")
     if x.rank < 1 or sorted(perms) != list(range(x.rank)):
-        raise Invalid(f"perms {perms} is no permutation of the {x.rank} dimensions")
+        raise Invalid(f"perms {perms} is not a permutation of the {x.rank} dimensions")
     return Type(x.dtype, tuple(x.shape[p] for p in perms))
 
 

@@ -98,7 +98,7 @@ greater_equal = Binary("GREATER_EQUAL", _ORDERED, _infer_comparison)
 def _infer_intdiv(op: Op) -> Type:
     divisor = get_numbers(op.operand("input2"))
     if divisor is not None and not bool(divisor.all()):
-        raise Invalid("the divisor holds a zero")
+        raise Invalid("the divisor contains a zero")
     return _infer_binary(op)
 
 

@@ -56,7 +56,7 @@ def accumulator(scale: tuple[float, ...], axis: int | None = None) -> QParams:
 def multiplier(factor: float, bits: int = 31) -> tuple[int, int]:
     """Compute TOSA's (multiplier, shift) for a positive real factor: factor ~ multiplier * 2**-shift."""
     if not (factor > 0.0 and math.isfinite(factor)):
-        raise Unsupported(f"a rescale by {factor} is not possible", "calibrate with data that gives finite scales")
+        raise Unsupported(f"a rescale by {factor} is not possible", "calibrate with data that leads to finite scales")
     mantissa, exponent = math.frexp(factor)
     number = round(mantissa * (1 << bits))
     if number == 1 << bits:

@@ -43,9 +43,9 @@ def _verify_graph(graph: Graph, spec: Specification, level: Level, path: str, de
     defined = set[Value]()
     for value in graph.inputs:
         if value in defined:
-            raise Invalid(f"{path}the same value stands twice among the inputs")
+            raise Invalid(f"{path}the same value occurs twice among the inputs")
         if value.op is not None:
-            raise Invalid(f"{path}input {value.type} is made by {value.op.kind}")
+            raise Invalid(f"{path}input {value.type} is the result of {value.op.kind}")
         if value.dtype is DType.SHAPE:
             raise Invalid(f"{path}a shape cannot be an input of a graph")
         _verify_type(value.type, level, f"{path}input")
@@ -66,7 +66,7 @@ def _verify_graph(graph: Graph, spec: Specification, level: Level, path: str, de
                 _verify_graph(body, spec, level, f"{where} {attribute.name}: ", depth + 1, variables)
     for position, value in enumerate(graph.outputs):
         if value not in defined:
-            raise Invalid(f"{path}output {position} {value.type} is not made by an op of the graph")
+            raise Invalid(f"{path}output {position} {value.type} is not the result of an op of the graph")
 
 
 def _verify_ssa(op: Op, defined: set[Value], where: str) -> None:
@@ -85,7 +85,7 @@ def _verify_op(op: Op, spec: Specification, level: Level, variables: Variables) 
     inferred = op.definition.infer_types(op)
     if tuple(value.type for value in op.outputs) != inferred:
         have, want = (", ".join(map(str, types)) for types in ([v.type for v in op.outputs], inferred))
-        raise Invalid(f"outputs are ({have}), but the definition gives ({want})")
+        raise Invalid(f"outputs are ({have}), expected ({want})")
     verify_legality(op, spec)
     for value in op.outputs:
         _verify_type(value.type, level, "output")

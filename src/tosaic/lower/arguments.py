@@ -76,7 +76,7 @@ def unary(lo: Lowering, op: Callable[[Builder, Value], Value], x: Tensor) -> Sto
     """Build an elementwise op on a float or plain integer tensor. Quantized tensors use tables instead."""
     if x.q is not None:
         lo.codes(x)
-        raise Unsupported("its input is quantized in a form that no table can be made for", "quantize to int8")
+        raise Unsupported("its input is quantized in a form that does not fit a lookup table", "quantize to int8")
     if isinstance(x, Const):
         raise Unsupported("its input is a constant")
     return with_value(x, op(lo.b, x.value))

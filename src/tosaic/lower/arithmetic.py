@@ -107,7 +107,7 @@ def bias_codes(bias: Tensor | None, scales: Sequence[float], reach: npt.NDArray[
 def _check_bias(bias: Tensor, channels: int) -> None:
     if bias.size not in (1, channels) or bias.size != (bias.shape or (1,))[-1]:
         raise Unsupported(
-            f"its bias of shape {list(bias.shape)} is not one number for each of its {channels} channels",
+            f"its bias of shape {list(bias.shape)} does not have one value for each of its {channels} channels",
             "add the bias after the layer",
         )
 

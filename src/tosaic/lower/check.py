@@ -66,7 +66,7 @@ def _check_dtype(got: Stored, want: torch.dtype) -> None:
     """Reject a result of another kind than torch's; int64 is int32 here, and quantized values are float."""
     if want not in DTYPES and want is not torch.int64:
         raise Unsupported(
-            f"its result is {str(want).removeprefix('torch.')}, which the target has no type for",
+            f"its result is {str(want).removeprefix('torch.')}, which the target does not support",
             "cast its operands to float32 or int32",
         )
     codes = got.q is not None or got.lut is not None

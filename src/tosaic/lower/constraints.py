@@ -24,7 +24,7 @@ def describe(value: Any) -> str:
 
 def _count_dimensions(lo: Lowering, a: Arguments) -> str:
     count = a["weight"].rank - 2
-    return "" if count in (1, 2) else f"it is over {count}"
+    return "" if count in (1, 2) else f"it has {count}"
 
 
 def _check_strides(lo: Lowering, a: Arguments) -> str:
@@ -55,9 +55,9 @@ def _check_input_channels(lo: Lowering, a: Arguments) -> str:
 
 
 DIMENSIONS = Constraint(
-    "a convolution is over one or two dimensions",
+    "a convolution has one or two spatial dimensions",
     _count_dimensions,
-    "use a convolution of one or two dimensions",
+    "use a 1-D or 2-D convolution",
 )
 STRIDES = Constraint(
     "a stride above 3 needs a convolution that is neither depthwise nor dilated",
@@ -68,7 +68,7 @@ STRIDES = Constraint(
 INPUT_CHANNELS = Constraint(
     "there are at most 65536 input channels or features",
     _check_input_channels,
-    "divide them between several layers and add the results",
+    "split them over several layers and add the results",
     lambda target: target.most_input_channels is not None,
 )
 #: of a convolution
@@ -86,9 +86,9 @@ SHAPE = Constraint(
     f"use at most {MOST_DIMENSIONS} dimensions, none of them empty",
 )
 NO_STORED_BOOLEANS = Constraint(
-    "no tensor of booleans can be stored",
+    "boolean tensors cannot be stored",
     lambda lo, a: "the result is bool" if a["result"].dtype is DType.BOOL else "",
-    "pass a mask as float numbers that are added, or compare quantized tensors where it is used",
+    "use a float mask that is added, or compare quantized tensors where the mask is used",
     lambda target: not target.has_booleans,
 )
 #: of every operator; `result` is what it has computed

@@ -225,14 +225,14 @@ class Lowering:
         """Quantize a constant."""
         reals = t.real().astype(np.float32)
         if np.isnan(reals).any():
-            raise Unsupported("a constant holds NaN", "remove NaN from the parameters and buffers of the model")
+            raise Unsupported("a constant contains NaN", "remove NaN from the parameters and buffers of the model")
         return Const(quantize(reals, q).astype(NUMPY[q.dtype]), q.dtype)
 
     def _quantize_stored(self, t: Stored, q: QParams) -> Stored:
         """Quantize a computed tensor: by TABLE, RESCALE or CLAMP; emit nothing if it already has these qparams."""
         if t.q is None:
             raise FloatInput(
-                "an input of the model is quantized here, on the border of the NPU",
+                "the float input is quantized on the CPU before it reaches the NPU",
                 Hint(
                     'compile with `io="int8"` to feed the NPU directly',
                     "compile with `--io int8` to feed the NPU directly",
@@ -252,7 +252,7 @@ class Lowering:
     def _tabulate(self, value: Value, lut: npt.NDArray[np.float32], q: QParams) -> Value:
         if value.dtype is not DType.I8 or q.dtype is not DType.I8:
             raise Unsupported(
-                f"a table from {value.dtype.torch_name} to {q.dtype.torch_name} is not available", "quantize to int8"
+                f"there is no lookup table from {value.dtype.torch_name} to {q.dtype.torch_name}", "quantize to int8"
             )
         codes = quantize(fill_gaps(lut), q)
         low, high = int(codes.min()), int(codes.max())
@@ -279,7 +279,7 @@ class Lowering:
             return t
         if t.is_float:
             raise Unsupported(
-                f"its {what} is float and the NPU is an integer device", "quantize this part of the model"
+                f"its {what} is float, and the NPU only computes with integers", "quantize this part of the model"
             )
         raise Unsupported(f"its {what} is not quantized", "let the quantizer annotate the operator before it")
 

@@ -124,9 +124,9 @@ class Registry:
     def add(self, record: Record) -> None:
         """Add a record; raise on a second one of its name or overloads."""
         if self._frozen:
-            raise RuntimeError(f"`{record.name}` comes too late: the registry is read-only once it was used")
+            raise RuntimeError(f"`{record.name}` was added too late: the registry is read-only after its first use")
         if record.name in self._records:
-            raise RuntimeError(f"two records are called `{record.name}`; give one of them another name")
+            raise RuntimeError(f"two records are called `{record.name}`; rename one of them")
         if isinstance(record.quant, str) and record.quant not in QUANT_KINDS:
             raise RuntimeError(f"`{record.name}`: quant is `{record.quant}`, expected one of {', '.join(QUANT_KINDS)}")
         for overload in record.overloads:

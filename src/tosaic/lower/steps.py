@@ -108,7 +108,7 @@ def refuse_float(lo: Lowering, call: Call) -> Call:
             "call .float() on this part of the model",
         )
     if given is not None:
-        raise FloatInput("its input is float and the target is integer only", "quantize this part of the model")
+        raise FloatInput("its input is float, and the target is integer only", "quantize this part of the model")
     return call
 
 
@@ -211,12 +211,12 @@ def apply(lo: Lowering, record: Record, arguments: Mapping[str, object]) -> Resu
         if any(isinstance(a, Tensor) and a.q is not None for a in arguments.values()):
             raise Unsupported(
                 f"`{record.name}` is quantized as a whole, so the ranges inside it are unknown",
-                "quantize with tosaic's quantizer, which decomposes it before calibration",
+                "quantize with Tosaic's quantizer, which decomposes it before calibration",
             )
         operators: Aten[Tensor] = LoweringAten(lo)
         result = record.decompose(operators, **arguments)
     if result is None:
-        raise Unsupported(f"`{record.name}` has no form for these arguments", "write it with simpler operators")
+        raise Unsupported(f"`{record.name}` cannot be lowered with these arguments", "write it with simpler operators")
     return tuple(result) if isinstance(result, list) else result
 
 

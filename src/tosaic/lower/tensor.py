@@ -155,7 +155,7 @@ def fill_gaps(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     if not lost.any():
         return table
     if lost.all():
-        raise Unsupported("it gives NaN for every value that its input can have", "calibrate inside its domain")
+        raise Unsupported("it returns NaN for every possible input value", "calibrate inside its domain")
     known = np.flatnonzero(~lost)
     nearest = np.abs(np.arange(len(table))[:, None] - known).argmin(1)
     return table[known[nearest]]

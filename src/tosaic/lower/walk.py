@@ -47,7 +47,7 @@ class GraphLowering:
             return Opaque(str(val.dtype).removeprefix("torch."))
         # Converting a symbolic size to a number would specialize it.
         if not has_fixed_shape(val):
-            return Opaque("of a shape that can vary")
+            return Opaque("of dynamic shape")
         if 0 in val.shape or val.dim() > MOST_DIMENSIONS:
             return Opaque(f"of shape {list(val.shape)}")
         shape = tuple(int(d) for d in val.shape)
@@ -122,7 +122,7 @@ class GraphLowering:
             got = self.get(value)
             if isinstance(got, Opaque):
                 raise Unsupported(
-                    f"its input is {got.what}, which the target has no type for", "cast it to int32 or float32"
+                    f"its input is {got.what}, which the target does not support", "cast it to int32 or float32"
                 )
             return got
         return [self._argument(item) for item in value] if is_sequence(value) else value

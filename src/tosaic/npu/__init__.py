@@ -142,7 +142,7 @@ def _check_sizes(sizes: dict[int, int]) -> int:
     """Return the total size of all regions in bytes, after checking that a system can have that much memory."""
     total = sum(sizes.values())
     if total > _MAX_MEMORY or min(sizes.values()) < 0:
-        raise TooMuch("the network asks for too much memory", why=f"{total} bytes")
+        raise TooMuch("the network needs too much memory", why=f"{total} bytes")
     return total
 
 
@@ -179,6 +179,6 @@ def _write_inputs(memory: Memory, inputs: Sequence[npt.NDArray[np.generic]], ios
 
 def _read_output(memory: Memory, io: Slot, dtype: np.dtype[np.generic]) -> Numbers:
     if dtype.itemsize != io.element_bytes:
-        raise Invalid(f"an output has {io.element_bytes} bytes per element", why=f"{dtype} was asked for")
+        raise Invalid(f"an output has {io.element_bytes} bytes per element", why=f"{dtype} was requested")
     data = memory.read_bytes(io.region, io.offset, _count_bytes(io), None)
     return data.view(dtype).reshape(io.shape).copy()

@@ -17,7 +17,7 @@ def count_bits(op: Op) -> int:
     """Return the accumulator's width in bits."""
     name = op.name("ACC_FORMAT", "acc_format")
     if name not in _FORMATS:
-        raise op.unknown("ACC_FORMAT", "acc_format", "float accumulators are not known")
+        raise op.unknown("ACC_FORMAT", "acc_format", "float accumulators are not supported")
     return _FORMATS[name]
 
 
@@ -41,7 +41,7 @@ def _add_before(op: Op, memory: Memory, sums: Numbers, first_row: int) -> Number
         case "KEEP":
             before = memory.sums
             if before is None or before.shape != sums.shape:
-                raise Fault("the accumulators hold no sums of this shape", offset=op.offset)
+                raise Fault("the accumulators contain no sums of this shape", offset=op.offset)
         case _:
             return sums
     return sums.astype(np.int64) + before

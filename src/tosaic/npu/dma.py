@@ -39,7 +39,7 @@ def read_transfer(op: Op) -> Transfer:
     mode = op.name("DMA0_SRC_REGION", "stride_mode")
     u85, strided, deep = op.family.has_u85_units, mode != "D1", mode == "D3"
     if strided and not u85:
-        raise op.unknown("DMA0_SRC_REGION", "stride_mode", "a DMA with strides has not been seen in a stream")
+        raise op.unknown("DMA0_SRC_REGION", "stride_mode", "strided DMA is not supported")
     gathers = bool(u85 and op.get("DMA0_SRC_REGION", "idx_mode"))
     scatters = bool(u85 and op.get("DMA0_DST_REGION", "idx_mode"))
     found = Transfer(
@@ -89,15 +89,15 @@ def run_dma(op: Op, memory: Memory) -> None:
 def _move_rows(op: Op, memory: Memory, transfer: Transfer) -> None:
     """Copy rows whose position in the source or in the target is given by 32-bit indices."""
     if transfer.gathers and transfer.scatters:
-        raise op.unknown("DMA0_DST_REGION", "idx_mode", "indices on both sides are not known")
+        raise op.unknown("DMA0_DST_REGION", "idx_mode", "indices on both sides are not supported")
     if transfer.planes > 1 and op.get("DMA0_IDX_SKIP1"):
-        raise op.unknown("DMA0_IDX_SKIP1", why="no stream with a gap between its indices has been seen")
+        raise op.unknown("DMA0_IDX_SKIP1", why="gaps between indices are not supported")
     shape = (transfer.planes, transfer.rows)
     region, start = op.get("DMA0_IDX_REGION"), op.get("DMA0_IDX")
     index = memory.view(region, start, shape, (4 * transfer.rows, 4), "<i4", op.offset, write=False).astype(np.int64)
     limit = op.get("DMA0_IDX_MAX")
     if index.min() < 0 or index.max() > limit:
-        raise Fault(f"a DMA index lies outside 0 to {limit}", offset=op.offset)
+        raise Fault(f"a DMA index is outside 0 to {limit}", offset=op.offset)
     if (limit + 1) * transfer.planes * transfer.length > _MAX_BYTES:
         raise TooMuch(f"a DMA over {limit + 1} rows of {transfer.length} bytes", offset=op.offset)
 

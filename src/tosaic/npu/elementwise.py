@@ -23,7 +23,7 @@ def run_elementwise(op: Op, memory: Memory) -> None:
     """Execute ELEMENTWISE."""
     mode = op.mode
     if mode not in _UNARY and mode not in _BINARY and mode not in _SPECIAL:
-        raise UnknownField("elementwise_mode", mode, offset=op.offset, why="it has not been seen in a stream")
+        raise UnknownField("elementwise_mode", mode, offset=op.offset, why="it is not supported")
     output = read_output(op, memory, None)
     for first, rows in output.pieces():
         a = _load(op, memory, output, "IFM", first, rows)

@@ -32,7 +32,7 @@ class OutOfRange(Fault):
     def __init__(self, region: str, address: int, size: int, limit: int, *, offset: int | None = None) -> None:
         self.region, self.address, self.size = region, address, size
         super().__init__(
-            f"{size} bytes from address {address} do not lie in {region}", offset=offset, why=f"it has {limit} bytes"
+            f"{size} bytes from address {address} are outside {region}", offset=offset, why=f"it has {limit} bytes"
         )
 
 

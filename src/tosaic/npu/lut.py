@@ -28,7 +28,7 @@ class Table:
     def look_up(self, values: Numbers) -> Numbers:
         index = (values if self.slopes is None else values >> 7) - self.first
         if index.min() < 0 or index.max() >= len(self.entries):
-            raise Fault("a number is too large for its look-up table", offset=self.offset)
+            raise Fault("a number is too large for its lookup table", offset=self.offset)
         if self.slopes is None:
             return self.entries[index]
         base, slope = self.entries[index], self.slopes[index]
@@ -63,7 +63,7 @@ def _find_u55(op: Op, memory: Memory, function: str, target: FeatureMap) -> Tabl
     slot = int(function.removeprefix("TABLE_"))
     start = op.accelerator.ram_bytes - LUT_BYTES + slot * 256
     if target.bits == 32:
-        raise op.unknown("ACTIVATION", "activation_function", "no table of 32-bit numbers has been seen")
+        raise op.unknown("ACTIVATION", "activation_function", "32-bit lookup tables are not supported")
     return _read_slopes(op, memory, start) if target.bits == 16 else _read_plain(op, memory, start, target.dtype)
 
 

@@ -60,7 +60,7 @@ def execute(
             continue
         work += estimate_work(op)
         if work > limits.work:
-            raise TooMuch("the stream asks for too much work", offset=op.offset, why=f"the limit is {limits.work}")
+            raise TooMuch("the stream needs too much work", offset=op.offset, why=f"the limit is {limits.work}")
         if hazards is not None:
             memory.accesses = []
         _run(op, memory, cache)
@@ -97,6 +97,8 @@ def _branch(op: Op, last_kernel: Op | None, memory: Memory, after: int) -> int:
     if op.mode == "ALWAYS":
         return target
     if last_kernel is None or read_ofm_shape(last_kernel).size != 1:
-        raise UnknownField("branch_cond", "RF_TRUE", offset=op.offset, why="the last operation has not one result")
+        raise UnknownField(
+            "branch_cond", "RF_TRUE", offset=op.offset, why="the last operation does not have one result"
+        )
     value = memory.load(read_map(last_kernel, "OFM"), read_ofm_shape(last_kernel))
     return target if value.any() else after

@@ -136,7 +136,7 @@ class Memory:
     def _load_chained(self, source: FeatureMap, shape: Shape, first_row: int) -> Numbers:
         kept = self.chains.get(source.region) if source.storage is Storage.CHAINED else None
         if kept is None:
-            raise Fault(f"{source.name} is read from a chain buffer that holds nothing", offset=source.offset)
+            raise Fault(f"{source.name} is read from an empty chain buffer", offset=source.offset)
         rows = kept[first_row : first_row + shape.height]
         if rows.shape != tuple(shape) or rows.dtype != np.dtype(source.dtype):
             wanted = f"{source.dtype}{list(shape)}"
@@ -147,7 +147,7 @@ class Memory:
         """Write [rows, columns, channels], keeping the low bits of each number."""
         height, width, depth = values.shape
         if target.layout is None:
-            raise Fault(f"{target.name} is written to, but lies nowhere", offset=target.offset)
+            raise Fault(f"{target.name} is written to, but has no address", offset=target.offset)
         for piece in self._parts(target, target.layout, Shape(height, width, depth), first_row, write=True):
             np.copyto(piece.part, piece.select(values), casting="unsafe")
 

@@ -205,7 +205,7 @@ def read_element(op: Op, name: str) -> Element:
     signed = op.get(f"{name}_PRECISION", "activation_type") == 1
     bits = 8 << op.get(f"{name}_PRECISION", "activation_precision")
     if bits == 64:
-        raise op.unknown(f"{name}_PRECISION", "activation_precision", "64-bit feature maps are not known")
+        raise op.unknown(f"{name}_PRECISION", "activation_precision", "64-bit feature maps are not supported")
     zero = op.get(f"{name}_ZERO_POINT")
     return Element(bits, signed, zero - (1 << 16) if signed and zero >> 15 else zero)
 
@@ -230,7 +230,7 @@ def _read_storage(op: Op, name: str) -> Storage:
         return Storage.TILES
     storage = op.name(f"{name}_PRECISION", "activation_storage")
     if storage == "TILE3X1":
-        raise op.unknown(f"{name}_PRECISION", "activation_storage", "tiles in one row of three are not known")
+        raise op.unknown(f"{name}_PRECISION", "activation_storage", "a row of three tiles is not supported")
     return Storage(storage)
 
 
@@ -292,7 +292,7 @@ def read_window(op: Op) -> Window:
     stride = {name: op.get("KERNEL_STRIDE", name) for name in ("stride_x_lsb", "stride_x_msb", "stride_y_lsb")}
     stride_y_msb = op.get("KERNEL_STRIDE", "stride_y_msb")
     if op.get("KERNEL_STRIDE", "decomposition"):
-        raise op.unknown("KERNEL_STRIDE", "decomposition", "kernels cut into 4x4 parts are not known")
+        raise op.unknown("KERNEL_STRIDE", "decomposition", "kernels split into 4x4 parts are not supported")
     return Window(
         height=op.get("KERNEL_HEIGHT_M1") + 1,
         width=op.get("KERNEL_WIDTH_M1") + 1,
@@ -318,5 +318,5 @@ def input_extent(op: Op, window: Window, ofm: Shape) -> tuple[int, int]:
     rows, columns = window.span(ofm)
     height, width = rows - window.top - window.bottom, columns - window.left - window.right
     if height < 1 or width < 1:
-        raise Malformed("the padding leaves nothing of the input", offset=op.offset, why=f"it has {height}x{width}")
+        raise Malformed("the padding leaves no input", offset=op.offset, why=f"it has {height}x{width}")
     return height, width

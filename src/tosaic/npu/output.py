@@ -162,7 +162,7 @@ def read_rounding(op: Op) -> str:
         modes = {"DBL": "double", "NATURAL": "natural"}
         field = "OFM_PRECISION.round_mode"
     if name not in modes:
-        raise UnknownField(field, name, offset=op.offset, why="no stream with this rounding has been seen")
+        raise UnknownField(field, name, offset=op.offset, why="this rounding is not supported")
     return modes[name]
 
 

@@ -68,7 +68,7 @@ def parse(cmd_data: bytes) -> Stream:
         return _parse_actions(words)
     if cmd_data[:4] == b"COP2":
         return _parse_entry(words)
-    raise Malformed("this is no Ethos-U command stream", why=f"it begins with {cmd_data[:4]!r}, not with `COP1`")
+    raise Malformed("this is not an Ethos-U command stream", why=f"it begins with {cmd_data[:4]!r}, not with `COP1`")
 
 
 def _parse_actions(words: memoryview) -> Stream:
@@ -86,9 +86,9 @@ def _parse_actions(words: memoryview) -> Stream:
         elif action == _COMMAND_STREAM:
             count = tag >> 16 | (tag >> 8 & 0xFF) << 16
             if accelerator is None:
-                raise Malformed("the container does not say for which accelerator it is")
+                raise Malformed("the container does not name its accelerator")
             if at + 1 + count != len(words):
-                raise Malformed(f"the container promises {count} words", why=f"it holds {len(words) - at - 1}")
+                raise Malformed(f"the container declares {count} words", why=f"it holds {len(words) - at - 1}")
             return Stream(accelerator, words[at + 1 :])
         else:
             raise UnknownField("driver action", action, why=f"at byte {4 * at} of the container")

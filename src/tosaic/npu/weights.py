@@ -153,7 +153,7 @@ def load_scales(op: Op, memory: Memory, depth: int) -> Scale:
     else:
         bias, factor, shift = _number(parts[:, :6]), _number(parts[:, 6:8]), parts[:, 8].astype(np.int64)
     if (shift > 63).any() or (op.family.has_u85_units and (parts[:, 9].any() or (factor < 0).any())):
-        raise Malformed("a scale record has bits that mean nothing", offset=op.offset)
+        raise Malformed("a scale record has unknown bits", offset=op.offset)
     return Scale(factor, shift, bias, read_rounding(op))
 
 

@@ -37,7 +37,7 @@ class Input:
         top = first_row * window.stride_y - window.top
         count = (rows - 1) * window.stride_y + window.height
         if count * self.columns * self.depth > _MAX_ELEMENTS:
-            raise TooMuch("a window reaches over too large an input", offset=self.source.offset)
+            raise TooMuch("a window covers too large an input", offset=self.source.offset)
         low = max(top, 0)
         # A window may lie entirely in the padding.
         high = max(low, min(top + count, self.height))

@@ -45,7 +45,7 @@ def _check_profiles(lo: Lowering, a: Arguments) -> str:
     is_qdq=True,
     constraints=[
         Constraint(
-            "float numbers are quantized with the profiles FP and INT",
+            "quantizing float values needs the profiles FP and INT",
             _check_profiles,
             "use a specification with FP and INT",
             lambda target: not target.is_npu,

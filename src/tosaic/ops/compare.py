@@ -36,7 +36,7 @@ def _describe_operands(lo: Lowering, a: Arguments) -> str:
 
 
 _NO_BOOLEANS = Constraint(
-    "there are no booleans and no bitwise operators, only tables of one quantized tensor",
+    "there are no booleans and no bitwise operators, only lookup tables of one quantized tensor",
     _describe_operands,
     "use an Ethos-U85, or compare with a number instead of a tensor",
     lambda target: not target.has_booleans,
@@ -109,7 +109,7 @@ def _store_bool(lo: Lowering, t: Tensor) -> Tensor:
         ones = tosa.table(lo.b, t.value, t.lut.astype(np.int8))
         return with_value(t, tosa.cast(lo.b, ones, DType.BOOL))
     if t.dtype is not DType.BOOL:
-        raise Unsupported("it takes numbers for booleans", "compare the numbers with zero")
+        raise Unsupported("it uses numbers as booleans", "compare the numbers with zero")
     return t
 
 
@@ -188,9 +188,9 @@ def _check_choice(lo: Lowering, a: Arguments) -> str:
 
 
 _KNOWN_CONDITION = Constraint(
-    "a choice is between quantized tensors, by a constant or by a comparison with a number",
+    "a select takes quantized tensors and a condition that is constant or a comparison with a number",
     _check_choice,
-    "use an Ethos-U85, or write the choice as a sum of products",
+    "use an Ethos-U85, or write the select as a sum of products",
     lambda target: not target.has_select,
 )
 

@@ -187,10 +187,10 @@ def div(lo: Lowering, self: Any, other: Any) -> Tensor:
     if x.q is not None or y.q is not None:
         raise Unsupported(
             "a quotient of two quantized tensors has no integer form",
-            "quantize with tosaic's quantizer, which turns it into a product with the reciprocal",
+            "quantize with Tosaic's quantizer, which replaces it with a product with the reciprocal",
         )
     if not x.is_float:
-        raise Unsupported("a true division of integers gives float", "divide with rounding_mode='trunc'")
+        raise Unsupported("a true division of integers returns float", "divide with rounding_mode='trunc'")
     if isinstance(y, Const):
         return arith.multiply(lo, x, Const((1.0 / y.real()).astype(np.float32), DType.F32))
     return arith.multiply(lo, x, unary(lo, tosa.reciprocal, y))
@@ -260,7 +260,7 @@ def _check_power(lo: Lowering, a: Arguments) -> str:
     pointwise=True,
     constraints=[
         Constraint(
-            "a power is a table of one int8 tensor, or is of float numbers", _check_power, "use a constant exponent"
+            "a power is a lookup table of one int8 tensor, or takes floats", _check_power, "use a constant exponent"
         )
     ],
     samples=lambda: [

@@ -59,13 +59,13 @@ def _check_count(lo: Lowering, a: Arguments) -> str:
 def _make_constraints(name: str) -> list[Constraint]:
     return [
         Constraint(
-            "indices are constants: there is no look-up by numbers that are known only at run time",
+            "indices are constants: the NPU cannot index with values computed at run time",
             _check_constant(name),
-            "make the indices a constant of the model, or look up on the CPU",
+            "make the indices a constant of the model, or index on the CPU",
             lambda target: not target.has_gather,
         ),
         Constraint(
-            "indices are int32 numbers, not a mask, which would give a shape that is not known",
+            "indices are int32 numbers, not a mask, whose result has a data-dependent shape",
             _check_dtype(name),
             "use int32 indices",
         ),

@@ -142,7 +142,7 @@ def addmm(lo: Lowering, self: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 
     if mat2.is_const and self.is_const and beta == 1 and alpha == 1:
         return _fully_connected(lo, mat1, lo.permute(mat2, (1, 0)), self)
     if mat1.q is not None:
-        raise Unsupported("a sum with a product needs the product quantized first", "quantize with tosaic's quantizer")
+        raise Unsupported("a sum with a product needs the product quantized first", "quantize with Tosaic's quantizer")
     product = _matmul(lo, mat1, mat2)
     if alpha != 1:
         product = arith.multiply(lo, product, lo.scalar(alpha, product))

@@ -97,7 +97,7 @@ def batch_norm_legit(
 ) -> tuple[Any, Any, Any]:
     """Lower the form that exir decomposes to; only the first result is used in inference."""
     out = _normalize_batch(lo, input, weight, bias, running_mean, running_var, eps)
-    gone = Unsupported("the statistics of this batch are not available on the NPU")
+    gone = Unsupported("batch statistics are not available on the NPU")
     return out, gone, gone
 
 
@@ -261,7 +261,7 @@ def _variance(aten: Aten[Any], x: Any, dim: Any, divisor: float, keepdim: bool) 
     dims = list(range(len(aten.shape(x)))) if dim is None or dim == [] else [dim] if isinstance(dim, int) else list(dim)
     count = math.prod(aten.shape(x)[d] for d in dims)
     if count <= divisor:
-        raise Unsupported("the variance of so few numbers is infinite", "take it over more of them")
+        raise Unsupported("the variance of so few values is infinite", "reduce over more values")
     centered = aten("sub.Tensor", x, aten("mean.dim", x, dims, True))
     variance = aten("mean.dim", aten("mul.Tensor", centered, centered), dims, keepdim)
     return aten("mul.Tensor", variance, count / (count - divisor)) if divisor else variance

@@ -77,9 +77,9 @@ def _check_reflection(lo: Lowering, a: Arguments) -> str:
     "reflection_pad3d.default",
     constraints=[
         Constraint(
-            "what is reflected at one end of a dimension is not cropped at the other",
+            "a dimension that is reflected at one end is not cropped at the other",
             _check_reflection,
-            "pad with no negative numbers, then crop",
+            "pad with non-negative sizes, then crop",
         )
     ],
     samples=lambda: [

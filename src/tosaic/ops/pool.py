@@ -70,7 +70,7 @@ def _check_dilation(lo: Lowering, a: Arguments) -> str:
 
 
 _IMAGES = Constraint(
-    "pooling takes an image of 3 or 4 dimensions", _check_rank, "give it an image of 3 or 4 dimensions"
+    "pooling takes an image of 3 or 4 dimensions", _check_rank, "reshape its input to an image of 3 or 4 dimensions"
 )
 _MAX = (_IMAGES, Constraint("max pooling has no dilation", _check_dilation, "use dilation=1"))
 

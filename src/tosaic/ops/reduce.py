@@ -52,7 +52,7 @@ def _check_float(lo: Lowering, a: Arguments) -> str:
     "mean.dim",
     "mean.default",
     computes_in_float32=True,
-    constraints=[Constraint("a mean is of float or quantized numbers", _check_float, "cast to float before the mean")],
+    constraints=[Constraint("a mean takes float or quantized values", _check_float, "cast to float before the mean")],
     samples=lambda: [
         *_samples_reduce("mean"),
         call(lambda x: x.mean(), f32(2, 3, 4)),

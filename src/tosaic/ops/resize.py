@@ -257,13 +257,13 @@ def _describe_ratios(wrong: Iterable[Axis]) -> str:
 
 _RATIOS = (
     Constraint(
-        "an interpolation is by whole factors, or with weights that are multiples of 1/1016",
+        "an interpolation has integer factors, or weights that are multiples of 1/1016",
         _check_weights,
         "choose sizes with a simpler ratio",
         lambda target: not target.has_resize,
     ),
     Constraint(
-        "an interpolation is by a ratio of at most 2048 to 1 and at least 1 to 15, in numbers of at most 2048",
+        "an interpolation has a ratio of at most 2048 to 1 and at least 1 to 15, in numbers of at most 2048",
         _check_ratios,
         "choose sizes with a simpler ratio",
         lambda target: target.has_resize,

@@ -59,7 +59,7 @@ class TosaQuantizer(pt2e.Quantizer):
         if other is not None:
             raise Invalid(
                 f"the model is {other}, and only float32 is quantized",
-                fix="call model.float(), export it with float32 inputs, and give float32 inputs at run time",
+                fix="call model.float(), export it with float32 inputs, and pass float32 inputs at run time",
             )
         prepare.strip_guards(model)
         inline(model)
@@ -91,7 +91,7 @@ class TosaQuantizer(pt2e.Quantizer):
         devices = {str(t.device) for t in (*model.parameters(), *model.buffers())}
         if len(devices) > 1:
             raise Invalid(
-                "the model is spread over several devices",
+                "the model is on several devices",
                 why=", ".join(sorted(devices)),
                 fix="move the model to one device with model.to('cpu') before export",
             )

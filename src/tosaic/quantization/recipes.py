@@ -50,9 +50,9 @@ def get_symmetric_quantization_config(
     """Return int8 symmetric weights, per channel or per tensor, and int8 activations with a zero point."""
     if is_dynamic:
         raise Invalid(
-            "there is no dynamic quantization",
-            why="no target measures ranges while it runs",
-            fix="leave out `is_dynamic=True`, and calibrate with sample inputs",
+            "dynamic quantization is not supported",
+            why="no target measures ranges at run time",
+            fix="remove `is_dynamic=True` and calibrate with sample inputs",
         )
     activation = _activation(torch.int8, act_qmin, act_qmax, torch.per_tensor_affine, is_qat, eps)
     return QuantizationConfig(activation, activation, _weight(weight_qmin, weight_qmax, is_per_channel, is_qat))

@@ -189,9 +189,9 @@ def read(data: bytes, *, beside: bytes | None = None, text: bool = False, max_me
             return replace(contents, sidecar=_read_sidecar(sidecar.read(data, max_memory=max_memory), text, budget))
         case _:
             raise Invalid(
-                "this is no file that Tosaic knows",
+                "unknown file type",
                 why=f"it begins with {data[:8]!r}" if data else "it is empty",
-                fix="give a .pte, a .tosa, a .vgf, a .tosaic file or the blob of an Ethos-U delegate",
+                fix="pass a .pte, .tosa, .vgf or .tosaic file, or the blob of an Ethos-U delegate",
             )
 
 

@@ -101,7 +101,7 @@ def _show_blob(page: Page, blob: BlobContents, indent: int, vela: float | None =
         pairs.append(("bytes read and written", describe_traffic(blob.estimate.traffic)))
     page.pairs(pairs, indent=indent)
     rows = [*_list_slots("input", blob.inputs), *_list_slots("output", blob.outputs)]
-    page.rows(("place", "shape", "element", "offset", "region"), rows, indent=indent)
+    page.rows(("tensor", "shape", "element", "offset", "region"), rows, indent=indent)
     if blob.estimate is not None:
         page.rows(COLUMNS, list_rows(blob.estimate), indent=indent)
 

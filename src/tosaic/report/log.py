@@ -118,7 +118,7 @@ class RunLog:
         yield f"Model PTE file loaded. Size: {self.model_size} bytes."
         yield f"Model buffer loaded, has {self.methods} methods"
         yield f"Running method {self.method}"
-        yield "Method allocator: no pool of fixed size, this engine takes what it needs"
+        yield "Method allocator: no fixed-size pool, this engine allocates on demand"
         for index, size in enumerate(self.planned):
             yield f"Setting up planned buffer {index}, size {size}."
         for delegate in self.delegates:
@@ -147,7 +147,7 @@ class RunLog:
             yield f"{name} : {count} calls : cycle_cnt : {_UNKNOWN} CPU cycles"
         yield f"Operator(s) total: {_show_cycles(self.cycles, self.vela)}"
         yield f"Inference runtime: {_UNKNOWN} CPU cycles total"
-        yield "NOTE: nothing was measured on a device; no CPU is modeled, so its cycles and the ratio are open"
+        yield "NOTE: nothing was measured on a device; CPU cycles are not modeled"
         yield f"Inference CPU ratio: {_UNKNOWN}"
         yield f"Inference NPU ratio: {_UNKNOWN}"
         yield f"cpu_wait_for_npu_cntr : {_UNKNOWN} CPU cycles"
@@ -179,7 +179,7 @@ class RunLog:
                 text = f"{value:f}" if array.dtype.kind == "f" else str(int(value)) if kind == "bool" else str(value)
                 yield f"Output[{index}][{position}]: ({kind}) {text}"
             if max_values is not None and flat.size > max_values:
-                yield f"Output[{index}]: {flat.size - max_values} values more"
+                yield f"Output[{index}]: {flat.size - max_values} more values"
         yield "I [tosaic] Program complete, exiting."
 
     def to_json(self, max_values: int | None = None) -> dict[str, Json]:
@@ -277,7 +277,7 @@ def _operation_lines(found: Estimate | None) -> Iterator[str]:
     for row in chosen:
         yield f"  {describe_row(row)}"
     if len(found.rows) > len(chosen):
-        yield f"  {len(found.rows) - len(chosen)} operations more take less each; `tosaic inspect` lists all"
+        yield f"  {len(found.rows) - len(chosen)} more operations, each shorter; `tosaic inspect` lists all"
 
 
 def _array_to_json(array: Array, max_values: int | None) -> Json:

@@ -149,12 +149,12 @@ def _pair_estimates(found: Sequence[Estimate]) -> Iterator[tuple[str, str]]:
 
 
 def _pair_memory(memory: MemoryReport) -> Iterator[tuple[str, str]]:
-    yield "network", f"{count(memory.network, 'byte')} in {memory.network_in}"
-    yield "scratch", f"{count(memory.scratch, 'byte')} in {memory.scratch_in}"
+    yield "weights", f"{count(memory.network, 'byte')} ({memory.network_in})"
+    yield "scratch", f"{count(memory.scratch, 'byte')} ({memory.scratch_in})"
     if memory.fast_scratch_in:
-        yield "fast scratch", f"{count(memory.fast_scratch, 'byte')} in {memory.fast_scratch_in}"
+        yield "fast scratch", f"{count(memory.fast_scratch, 'byte')} ({memory.fast_scratch_in})"
     else:
-        yield "fast scratch", "none: the scratch lies in the fast memory already"
+        yield "fast scratch", "not used (scratch is already in SRAM)"
     yield "commands", count(memory.commands, "byte")
 
 

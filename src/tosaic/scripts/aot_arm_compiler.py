@@ -15,11 +15,11 @@ from tosaic.core.errors import ExitStatus, TosaicError
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="aot_arm_compiler", description="Compile a model to a .pte file.")
-    parser.add_argument("-m", "--model_name", required=True, help="a zoo name, a .py file, or a .pt2 file")
-    parser.add_argument("-d", "--delegate", action="store_true", help="run what the target takes on the NPU")
+    parser.add_argument("-m", "--model_name", required=True, help="a built-in model, a .py file or a .pt2 file")
+    parser.add_argument("-d", "--delegate", action="store_true", help="run supported operators on the NPU")
     parser.add_argument("-q", "--quantize", action="store_true", help="quantize the model to int8")
     parser.add_argument("-t", "--target", default="ethos-u55-128", help="default: %(default)s")
-    parser.add_argument("-s", "--so_library", help="accepted for old scripts and not needed: nothing is built")
+    parser.add_argument("-s", "--so_library", help="accepted for old scripts, not needed")
     parser.add_argument("-o", "--output", help="the .pte file, or a folder for it")
     parser.add_argument("-i", "--intermediates", help="a folder for .tosa files and compiler reports")
     parser.add_argument("--calibration_data", help="a .npz/.npy/.pt file or a folder")

@@ -27,9 +27,9 @@ class ToolTimedOut(ToolFailed):
 
     def __init__(self, tool: str, verb: str, limit: float, log: str) -> None:
         super().__init__(
-            f"{tool} was stopped: it did not {verb} within the {limit:g} s it was given",
+            f"{tool} was stopped: it did not {verb} within {limit:g} s",
             log=log,
-            fix=f"give it more seconds with the environment variable `{TIMEOUT_VARIABLE}`",
+            fix=f"allow more seconds with the environment variable `{TIMEOUT_VARIABLE}`",
         )
 
 

@@ -82,7 +82,7 @@ class Refused(errors.Refused):
     def __init__(self, sentence: str, log: str) -> None:
         self.kinds = refused_kinds(log)
         self.names = refused_names(log)
-        super().__init__("Vela refused the graph", log=log, why=sentence)
+        super().__init__("Vela rejected the graph", log=log, why=sentence)
 
 
 def _count_bytes(compiled: Compiled) -> int:
@@ -171,7 +171,7 @@ def _find_complaint(log: str) -> str:
 def _explain(sentence: str, log: str) -> Invalid | Refused:
     usage = re.search(r"^vela: error: (.+)$", log, re.MULTILINE)
     if usage:
-        return Invalid("Vela does not take these options", why=usage[1])
+        return Invalid("Vela does not accept these options", why=usage[1])
     return Refused(" ".join(re.sub(r"\n *- ", "; ", sentence).replace(":; ", ": ").split()), log)
 
 

@@ -78,14 +78,14 @@ _OBSOLETE: Mapping[str, bool] = MappingProxyType(
         "--verbose-tensor-purpose": False,
     }
 )
-_ENDS_EARLY = "Vela would print something and end without compiling"
+_ENDS_EARLY = "Vela would print information and exit without compiling"
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "--api-version": _ENDS_EARLY,
         "--help": _ENDS_EARLY,
         "--list-config-files": _ENDS_EARLY,
         "--list-configs": _ENDS_EARLY,
-        "--output-dir": "Vela runs in a temporary folder and its results are read from there",
+        "--output-dir": "Vela runs in a temporary folder, where its results are read",
         "--supported-ops-report": _ENDS_EARLY,
         "--version": _ENDS_EARLY,
     }
@@ -166,7 +166,7 @@ def normalize_flags(flags: str | Sequence[str] | None) -> tuple[str, ...]:
         name = _full_name(name)
         takes_value = name in _VALUES or name in _FIELDS or _OBSOLETE.get(name, False)
         if name in _REFUSED:
-            raise Invalid(f"the Vela flag `{name}` cannot be used here", why=_REFUSED[name], fix="leave it out")
+            raise Invalid(f"the Vela flag `{name}` cannot be used here", why=_REFUSED[name], fix="remove it")
         if takes_value and not equals:
             if not tokens or tokens[0].startswith("--"):
                 raise Invalid(f"the Vela flag `{name}` needs a value", fix=f"write `{name}=...`")
@@ -251,7 +251,7 @@ def _check_repeated(options: VelaOptions) -> None:
                 word = "target" if field == "accelerator" else field
                 raise Invalid(
                     f"the Vela flag `{flag}` contradicts `{word}`, which is `{chosen}`",
-                    fix="leave the flag out" if field in values else f"leave the flag out and set `{word}`",
+                    fix="remove the flag" if field in values else f"remove the flag and set `{word}`",
                 )
 
 
@@ -298,7 +298,7 @@ def read_ini(config_ini: str) -> bytes:
         raise Invalid(
             f"cannot read the Vela configuration file `{config_ini}`",
             why=error.strerror or "" if isinstance(error, OSError) else str(error),
-            fix=f"give the path of an ini file, or `{BUNDLED_INI}` for the one that comes with Vela",
+            fix=f"pass the path of an ini file, or `{BUNDLED_INI}` for the one that comes with Vela",
         ) from None
     if len(data) > _MAX_INI_BYTES:
         raise Invalid(f"`{config_ini}` is not a Vela configuration file: it is larger than {_MAX_INI_BYTES} bytes")

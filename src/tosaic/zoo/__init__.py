@@ -80,7 +80,7 @@ def find(name: str) -> Model:
     if model is None:
         near = difflib.get_close_matches(name, [*MODELS, *ALIASES], n=3, cutoff=0.4)
         fix = f"did you mean {' or '.join(f'`{n}`' for n in near)}?" if near else f"one of: {', '.join(names())}"
-        raise Invalid(f"there is no model named `{name}`", fix=fix)
+        raise Invalid(f"unknown model `{name}`", fix=fix)
     return model
 
 
