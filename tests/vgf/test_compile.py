@@ -143,7 +143,9 @@ def test_the_executorch_api() -> None:
 def test_files_are_dumped(tmp_path: Path) -> None:
     spec = VgfCompileSpec().dump_intermediate_artifacts_to(str(tmp_path))
     program = compile_small(target=spec)
-    assert {p.suffix for p in tmp_path.iterdir()} == {".tosa", ".vgf"}
+    assert {p.suffix for p in tmp_path.iterdir()} == {".tosa", ".vgf", ".txt"}
+    stages = sorted(p.name.split(".")[1] for p in tmp_path.glob("*.tosa.txt"))
+    assert stages == ["0_lower", "1_fold_conv_scale", "2_cse", "3_dce", "4_copy_outputs"]
     assert next(tmp_path.glob("*.vgf")).read_bytes() == program.delegates[0].blob
 
 
