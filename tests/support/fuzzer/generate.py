@@ -31,6 +31,15 @@ def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.nan_to_num(), b.nan_to_num())
 
 
+def _has_tie(x: torch.Tensor, dim: Any) -> bool:
+    """Whether the two largest numbers along a dimension, or of all, are equal but for rounding."""
+    rows = x.reshape(1, -1) if dim is None or not x.dim() else x.movedim(int(dim), -1)
+    if rows.shape[-1] < 2:
+        return False
+    first, second = rows.topk(2, -1).values.unbind(-1)
+    return bool((first - second <= 1e-5 * first.abs().clamp(min=1.0)).any())
+
+
 def _is_noise(step: Step, result: torch.Tensor) -> bool:
     """Whether torch's rounding is larger than what is allowed.
 
@@ -238,7 +247,10 @@ class Generator:
     def _is_close(self, step: Step) -> bool:
         """Whether two floats are compared that are equal but for rounding: which is larger is nobody's to say."""
         operands = [a for a in step.args[:2] if isinstance(a, Ref)]
-        if step.op.split(".")[1].strip("_") not in _COMPARISONS or len(set(operands)) < 2:
+        name = step.op.split(".")[1].strip("_")
+        if name == "argmax" and self.values[operands[0]].is_floating_point():
+            return _has_tie(self.values[operands[0]].double(), step.args[1] if len(step.args) > 1 else None)
+        if name not in _COMPARISONS or len(set(operands)) < 2:
             return False
         a, b = (self.values[r].double() for r in operands)
         near = (a - b).abs() <= 1e-5 * a.abs().clamp(min=1.0)
