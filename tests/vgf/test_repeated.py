@@ -37,8 +37,10 @@ class Call(torch.nn.Module):
         lambda x: (x + 1.0, (x + 1.0).reshape(48), x * 2.0),
         lambda x: ((x > 1.0), (x > 1.0).reshape(3, 16)),
         lambda x: (x.to(torch.int32), x.to(torch.int32).view(1, 3, 4, 4)),
+        lambda x: (x + 1.0, (x + 1.0).amin(0, keepdim=True), (x + 1.0).sum(0, keepdim=True)),
+        lambda x: (x + 1.0, (x + 1.0).flip(0), (x + 1.0).repeat(1, 1, 1, 1)),
     ],
-    ids=["clamp", "reshape", "bool", "int"],
+    ids=["clamp", "reshape", "bool", "int", "reduce", "move"],
 )
 def test_a_tensor_that_leaves_twice(function: Callable[..., Any], quantized: bool) -> None:
     model = Call(function).eval()

@@ -15,9 +15,26 @@ def copy_outputs(graph: Graph) -> Graph:
     """
     taken, outputs, b = set(graph.inputs), list[Value](), Builder()
     for value in graph.outputs:
-        outputs.append(_copy(b, value) if value in taken else value)
-        taken.add(value)
+        tensor = _find_folded(value)
+        outputs.append(_copy(b, value) if tensor in taken else value)
+        taken.add(tensor)
     return Graph(graph.inputs, outputs, [*graph.ops, *b.ops]) if b.ops else graph
+
+
+#: operators that change nothing where the type of their result is that of their input; the converter folds those
+_FOLDED = frozenset(
+    (
+        *("REDUCE_MAX", "REDUCE_MIN", "REDUCE_SUM", "REDUCE_PRODUCT", "REDUCE_ALL", "REDUCE_ANY"),
+        *("TRANSPOSE", "RESHAPE", "SLICE", "TILE", "PAD", "CONCAT", "REVERSE", "IDENTITY"),
+    )
+)
+
+
+def _find_folded(value: Value) -> Value:
+    """Find the tensor that an output is once the converter has folded what may change nothing."""
+    while value.op is not None and value.op.kind in _FOLDED and value.op.inputs[0].type == value.type:
+        value = value.op.inputs[0]
+    return value
 
 
 def _copy(b: Builder, value: Value) -> Value:
