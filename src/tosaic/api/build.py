@@ -33,6 +33,8 @@ from tosaic.driver.reason import explain, log_reasons
 from tosaic.driver.trait import find_traits
 from tosaic.formats.npy import Array
 from tosaic.formats.sidecar import MAX_SAMPLES, Sample
+from tosaic.fx.arrays import to_numpy
+from tosaic.fx.decompositions import functionalize
 from tosaic.fx.source import QDQ, Source, overload
 from tosaic.ops import registry
 from tosaic.quantization.prepare import find_other_float, is_private, mutates
@@ -146,7 +148,8 @@ def compile(
     _check_choice("io", io, IO_KINDS)
     _check_choice("layout", layout, LAYOUTS)
     spec = make_spec(target, system_config, memory_mode)
-    stages, notes = Stages(progress), []
+    stages = Stages(progress)
+    notes: list[str] = []
     inputs = _check_examples(model, example_inputs)
     module, samples = _export_and_quantize(
         model, inputs, spec, calibration, max_memory, quantizer, quantized, delegate, stages, notes
@@ -291,8 +294,7 @@ def _keep(
 
 def _copy(tensor: torch.Tensor) -> Array:
     """Copy a tensor to a new array; numpy has no bfloat16, so that is kept as its bits."""
-    plain = tensor.detach().clone(memory_format=torch.contiguous_format)
-    return (plain.view(torch.uint16) if plain.dtype is torch.bfloat16 else plain).numpy()
+    return to_numpy(tensor.detach().clone(memory_format=torch.contiguous_format))
 
 
 def _is_quantized(graph: torch.fx.Graph) -> bool:
@@ -309,7 +311,7 @@ def _make_source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tens
     if not any(mutates(n) and not (is_private(n) and registry().find(overload(n))) for n in source.calls()):
         return source
     program = module if isinstance(module, ExportedProgram) else torch.export.export(module, inputs)
-    return Source.of_program(keep_inputs(program.run_decompositions({})))
+    return Source.of_program(keep_inputs(functionalize(program)))
 
 
 def _plan_cpu_only(source: Source) -> CompiledGraph:

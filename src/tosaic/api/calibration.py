@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 
@@ -12,6 +12,8 @@ from tosaic.core.budget import DEFAULT
 from tosaic.core.errors import Invalid
 from tosaic.core.hints import Hint
 from tosaic.engines.inputs import read_content
+from tosaic.lower.arguments import is_sequence
+from tosaic.lower.convert import is_list
 
 Sample: TypeAlias = tuple[torch.Tensor, ...]
 
@@ -25,9 +27,9 @@ def read(
 ) -> list[Sample]:
     """Read all samples and check each against the example inputs."""
     data: Any = calibration
-    if isinstance(data, (str, Path)):
-        found = list(_limit_samples(_read_path(Path(data), example, max_memory), str(data), max_memory))
-        origin = str(data)
+    if isinstance(calibration, (str, Path)):
+        origin = str(calibration)
+        found = list(_limit_samples(_read_path(Path(calibration), example, max_memory), origin, max_memory))
     elif isinstance(data, torch.Tensor):
         raise Invalid("calibration is a single tensor", fix="pass a list of samples: calibration=[x1, x2, ...]")
     elif not isinstance(data, Iterable):
@@ -35,7 +37,7 @@ def read(
             f"calibration is of type `{type(data).__name__}`", fix="pass a list of samples, a file or a folder"
         )
     else:
-        found = [(_as_sample(item), f"sample {i}") for i, item in enumerate(data)]
+        found = [(_as_sample(item), f"sample {i}") for i, item in enumerate(calibration)]
         origin = "calibration"
     if not found:
         raise Invalid("the calibration data is empty", where=origin, fix="pass at least one sample")
@@ -52,7 +54,7 @@ def check(sample: Sequence[Any], example: Sequence[torch.Tensor], where: str) ->
             where=where,
             fix="pass one tensor per model input, as a tuple",
         )
-    out = []
+    out: list[torch.Tensor] = []
     for i, (got, want) in enumerate(zip(sample, example, strict=True)):
         tensor = as_tensor(got, f"input {i} of {where}")
         if tuple(tensor.shape) != tuple(want.shape):
@@ -104,10 +106,14 @@ def _check_spread(samples: Sequence[Sample], origin: str) -> None:
             )
 
 
+def _is_dict(value: object) -> TypeGuard[dict[object, object]]:
+    return isinstance(value, dict)
+
+
 def _as_sample(item: Any) -> tuple[Any, ...]:
-    if isinstance(item, dict):
+    if _is_dict(item):
         return tuple(item.values())
-    return tuple(item) if isinstance(item, (tuple, list)) else (item,)
+    return tuple(item) if is_sequence(item) else (item,)
 
 
 def _limit_samples(
@@ -162,11 +168,11 @@ def _read_file(
 
 def _unroll(loaded: Any, example: Sequence[torch.Tensor], name: str) -> Iterator[tuple[tuple[Any, ...], str]]:
     """Yield the samples in one sample, a list of samples, or tensors with an additional leading sample dimension."""
-    if isinstance(loaded, list) and loaded and isinstance(loaded[0], (tuple, list)):
+    if is_list(loaded) and loaded and is_sequence(loaded[0]):
         yield from ((_as_sample(item), f"{name}[{i}]") for i, item in enumerate(loaded))
         return
     sample = _as_sample(loaded)
-    if isinstance(loaded, list) and len(example) == 1:
+    if is_list(loaded) and len(example) == 1:
         yield from (((item,), f"{name}[{i}]") for i, item in enumerate(loaded))
         return
     counts = {_count(t, want) for t, want in zip(sample, example, strict=False)}

@@ -30,6 +30,7 @@ from tosaic.driver.pack import Signature
 from tosaic.driver.reason import Reason
 from tosaic.engines import engine as engines
 from tosaic.formats import sidecar
+from tosaic.fx.arrays import to_numpy
 from tosaic.report.schema import DelegateReport, MemoryReport, Report
 
 
@@ -137,7 +138,7 @@ class Program:
         tensors = [as_tensor(x, f"input {i}").detach().contiguous() for i, x in enumerate(inputs)]
         _check_inputs(tensors, self.inputs)
         # numpy has no built-in bfloat16: engines take its bits.
-        arrays = [(t.view(torch.uint16) if t.dtype is torch.bfloat16 else t).numpy() for t in tensors]
+        arrays = [to_numpy(t) for t in tensors]
         outcome = engines.run(self.pte, arrays, engine=engine, sidecar=self._describe())
         pairs = zip(outcome.outputs, self.outputs, strict=True)
         return [a.view(ml_dtypes.bfloat16) if b.dtype == "bfloat16" else a for a, b in pairs]

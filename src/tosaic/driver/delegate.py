@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ def lower_partition(
         verify(graph, Specification.parse(spec.target.tosa_spec))
     except Invalid as error:
         raise Unsupported(error.what, error.fix, where=error.where) from error
-    locate = None
+    locate: Callable[[Op], str] | None = None
     if spec.debug_mode is ArmCompileSpec.DebugMode.TOSA:
         by_name = {n.name: n for n in partition.nodes}
         locate = lambda op: _location(op, by_name)  # noqa: E731

@@ -29,7 +29,7 @@ from tosaic.driver.order import find_orders, refuse_expanded
 from tosaic.driver.partition import Check, Partition, Plan
 from tosaic.driver.reason import Reason, log_reasons
 from tosaic.driver.tagging import find_clashes, tag_partitions
-from tosaic.fx.source import ASSERTIONS, Constants, Source, overload, torch_op
+from tosaic.fx.source import ASSERTIONS, Constants, Source, list_modules, overload, torch_op
 from tosaic.tools.cache import CompileCache
 
 #: Partitions that `partition` has lowered and `preprocess` will need next, by the fingerprint of the partition.
@@ -113,7 +113,7 @@ def make_check(checks: Sequence[OperatorSupportBase], program: ExportedProgram) 
     """Combine exir's operator support objects into one check; they look at edge ops or at `original_aten`."""
     if not checks:
         return None
-    submodules = dict(program.graph_module.named_modules())
+    submodules = list_modules(program.graph_module)
 
     def check(node: Node) -> str | None:
         for one in checks:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from executorch.exir.operator.convert import to_out_variant
 from torch._C import DispatchKey
-from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
@@ -22,8 +21,9 @@ from tosaic.core.errors import Invalid, TosaicError, first_line
 from tosaic.core.exir_compat import replace_class
 from tosaic.core.location import find_line
 from tosaic.core.quiet import EXCLUSIVE
+from tosaic.fx.decompositions import find_registered, functionalize, run_torch_decompositions
 from tosaic.fx.modes import inline_modes
-from tosaic.fx.source import FILLS, QDQ, overload, source_line
+from tosaic.fx.source import FILLS, QDQ, is_overload, list_modules, overload, source_line
 from tosaic.quantization.prepare import is_private, mutates
 
 _INPUT_WRITE = OutputKind.USER_INPUT_MUTATION
@@ -36,7 +36,7 @@ def export(model: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> Ex
         kind = given.__name__ if isinstance(given, type) else type(given).__name__
         raise Invalid(f"the model is `{kind}`, not an nn.Module", fix="pass an instance of an nn.Module in eval mode")
     # An exported model keeps the mode that the model was in.
-    training = () if isinstance(model, GraphModule) else (n for n, m in model.named_modules() if m.training)
+    training = () if isinstance(model, GraphModule) else (n for n, m in list_modules(model).items() if m.training)
     for name in training:
         part = f"the layer `{name}` of the model" if name else "the model"
         raise Invalid(f"{part} is in train mode", fix="call model.eval() before compiling")
@@ -108,7 +108,7 @@ def make_functional(program: ExportedProgram) -> ExportedProgram:
     program = inline_modes(program)
     unsafe = [n for n in program.graph.nodes if n.op == "call_function" and mutates(n) and not is_private(n)]
     writes = program.graph_signature.user_inputs_to_mutate
-    return keep_inputs(program.run_decompositions({})) if unsafe or writes else program
+    return keep_inputs(functionalize(program)) if unsafe or writes else program
 
 
 def keep_inputs(program: ExportedProgram) -> ExportedProgram:
@@ -139,13 +139,13 @@ def skip_noop_decompositions(program: ExportedProgram) -> None:
 
 def find_decomposition(target: Any) -> Any:
     """Find torch's decomposition of an operator that exir would keep and reject; return others unchanged."""
-    if not isinstance(target, OpOverload) or target.namespace != "aten" or has_out_variant(target):
+    if not is_overload(target) or target.namespace != "aten" or has_out_variant(target):
         return target
     composed, on_cpu = map(target.has_kernel_for_dispatch_key, (DispatchKey.CompositeImplicitAutograd, DispatchKey.CPU))
     # Exir decomposes every other composite operator, and replaces views by copies.
     if not composed or not on_cpu:
         return target
-    return decomposition_table.get(target) or decomposition_table.get(_find_public(target), target)
+    return find_registered(target) or find_registered(_find_public(target)) or target
 
 
 def _find_public(target: Any) -> Any:
@@ -198,7 +198,7 @@ class _Functional(ExportedProgram):
         try:
             for node, kwargs in formats.items():
                 node.kwargs = {k: v for k, v in kwargs.items() if k != "memory_format"}
-            return drop_checks(super().run_decompositions(decomp_table, decompose_custom_triton_ops))
+            return drop_checks(run_torch_decompositions(self, decomp_table, decompose_custom_triton_ops))
         finally:
             for node, kwargs in formats.items():
                 node.kwargs = kwargs

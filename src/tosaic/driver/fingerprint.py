@@ -8,7 +8,9 @@ from torch.fx import Node
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Unsupported
 from tosaic.driver.partition import Partition
+from tosaic.fx.arrays import to_numpy
 from tosaic.fx.source import Source, bind, overload, torch_op
+from tosaic.lower.arguments import is_sequence
 from tosaic.lower.steps import quantized_to
 from tosaic.tools.cache import make_key
 
@@ -24,7 +26,7 @@ def fingerprint(source: Source, partition: Partition, spec: ArmCompileSpec) -> s
 
     def label(value: object) -> object:
         """Replace nodes by labels; a constant is its data, since exir may copy it."""
-        if isinstance(value, (list, tuple)):
+        if is_sequence(value):
             return [label(v) for v in value]
         if not isinstance(value, Node):
             return repr(value)
@@ -45,10 +47,10 @@ def fingerprint(source: Source, partition: Partition, spec: ArmCompileSpec) -> s
 
 
 def _describe(fake: object) -> object:
-    if isinstance(fake, (tuple, list)):
+    if is_sequence(fake):
         return [_describe(one) for one in fake]
     return (fake.dtype, tuple(fake.shape)) if isinstance(fake, torch.Tensor) else repr(fake)
 
 
 def _read_bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return to_numpy(tensor.detach().contiguous().reshape(-1).view(torch.uint8)).tobytes()

@@ -50,7 +50,8 @@ def infer_io_signature(source: Source, io: str, layout: str) -> Signature:
     caller_quantizes: set[Node] = set()
     returned_quantized: set[Node] = set()
     nhwc: set[Node] = set()
-    inputs, outputs = [], []
+    inputs: list[TensorInfo] = []
+    outputs: list[TensorInfo] = []
     for node in source.inputs:
         users = [u for u in node.users if u.op == "call_function" and overload(u) not in ASSERTIONS]
         quantizers = [u for u in users if overload(u) == QUANTIZE]
@@ -210,7 +211,7 @@ class HostProgramBuilder:
 
     def _call(self, delegate: Delegate) -> None:
         index = self.built.delegates.index(delegate)
-        arguments = []
+        arguments: list[Node] = []
         for node in delegate.partition.inputs:
             made = self._use(node)
             if self._carries_nhwc(node) != (node in self.signature.nhwc):

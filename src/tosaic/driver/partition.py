@@ -45,7 +45,7 @@ class Plan:
     """The result: delegates in execution order, and a reason for every other call."""
 
     partitions: tuple[Partition, ...]
-    reasons: Mapping[Node, Reason] = field(default_factory=dict)
+    reasons: Mapping[Node, Reason] = field(default_factory=dict[Node, Reason])
 
 
 def partition(

@@ -1,7 +1,7 @@
 """The typed wrapper around torch.fx: graphs in ATen or edge dialect, from an exported program or a converted module.
 
-torch.fx leaves operators, arguments and metadata untyped. Other packages read them through the functions here;
-pyproject.toml lists those in which the type checker does not report unknown types.
+torch.fx leaves operators, arguments and metadata untyped. Other packages read them through the functions here: in
+`src`, the type checker allows unknown types in the package `fx` only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 from torch._ops import OpOverload
@@ -70,6 +70,11 @@ def torch_op(node: Node) -> Callable[..., Any]:
     """Return the torch overload behind a call of any dialect (an edge overload wraps it)."""
     target: Any = node.target
     return target if isinstance(target, OpOverload) else getattr(target, "_op", target)
+
+
+def is_overload(target: object) -> TypeGuard[OpOverload]:
+    """Tell whether the target of a call is an operator of torch: not a Python function or an edge overload."""
+    return isinstance(target, OpOverload)
 
 
 def aten(name: str) -> Callable[..., Any]:
@@ -133,6 +138,11 @@ def input_node(node: Node, index: int = 0) -> Node:
     argument = node.args[index]
     assert isinstance(argument, Node), f"argument {index} of `{node.name}` is not a node"
     return argument
+
+
+def list_modules(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """Return a module and all modules inside it by their dotted paths; its own path is empty."""
+    return dict(module.named_modules())
 
 
 def fill(node: Node, like: torch.Tensor) -> torch.Tensor:

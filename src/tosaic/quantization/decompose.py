@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._decomp import core_aten_decompositions
 from torch._guards import detect_fake_mode
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
+from tosaic.fx.decompositions import core_decompositions
 from tosaic.fx.source import overload, torch_op
 from tosaic.ops import registry
 from tosaic.quantization.prepare import KEPT_META, attribute, buffer, is_float, mutates, replace_result
@@ -62,7 +62,7 @@ def _is_known(traced: GraphModule) -> bool:
 @functools.cache
 def _table() -> dict[Any, Any]:
     """Return torch's decompositions, without those of operators that have a record."""
-    return {op: how for op, how in core_aten_decompositions().items() if registry().find(str(op)) is None}
+    return {op: how for op, how in core_decompositions().items() if registry().find(str(op)) is None}
 
 
 def _trace(node: Node) -> GraphModule | None:

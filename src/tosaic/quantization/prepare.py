@@ -17,6 +17,7 @@ from tosaic.core.internal import contained
 from tosaic.fx.arrays import to_torch
 from tosaic.fx.source import FILLS, aten, bind, fill, has_schema, has_tag, overload, schema, torch_op
 from tosaic.ir.graph import Array
+from tosaic.lower.arguments import is_sequence
 from tosaic.lower.aten import Aten
 from tosaic.ops import registry
 
@@ -38,10 +39,9 @@ def strip_guards(module: GraphModule) -> None:
 def make_functional(module: GraphModule) -> None:
     """Turn `relu_` into `relu` where the difference is not visible."""
     for node in list(module.graph.nodes):
-        target = node.target
-        if node.op != "call_function" or not isinstance(target, OpOverload) or not mutates(node):
+        if node.op != "call_function" or not isinstance(node.target, OpOverload) or not mutates(node):
             continue
-        packet, name, variant = str(target).split(".")
+        packet, name, variant = overload(node).split(".")
         twin = getattr(getattr(torch.ops, packet), name.rstrip("_"), None)
         if name.endswith("_") and twin is not None and is_private(node) and variant in twin.overloads():
             node.target = getattr(twin, variant)
@@ -143,7 +143,7 @@ def fold_constants(module: GraphModule) -> None:
 def is_foldable(node: Node) -> bool:
     """Tell whether a call returns the same tensors each time for the same arguments."""
     value = node.meta.get("val")
-    values: list[Any] = list(value) if isinstance(value, (tuple, list)) else [value]
+    values: list[Any] = list(value) if is_sequence(value) else [value]
     if node.op != "call_function" or not all(isinstance(v, torch.Tensor) for v in values):
         return False
     if mutates(node) or _is_written(node):
@@ -247,7 +247,7 @@ def replace_result(graph: Graph, node: Node, result: Any) -> None:
 
 def is_float(node: Node) -> bool:
     value = node.meta.get("val")
-    value = value[0] if isinstance(value, (tuple, list)) and value else value
+    value = value[0] if is_sequence(value) and value else value
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 

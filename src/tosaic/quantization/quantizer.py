@@ -12,6 +12,7 @@ from torchao.quantization.pt2e import quantizer as pt2e
 
 from tosaic.core.errors import Invalid
 from tosaic.fx.modes import inline
+from tosaic.fx.observers import with_args
 from tosaic.fx.source import bind, module_stack, overload, torch_op
 from tosaic.lower.registry import Record
 from tosaic.ops import registry
@@ -281,7 +282,7 @@ def _per_tensor(spec: pt2e.QuantizationSpec) -> pt2e.QuantizationSpec:
     from torchao.quantization.pt2e import MinMaxObserver
 
     return replace(
-        spec, qscheme=torch.per_tensor_symmetric, ch_axis=None, observer_or_fake_quant_ctr=MinMaxObserver.with_args()
+        spec, qscheme=torch.per_tensor_symmetric, ch_axis=None, observer_or_fake_quant_ctr=with_args(MinMaxObserver)
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from tosaic.fx.arrays import count_unique, unique
 from tosaic.fx.source import overload, source_line
 from tosaic.quantization.prepare import CONSTANT
 
@@ -44,10 +45,10 @@ class _Seen:
 
     def measure(self, width: float) -> float:
         """Return the part of a range of this width that holds most of the distinct numbers."""
-        numbers = torch.cat(self.kept).unique()
+        numbers = unique(torch.cat(self.kept))
         if numbers.numel() < _FEWEST or width <= 0.0:
             return 1.0
-        counts = ((numbers - self.low) * (_PARTS / width)).floor().unique(return_counts=True)[1]
+        counts = count_unique(((numbers - self.low) * (_PARTS / width)).floor())
         sums = counts.sort(descending=True)[0].cumsum(0)
         needed = int((sums < _MOST * numbers.numel()).sum()) + 1
         return needed / _PARTS

@@ -10,6 +10,7 @@ from torchao.quantization import pt2e
 from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 from tosaic.core.errors import Invalid
+from tosaic.fx.observers import with_args
 
 
 @dataclass(frozen=True, eq=True)
@@ -26,9 +27,9 @@ def _activation(
     dtype: torch.dtype, qmin: int, qmax: int, scheme: torch.qscheme, is_qat: bool, eps: float
 ) -> QuantizationSpec:
     observer: Any = (
-        pt2e.FusedMovingAvgObsFakeQuantize.with_args(observer=pt2e.MovingAverageMinMaxObserver, eps=eps)
+        with_args(pt2e.FusedMovingAvgObsFakeQuantize, observer=pt2e.MovingAverageMinMaxObserver, eps=eps)
         if is_qat
-        else pt2e.HistogramObserver.with_args(eps=eps)
+        else with_args(pt2e.HistogramObserver, eps=eps)
     )
     return QuantizationSpec(dtype, observer, qmin, qmax, scheme, is_dynamic=False)
 
@@ -37,7 +38,7 @@ def _weight(qmin: int, qmax: int, per_channel: bool, is_qat: bool) -> Quantizati
     scheme = torch.per_channel_symmetric if per_channel else torch.per_tensor_symmetric
     if is_qat:
         inner: Any = pt2e.MovingAveragePerChannelMinMaxObserver if per_channel else pt2e.MovingAverageMinMaxObserver
-        observer: Any = pt2e.FakeQuantize.with_args(observer=inner)
+        observer: Any = with_args(pt2e.FakeQuantize, observer=inner)
     else:
         observer = pt2e.PerChannelMinMaxObserver if per_channel else pt2e.MinMaxObserver
     return QuantizationSpec(torch.int8, observer, qmin, qmax, scheme, 0 if per_channel else None, False)

@@ -89,12 +89,11 @@ def unroll(node: Node, mode: Any) -> GraphModule | None:
     return module
 
 
-def _run_cell(step: Step, x: Proxy, state: Any, weights: Sequence[Proxy | None]) -> Any:
+def _run_cell(step: Step, x: Proxy, state: Proxy | Sequence[Proxy], weights: Sequence[Proxy | None]) -> Any:
     w_x, w_h, b_x, b_h = [*weights, None, None][:4]
-    several = isinstance(state, Sequence)
-    before = tuple(state) if several else (state,)
+    before = (state,) if isinstance(state, Proxy) else tuple(state)
     after = step(_aten.linear.default(x, w_x, b_x), before, _aten.linear.default(before[0], w_h, b_h))
-    return after if several else after[0]
+    return after[0] if isinstance(state, Proxy) else after
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def _run_layers(
     step: Step,
     shape: Sequence[int],
     x: Proxy,
-    states: Any,
+    states: Proxy | Sequence[Proxy],
     weights: Sequence[Proxy],
     biases: bool,
     layers: int,
@@ -135,7 +134,7 @@ def _run_layers(
     # A projection has more weights; a batch is needed to distinguish steps from the rest.
     if len(weights) != layers * directions * each or len(shape) != 3 or (train and dropout):
         return None
-    parts = tuple(states) if isinstance(states, Sequence) else (states,)
+    parts = (states,) if isinstance(states, Proxy) else tuple(states)
     axis = 1 if batch_first else 0
     last: list[tuple[Proxy, ...]] = []
     for layer in range(layers):
