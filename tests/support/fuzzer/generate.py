@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from support.fuzzer.graph import Graph, Leaf, Ref, Step, call, draw, find_op
 from support.fuzzer.templates import DTYPES, MOST_ELEMENTS, Slot, Template, count, names, templates
@@ -14,8 +16,6 @@ from tosaic.ops import registry
 #: numbers beyond these are of no interest: the ranges of quantization would be nothing but them
 MOST_FLOAT, MOST_INTEGER = 300.0, 1 << 15
 MOST_INPUTS = 6
-#: pixels in a row of an image that is resized
-MOST_POSITIONS = 64
 #: torch.export takes minutes for the 200 parts of a tensor
 MOST_OUTPUTS = 16
 #: steps of a graph: about 8 in the mean, where most of a check's time is spent once per graph, not per step
@@ -40,15 +40,25 @@ def _has_tie(x: torch.Tensor, dim: Any) -> bool:
     return bool((first - second <= 1e-5 * first.abs().clamp(min=1.0)).any())
 
 
-def _is_noise(step: Step, result: torch.Tensor) -> bool:
-    """Whether torch's rounding is larger than what is allowed.
+def _is_noise(step: Step, result: torch.Tensor, values: Mapping[Ref, torch.Tensor]) -> bool:
+    """Whether torch's own rounding is more than a third of what is allowed, as float64 shows.
 
     That is so for equal numbers that are normalized, where nothing else is left, and for long rows of an image, whose
     positions torch computes in float32.
     """
-    if "upsample_bilinear" in step.op and max(result.shape[-2:]) > MOST_POSITIONS:
-        return True
-    return "_norm" in step.op and result.is_floating_point() and float(result.abs().max()) < 1e-3
+    if result.dtype is not torch.float32 or not ("_norm" in step.op or "upsample" in step.op):
+        return False
+    try:
+        exact = call(step, lambda r: values[r].double() if values[r].is_floating_point() else values[r].clone())
+    except (RuntimeError, NotImplementedError):
+        return False
+    exact = exact[0] if isinstance(exact, (tuple, list)) else exact
+    return float((exact - result).abs().max()) > 3e-6 * max(1.0, float(result.abs().max()))
+
+
+def _is_odd(step: Step) -> bool:
+    """Whether an image is resized by a factor that is not positive, which no kernel has to take."""
+    return "upsample" in step.op and any(isinstance(a, float) and a <= 0 for a in tree_leaves(step.args))
 
 
 class Generator:
@@ -213,6 +223,8 @@ class Generator:
 
     def _try(self, step: Step) -> bool:
         """Add a call if torch takes it and its numbers are of use."""
+        if _is_odd(step):
+            return False
         schema = find_op(step.op)._schema
         before = {r: v.clone() for r, v in self.values.items()}
         if schema.is_mutable:
@@ -229,7 +241,7 @@ class Generator:
         useful = all(isinstance(t, torch.Tensor) and self._is_useful(t) for t in tensors)
         # A norm in training changes its statistics, of which its schema says nothing.
         hidden = not schema.is_mutable and any(not _is_same(v, before[r]) for r, v in self.values.items())
-        if not tensors or not useful or hidden or _is_noise(step, tensors[0]) or self._is_close(step):
+        if not tensors or not useful or hidden or _is_noise(step, tensors[0], before) or self._is_close(step):
             self._restore(before)
             return False
         self.steps.append(step)
