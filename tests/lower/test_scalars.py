@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 import tosaic
 
@@ -109,8 +110,10 @@ def test_a_norm_without_a_form_stays_on_the_cpu(target: str) -> None:
         (lambda x: torch.ops.aten.reflection_pad1d.default(x + 1.0, [-1, 1]), (1, 3, 2)),
         (lambda x: torch.ops.aten.reflection_pad1d.default(x + 1.0, [-1, -1]), (1, 2, 4)),
         (lambda x: torch.ops.aten.upsample_nearest2d.default(x + 1.0, [4, 6], 2.0, 1.0), (1, 2, 2, 3)),
+        (lambda x: functional.interpolate(x + 1.0, scale_factor=2.3), (1, 3, 2)),
+        (lambda x: functional.interpolate(x + 1.0, scale_factor=(1.3, 2.3)), (1, 3, 3, 2)),
     ],
-    ids=["prelu", "index", "reflect", "reach", "crop", "double"],
+    ids=["prelu", "index", "reflect", "reach", "crop", "double", "row", "image"],
 )
 def test_rare_forms(function: Function, shape: tuple[int, ...], target: str) -> None:
     program, want, inputs = compile_it(function, target, shape)

@@ -92,9 +92,7 @@ def _axes(
 
 
 def _nearest_indices(axis: Axis, scale: float | None) -> list[int]:
-    """Return the source indices by torch's own rule: in float32, without the scale for equal or doubled sizes."""
-    if axis.new in (axis.old, 2 * axis.old):
-        return [i * axis.old // axis.new for i in range(axis.new)]
+    """Return the source indices by torch's own rule, in float32."""
     step = np.float32(1.0 / scale) if scale else np.float32(axis.old) / np.float32(axis.new)
     return [min(int(np.floor(np.float32(i) * step)), axis.old - 1) for i in range(axis.new)]
 
@@ -229,8 +227,11 @@ def _arguments(lo: Lowering, a: Arguments) -> tuple[Tensor, list[Axis], list[flo
 def _upsample(lo: Lowering, a: Arguments, bilinear: bool) -> Tensor:
     x, axes, scales = _arguments(lo, a)
     x = x if x.q is None else lo.codes(x)
-    out = _bilinear(lo, x, axes) if bilinear else _nearest(lo, x, axes, scales)
     given = a["input"] if "input" in a else a["self"]
+    if given.rank == 4:
+        # For images, not for rows, torch ignores the scale if the size stays or is doubled.
+        scales = [None if axis.new in (axis.old, 2 * axis.old) else s for axis, s in zip(axes, scales, strict=True)]
+    out = _bilinear(lo, x, axes) if bilinear else _nearest(lo, x, axes, scales)
     return out if given.rank == 4 else lo.reshape(out, (out.shape[0], out.shape[1], out.shape[3]))
 
 
