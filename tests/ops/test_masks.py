@@ -62,3 +62,13 @@ def test_a_softmax_row_that_finite_numbers_hide_is_as_in_torch(name: str, low: f
     model = samples.Call(lambda x: FILLS[name](x, ~KEPT, low).softmax(-1)).eval()
     got = tosaic.compile(model, (x,), "TOSA-1.0+INT").run(x, engine="tosa")[0]
     np.testing.assert_allclose(got, model(x).numpy(), atol=0.02)
+
+
+def test_a_float_model_takes_an_example_input_with_infinities() -> None:
+    generator = torch.Generator().manual_seed(4)
+    mask = torch.zeros(4, 4).masked_fill(torch.ones(4, 4).triu(1).bool(), -torch.inf)
+    inputs = (*(torch.randn(1, 2, 4, 8, generator=generator) for _ in range(3)), mask)
+    model = samples.Call(lambda q, k, v, m: attention(q, k, v, attn_mask=m)).eval()
+    program = tosaic.compile(model, inputs, "TOSA-1.0+FP")
+    assert program.verify().ok
+    np.testing.assert_allclose(program.run(*inputs)[0], model(*inputs).numpy(), atol=1e-5)

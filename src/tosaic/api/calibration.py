@@ -46,8 +46,8 @@ def read(
     return samples
 
 
-def check(sample: Sequence[Any], example: Sequence[torch.Tensor], where: str) -> Sample:
-    """Check that a sample has the count, shapes and dtypes of the example inputs, and only finite numbers."""
+def check(sample: Sequence[Any], example: Sequence[torch.Tensor], where: str, *, finite: bool = True) -> Sample:
+    """Check that a sample has the count, shapes and dtypes of the example inputs, and is finite where asked."""
     if len(sample) != len(example):
         raise Invalid(
             f"{where} has {len(sample)} inputs, the model takes {len(example)}",
@@ -72,7 +72,7 @@ def check(sample: Sequence[Any], example: Sequence[torch.Tensor], where: str) ->
                     where=where,
                     fix=f"convert it with .to(torch.{_name(want.dtype)})",
                 )
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        if finite and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise Invalid(
                 f"input {i} of {where} contains NaN or infinity",
                 where=where,
