@@ -11,22 +11,12 @@ import torch
 from executorch.exir import to_edge_transform_and_lower
 
 import tosaic
+from support.samples import Call
 from tosaic.engines import engine, vulkan
 from tosaic.vgf import VgfCompileSpec, VgfPartitioner
 
 pytestmark = pytest.mark.skipif(not vulkan.probe().ok, reason=f"{vulkan.probe().reason}; {vulkan.probe().fix}")
 X = torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(3)) * 3.0
-
-
-class Call(torch.nn.Module):
-    """A module around a function."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self.function(*inputs)
 
 
 @pytest.mark.parametrize("quantized", [True, False], ids=["int8", "fp"])
