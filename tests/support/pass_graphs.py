@@ -53,6 +53,20 @@ def _make_transpose() -> Graph:
     return b.finish([ops.transpose(b, x, (0, 2, 3, 1))])
 
 
+def make_two_biases() -> Graph:
+    """Make two convolutions with the same weights and factors."""
+    b = Builder()
+    x = b.input(Type(DType.I8, (1, 3, 3, 2)))
+    weight = b.const(np.array([[1, -2], [5, 3]]).reshape(2, 1, 1, 2), DType.I8)
+
+    def convolve(bias: list[int]) -> Value:
+        offset, plain = b.const(np.array(bias), DType.I32), (0, 0, 0, 0)
+        sums = ops.conv2d(b, x, weight, offset, pad=plain, stride=(1, 1), dilation=(1, 1), acc_type=DType.I32)
+        return ops.rescale(b, sums, DType.I8, multiplier=[1 << 30], shift=[33])
+
+    return b.finish([convolve([100, 200]), convolve([-300, 50])])
+
+
 def _make_repeated_output() -> Graph:
     b = Builder()
     x = ops.abs(b, b.input(Type(DType.F32, (2, 3))))
@@ -66,5 +80,6 @@ GRAPHS: Mapping[str, tuple[str, Callable[[], Graph]]] = {
     "dce": (_FLOAT, make_equal_ops),
     "separate_vela_pairs": (_U55, _make_vela_pairs),
     "transpose_to_conv": (_U55, _make_transpose),
+    "separate_biases": (_U55, make_two_biases),
     "copy_outputs": ("vgf", _make_repeated_output),
 }

@@ -32,6 +32,7 @@ def _samples_conv2d() -> list[Sample]:
         module(conv(17, 64, 1, bias=False), f32(1, 17, 4, 4)),
         module(conv(8, 8, 3, dilation=2, padding=2), f32(1, 8, 9, 9)),
         module(conv(8, 8, 3, dilation=(1, 2)), f32(1, 8, 9, 9)),
+        module(conv(6, 6, 3, groups=2, dilation=3, padding=3), f32(1, 6, 9, 9)),
         module(conv(8, 12, 3, groups=4, padding=1), f32(1, 8, 6, 6)),
         module(conv(16, 16, 3, groups=16, padding=1, stride=2), f32(1, 16, 8, 8)),
         module(conv(6, 12, 3, groups=6), f32(1, 6, 8, 8)),

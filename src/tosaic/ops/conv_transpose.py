@@ -32,6 +32,8 @@ def _samples_conv_transpose2d() -> list[Sample]:
         module(conv(8, 8, 4, stride=2, padding=1, groups=8), f32(1, 8, 5, 5)),
         module(conv(8, 12, 3, stride=2, groups=4, output_padding=1), f32(1, 8, 4, 4)),
         module(conv(6, 6, 3, groups=2, dilation=2), f32(1, 6, 4, 4)),
+        module(conv(6, 6, 3, groups=2, stride=2, dilation=2), f32(1, 6, 4, 4)),
+        module(conv(6, 6, 3, groups=2, dilation=(3, 2), padding=(0, 1), output_padding=(2, 1)), f32(1, 6, 4, 4)),
         module(conv(3, 4, 2, stride=2, padding=2), f32(1, 3, 6, 6)),
         module(conv(3, 4, 3, stride=2), f32(3, 5, 5)),
         module(conv(3, 8, 3, stride=2), f32(1, 3, 5, 5, low=-40.0, high=2.0)),

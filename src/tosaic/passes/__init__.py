@@ -15,6 +15,7 @@ from tosaic.passes.copy_outputs import copy_outputs
 from tosaic.passes.cse import merge_equal_ops
 from tosaic.passes.dce import remove_dead_ops
 from tosaic.passes.fold_conv_scale import fold_conv_scale
+from tosaic.passes.separate_biases import separate_biases
 from tosaic.passes.separate_vela_pairs import separate_vela_pairs
 from tosaic.passes.transpose_to_conv import convert_transposes
 
@@ -59,6 +60,12 @@ PASSES: tuple[Pass, ...] = (
         "transpose_to_conv",
         lambda graph, target: convert_transposes(graph, target.family),
         why="after all that looks for transposes: no pass recognizes these convolutions as such",
+        when=lambda target: target.is_npu,
+    ),
+    Pass(
+        "separate_biases",
+        lambda graph, _: separate_biases(graph),
+        why="after transpose_to_conv: its convolutions have weights too",
         when=lambda target: target.is_npu,
     ),
     Pass(

@@ -1,7 +1,7 @@
 """Works around pairs of operations that Vela 5.2 miscompiles.
 
 _BEFORE            Vela fuses a SLICE into its reader. If it splits that reader into several commands, they read more of
-                   the tensor than the slice has, and write past the end.
+                   the tensor than the slice has, and write past the end. A convolution is split by `_is_split`.
 _BEFORE_WIDENING   The same happens to a rescale of a concatenated tensor to more bits. After MAX_POOL2D the limits of 8
                    bits are kept.
 _BEFORE_JOINING    The same happens to a rescale of a concatenated tensor into another one.
@@ -63,20 +63,36 @@ def separate_vela_pairs(graph: Graph) -> Graph:
     def rule(b: Builder, op: Op) -> Value | None:
         if _reduces_column(op):
             return _reduce_before_last(b, op)
+        if _is_split(op):
+            return _separate(b, op) if _find_source(op.inputs[0]) == "SLICE" else None
         widens = op.kind == "RESCALE" and op.outputs[0].dtype is not DType.I8 and op.outputs[0] not in fused
         wrong = _BEFORE_WIDENING if widens else _BEFORE.get(op.kind)
         if op.kind == "RESCALE" and op.outputs[0] in joined:
             wrong = _BEFORE_JOINING
         if wrong is None or op.inputs[0].dtype is not DType.I8 or _find_source(op.inputs[0]) not in wrong:
             return None
-        separated = with_inputs(op, (tosa.table(b, op.inputs[0], _IDENTITY), *op.inputs[1:]))
-        b.ops.append(separated)
-        return separated.outputs[0]
+        return _separate(b, op)
 
     return replace_ops(graph, rule)
 
 
 _IDENTITY = np.arange(-128, 128, dtype=np.int8)
+#: the largest dilation and stride that a single command has
+_MOST_DILATION, _MOST_STRIDE = 2, 3
+
+
+def _is_split(op: Op) -> bool:
+    """Tell whether Vela splits a convolution into one command for each phase of its dilation or stride."""
+    if op.kind not in ("CONV2D", "DEPTHWISE_CONV2D"):
+        return False
+    return max(op.get_ints("dilation")) > _MOST_DILATION or max(op.get_ints("stride")) > _MOST_STRIDE
+
+
+def _separate(b: Builder, op: Op) -> Value:
+    """Copy the first operand of an operation."""
+    separated = with_inputs(op, (_copy(b, op.inputs[0]), *op.inputs[1:]))
+    b.ops.append(separated)
+    return separated.outputs[0]
 
 
 def _reduces_column(op: Op) -> bool:
