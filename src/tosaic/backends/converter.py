@@ -63,6 +63,17 @@ def version() -> str:
         raise ToolFailed("the model converter is not installed", fix=INSTALL) from None
 
 
+def probe() -> str:
+    """Start the converter and return its version; raise ToolFailed if it is not installed or does not start."""
+    found = version()
+    with tempfile.TemporaryDirectory(prefix="tosaic-") as name:
+        done = run_tool("the model converter", [_find_program(), "--version"], folder=Path(name), timeout=60.0)
+    if done.signal or done.code:
+        why = f"it ended with {done.signal or f'exit code {done.code}'}"
+        raise ToolFailed("the model converter does not start", log=done.output, why=why, fix=INSTALL)
+    return found
+
+
 def check_flags(flags: Sequence[str]) -> tuple[str, ...]:
     """Check the flags: each must be known; return each once, in a fixed order."""
     for flag in flags:

@@ -14,7 +14,14 @@ from tosaic.core.targets import ACCELERATORS, Target, find
 from tosaic.formats import blob
 from tosaic.npu.perf import Estimate, estimate
 from tosaic.tools import vela
-from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions, check_options, place_regions, split_flags
+from tosaic.tools.vela_options import (
+    BUNDLED_INI,
+    VelaOptions,
+    build_arguments,
+    check_options,
+    place_regions,
+    split_flags,
+)
 
 
 class EthosUCompileSpec(ArmCompileSpec):
@@ -39,6 +46,11 @@ class EthosUCompileSpec(ArmCompileSpec):
         )
         self.options = options.with_config()
         check_options(self.options)
+
+    @property
+    def compiler_flags(self) -> list[str]:
+        """The flags of Vela."""
+        return build_arguments(self.options, self.options.config_ini)
 
     def _entries(self) -> dict[str, str]:
         options = self.options

@@ -9,6 +9,7 @@ from typing import Self
 from tosaic.backends import converter
 from tosaic.backends.protocol import Artifact, Backend
 from tosaic.core.compile_spec import ArmCompileSpec, coerce
+from tosaic.core.errors import Invalid
 from tosaic.core.specification import Specification
 from tosaic.core.targets import VGF, Target
 from tosaic.formats import vgf as reader
@@ -23,10 +24,30 @@ class VgfCompileSpec(ArmCompileSpec):
         super().__init__()
         spec = VGF.tosa_spec if tosa_spec is None else str(Specification.parse(str(tosa_spec)))
         self.target = replace(VGF, tosa_spec=spec)
-        self.compiler_flags = converter.check_flags(compiler_flags or ())
+        self._flags = converter.check_flags(compiler_flags or ())
+
+    @property
+    def compiler_flags(self) -> list[str]:
+        """The flags of the model converter."""
+        return list(self._flags)
+
+    def validate_environment(
+        self, build_dir: str | None = None, *, require_runtime_build: bool = False
+    ) -> dict[str, str]:
+        """Check that the model converter starts, and return its version; raise ToolFailed with a fix if it does not.
+
+        `build_dir` and `require_runtime_build` are for a source build of ExecuTorch, which Tosaic does not need.
+        """
+        if build_dir is not None or require_runtime_build:
+            raise Invalid(
+                "Tosaic does not check source builds of ExecuTorch",
+                why="it runs .vgf files with the runtime of the installed package",
+                fix="leave out `build_dir` and `require_runtime_build`; `tosaic doctor` checks the runtime",
+            )
+        return {"model-converter": converter.probe()}
 
     def _entries(self) -> dict[str, str]:
-        return super()._entries() | {"compile_flags": json.dumps(list(self.compiler_flags))}
+        return super()._entries() | {"compile_flags": json.dumps(list(self._flags))}
 
     @classmethod
     def _from_entries(cls, entries: dict[str, str], config_ini: str) -> Self:

@@ -62,6 +62,9 @@ LayoutOption = Annotated[Layout, typer.Option(help="Memory layout of 4-D inputs 
 MemoryMode = Annotated[str | None, typer.Option(help="Memory mode from Vela's configuration file.")]
 SystemConfig = Annotated[str | None, typer.Option(help="System configuration from Vela's configuration file.")]
 NoDelegate = Annotated[bool, typer.Option("--no-delegate", help="Run everything on the CPU.")]
+DataMovement = Annotated[
+    bool, typer.Option("--delegate-data-movement", help="Delegate also parts that only move data, such as a reshape.")
+]
 NoQuantize = Annotated[bool, typer.Option("--no-quantize", help="Skip quantization.")]
 Intermediates = Annotated[
     Path | None,
@@ -89,6 +92,7 @@ def compile_model(
     system_config: SystemConfig = None,
     no_delegate: NoDelegate = False,
     no_quantize: NoQuantize = False,
+    delegate_data_movement: DataMovement = False,
     intermediates: Intermediates = None,
     no_sidecar: NoSidecar = False,
     header: Header = None,
@@ -122,6 +126,7 @@ def compile_model(
         spec = api.make_spec(wanted.name, system_config, memory_mode)
         spec.dump_intermediate_artifacts_to(None if intermediates is None else str(intermediates))
         spec.verify_passes = debug
+        spec.delegate_data_movement = delegate_data_movement
         program = api.compile(
             module,
             inputs,

@@ -9,6 +9,8 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 
 from tosaic.core.errors import Invalid
 from tosaic.core.exir_compat import LocalSpec
+from tosaic.core.pipeline_config import ArmPassPipelineConfig
+from tosaic.core.specification import Specification
 from tosaic.core.targets import Target, find
 
 
@@ -32,9 +34,12 @@ class ArmCompileSpec:
     target: Target
     #: verify the graph after every pass, to find the pass that made it invalid
     verify_passes = False
+    #: delegate also what only moves data, such as a reshape between two operators on the CPU
+    delegate_data_movement = False
     _output_format = "tosa"
 
     def __init__(self) -> None:
+        self._pipeline_config = ArmPassPipelineConfig()
         self._folder: str | None = None
         self._debug_mode: ArmCompileSpec.DebugMode | None = None
 
@@ -49,6 +54,20 @@ class ArmCompileSpec:
         """Record which torch node every operator came from; needs a folder for intermediate artifacts."""
         self._debug_mode = debug_mode
         return self
+
+    def set_pass_pipeline_config(self, config: ArmPassPipelineConfig) -> None:
+        """Keep settings for the passes of ExecuTorch's own Arm backend; they do not change what Tosaic compiles."""
+        self._pipeline_config = config
+
+    @property
+    def compiler_flags(self) -> list[str]:
+        """The flags of the compiler behind TOSA."""
+        return []
+
+    @property
+    def tosa_spec(self) -> Specification:
+        """The TOSA specification that the target supports."""
+        return Specification.parse(self.target.tosa_spec)
 
     def get_intermediate_path(self) -> str | None:
         """Return the folder for intermediate artifacts, None if they are not kept."""

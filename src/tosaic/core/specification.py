@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from packaging.version import InvalidVersion, Version
+
 from tosaic.core.errors import Invalid
 
 PROFILES = ("INT", "FP")
+_VERSION = Version("1.0")
 #: Extensions in canonical order, each with the profiles it extends.
 EXTENSIONS: Mapping[str, tuple[str, ...]] = {
     "int16": ("INT",),
@@ -30,12 +33,13 @@ _OLD_PROFILES = {"BI": "TOSA-1.0+INT", "MI": "TOSA-1.0+FP"}
 class Specification:
     """A TOSA version with its profiles, extensions and level; equal only if all of them are equal."""
 
-    version: str
+    version: Version
     profiles: tuple[str, ...]
     extensions: tuple[str, ...] = ()
     level_8k: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "version", Version(str(self.version)))
         object.__setattr__(self, "profiles", tuple(p for p in PROFILES if p in self.profiles))
         object.__setattr__(self, "extensions", tuple(e for e in EXTENSIONS if e in self.extensions))
 
@@ -59,7 +63,7 @@ class Specification:
         for word in extensions:
             if not set(EXTENSIONS[word]) & set(profiles):
                 raise Invalid(f"{text!r}: {word!r} extends the {EXTENSIONS[word][0]} profile, which is missing")
-        return Specification("1.0", profiles, extensions, "8k" in words)
+        return Specification(_VERSION, profiles, extensions, "8k" in words)
 
     def supports(self, extension: str) -> bool:
         """Tell whether a profile or extension is part of this specification."""
@@ -69,6 +73,34 @@ class Specification:
     def create_from_string(text: str) -> Specification:
         """Parse a string: `parse` under the name that ExecuTorch's scripts use."""
         return Specification.parse(text)
+
+    @staticmethod
+    def all_versions_and_profiles() -> list[Specification]:
+        """Return a specification for each profile of each version."""
+        return [Specification(_VERSION, (profile,)) for profile in PROFILES]
+
+    @staticmethod
+    def all_versions_for_profile(profile: str) -> list[Specification]:
+        """Return a specification for each version of a profile."""
+        if profile.upper() not in PROFILES:
+            raise Invalid(f"{profile!r} is not a TOSA profile", fix=f"use {' or '.join(PROFILES)}")
+        return [Specification(_VERSION, (profile.upper(),))]
+
+    @staticmethod
+    def all_profiles_for_version(version: Version | str) -> list[Specification]:
+        """Return a specification for each profile of a version."""
+        try:
+            release = Version(str(version).removeprefix("TOSA-")).release[:2]
+        except InvalidVersion:
+            release = ()
+        if release != _VERSION.release:
+            raise Invalid(f"TOSA {version} is not supported", fix=f"use {_VERSION}")
+        return Specification.all_versions_and_profiles()
+
+    @property
+    def is_U55_subset(self) -> bool:
+        """Whether it is limited to what Ethos-U55 and U65 support."""
+        return "u55" in self.extensions
 
     def support_integer(self) -> bool:
         return self.supports("INT")

@@ -60,6 +60,9 @@ class Target:
     weight_read_speed: int = 1
     weight_channel_padding: int = 8
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def is_npu(self) -> bool:
         """Whether it is an Ethos-U: an integer device with a command stream."""

@@ -216,7 +216,9 @@ def _plan(
     """Partition a graph and lower its partitions; everything falls back to the CPU if the partitioner itself fails."""
     try:
         with contained("partitioning the model"):
-            plan, trial = partition_and_lower(source, spec.target, check=check, refused=refused)
+            plan, trial = partition_and_lower(
+                source, spec.target, check=check, refused=refused, move_data=spec.delegate_data_movement
+            )
     except InternalError as error:
         return Plan((), explain(dict.fromkeys(source.calls(), error))), []
     return plan, [_lower(source, partition, spec, nhwc, trial) for partition in plan.partitions]

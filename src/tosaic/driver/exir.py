@@ -44,13 +44,22 @@ class TosaicPartitioner(Partitioner):
     def __init__(self, spec: ArmCompileSpec, additional_checks: Sequence[OperatorSupportBase] | None = None) -> None:
         super().__init__()
         self.compile_spec = spec
-        self.checks = tuple(additional_checks or ())
+        self.tosa_spec = spec.tosa_spec
+        self.additional_checks = additional_checks
+        self._custom: set[OpOverload] = set()
         self.reasons: tuple[Reason, ...] = ()
         self.delegation_spec = DelegationSpec(self.backend.__name__, spec.to_list())
         #: the last program that exir has queried, and the answer
         self._asked: tuple[ExportedProgram | None, list[OpOverload]] = (None, [])
         #: the constants of every program that is still to be partitioned
         self._waiting: list[Constants] = []
+
+    def register_custom_partition_op(self, op: OpOverload) -> None:
+        """Keep an operator whole up to `partition`, even if ExecuTorch could decompose it.
+
+        It is delegated if it has an operator record (CONTRIBUTING.md); otherwise it runs on the CPU, with a reason.
+        """
+        self._custom.add(op)
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[OpOverload], None]:
         """List overloads whose nodes will all be delegated: exir fails on one that is kept and then falls back."""
@@ -66,7 +75,8 @@ class TosaicPartitioner(Partitioner):
             everything = {**ep.state_dict, **ep.constants}
             self._waiting.append({n: t for n, t in everything.items() if isinstance(t, torch.Tensor)})
             skip_noop_decompositions(ep)
-        return self._asked[1], None
+        used = {torch_op(n) for n in ep.graph.nodes if n.op == "call_function"}
+        return [*self._asked[1], *(op for op in self._custom if op in used and op not in self._asked[1])], None
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag the nodes of every delegate."""
@@ -95,7 +105,7 @@ class TosaicPartitioner(Partitioner):
         return None
 
     def _build(self, source: Source, program: ExportedProgram) -> CompiledGraph:
-        check = make_check(self.checks, program)
+        check = make_check(self.additional_checks or (), program)
         excluded: dict[Node, Unsupported] = {}
         while True:
             built = build(source, self.compile_spec, check, excluded=excluded)

@@ -12,6 +12,7 @@ import torch
 from torch.fx import Node
 
 from tosaic.core.errors import Unsupported
+from tosaic.core.hints import Hint
 from tosaic.core.internal import contained
 from tosaic.core.targets import Target
 from tosaic.driver.reason import FloatResult, Reason, explain
@@ -54,9 +55,13 @@ def partition(
     *,
     check: Check | None = None,
     refused: Mapping[Node, Unsupported] | None = None,
+    move_data: bool = False,
 ) -> Plan:
-    """Divide a graph between NPU and CPU. `refused` are nodes that a tool has rejected, with its message."""
-    return partition_and_lower(source, target, check=check, refused=refused)[0]
+    """Divide a graph between NPU and CPU. `refused` are nodes that a tool has rejected, with its message.
+
+    With `move_data`, partitions that only move data are delegated too.
+    """
+    return partition_and_lower(source, target, check=check, refused=refused, move_data=move_data)[0]
 
 
 def partition_and_lower(
@@ -65,6 +70,7 @@ def partition_and_lower(
     *,
     check: Check | None = None,
     refused: Mapping[Node, Unsupported] | None = None,
+    move_data: bool = False,
 ) -> tuple[Plan, Trial]:
     """Divide a graph as `partition` does, and return the plan with the lowering that it is based on."""
     out: dict[Node, Unsupported] = dict(refused or {})
@@ -83,7 +89,7 @@ def partition_and_lower(
         if _exclude_cycles(source, cluster_of, out):
             continue
         partitions = _make_partitions(source, cluster_of)
-        if not _exclude_data_movement(partitions, out):
+        if not _exclude_idle(partitions, move_data, out):
             break
     return Plan(tuple(partitions), explain(out)), trial
 
@@ -296,23 +302,32 @@ def _make_partition(source: Source, nodes: Sequence[Node], cluster_of: Mapping[N
     return Partition(tuple(nodes), tuple(inputs), tuple(outputs), tuple(map(tuple, clusters.values())))
 
 
-def _exclude_data_movement(partitions: Sequence[Partition], out: dict[Node, Unsupported]) -> bool:
-    """Exclude partitions that only move data: a delegate costs more than it saves. Return True if there was one."""
+def _exclude_idle(partitions: Sequence[Partition], move_data: bool, out: dict[Node, Unsupported]) -> bool:
+    """Exclude partitions that are not worth a delegate. Return True if there was one."""
     found = False
     for partition in partitions:
         if not partition.outputs:
             found = True
             out.update(dict.fromkeys(partition.nodes, Unsupported("nothing uses its result")))
-        elif not any(_computes(n) for n in partition.nodes) or not partition.inputs:
+        elif not partition.inputs or not any(_computes(n, move_data) for n in partition.nodes):
             found = True
+            fix = "" if move_data else _MOVE_DATA
             for node in partition.nodes:
-                out[node] = Unsupported("it only moves data, and no computation on the NPU needs it", "")
+                out[node] = Unsupported("it only moves data, and no computation on the NPU needs it", fix)
     return found
 
 
-def _computes(node: Node) -> bool:
+#: A delegate that only moves data costs more than it saves, so this is not the default.
+_MOVE_DATA = Hint(
+    "nothing to fix; `delegate_data_movement = True` of the compile spec delegates it all the same",
+    "nothing to fix; `--delegate-data-movement` delegates it all the same",
+)
+
+
+def _computes(node: Node, move_data: bool) -> bool:
+    """Tell whether a node is a reason for a delegate."""
     name = overload(node)
     if name == "getitem" or name in QDQ:
         return False
     record = registry().find(name)
-    return record is None or not record.moves
+    return move_data or record is None or not record.moves

@@ -240,11 +240,18 @@ def quantized_to(node: Node) -> QParams | None:
 def make_constant(tensor: torch.Tensor) -> Const | Opaque:
     """Make a constant from a torch tensor; int64 and float64 become 32 bits wide."""
     smaller = {torch.int64: torch.int32, torch.float64: torch.float32}.get(tensor.dtype)
+    if smaller is torch.int32 and not _fits_int32(tensor):
+        return Opaque("int64 with numbers beyond 32 bits")
     if smaller is not None:
         tensor = tensor.to(smaller)
     if tensor.dtype not in DTYPES:
         return Opaque(str(tensor.dtype).removeprefix("torch."))
     return Const(to_numpy(tensor), DTYPES[tensor.dtype])
+
+
+def _fits_int32(tensor: torch.Tensor) -> bool:
+    limits = torch.iinfo(torch.int32)
+    return not tensor.numel() or bool(limits.min <= tensor.min() and tensor.max() <= limits.max)
 
 
 def no_lowering(name: str) -> Unsupported:

@@ -25,7 +25,10 @@ from tosaic.ops import registry
 ANNOTATION_KEY = "quantization_annotation"
 #: Metadata key: whether a node depends on parameters alone.
 CONSTANT = "tosaic_constant"
-KEPT_META = ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack", "from_node", "seq_nr")
+#: Metadata key of the configuration that a user sets for single nodes, as a tuple of one: None is a choice too.
+CONFIG = "tosaic_config"
+#: Metadata that a decomposition copies from the node it replaces.
+KEPT_META = ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack", "from_node", "seq_nr", CONFIG)
 
 
 def strip_guards(module: GraphModule) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, Self
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e import quantizer as pt2e
 
@@ -18,40 +19,112 @@ from tosaic.lower.registry import Record
 from tosaic.ops import registry
 from tosaic.quantization import prepare
 from tosaic.quantization.decompose import decompose_unknown
-from tosaic.quantization.prepare import ANNOTATION_KEY, CONSTANT
+from tosaic.quantization.prepare import ANNOTATION_KEY, CONFIG, CONSTANT
 from tosaic.quantization.widen_accumulated import widen_sums
 
 _PER_CHANNEL = (torch.per_channel_symmetric, torch.per_channel_affine)
 
 
+class NodeFinder(Protocol):
+    """Selects nodes of an exported graph, as the node finders of ExecuTorch do."""
+
+    def find_nodes(self, model: GraphModule) -> Iterator[Node]:
+        """Return the nodes that the finder selects."""
+        ...
+
+
 class TosaQuantizer(pt2e.Quantizer):
-    """Quantizes the nodes that have a configuration: by module name first, then by module type, then globally."""
+    """Quantizes the nodes that have a configuration.
+
+    The configuration of a node is that of the last setting for single nodes that selects it, else that of the innermost
+    module that is set by name, else by type, else the global one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._global: Any = None
         self._io: Any = None
         self._by_name: dict[str, Any] = {}
-        self._by_type: dict[str, Any] = {}
+        self._by_type: dict[Callable[..., torch.nn.Module], Any] = {}
+        self._by_node: list[tuple[Callable[[GraphModule], Iterator[Node]], Any]] = []
+        self._others: list[pt2e.Quantizer] = []
 
-    def set_global(self, quantization_config: Any) -> TosaQuantizer:
+    @property
+    def global_config(self) -> Any:
+        """The configuration of everything that no other setting names."""
+        return self._global
+
+    @global_config.setter
+    def global_config(self, value: Any) -> None:
+        self.set_global(value)
+
+    @property
+    def io_config(self) -> Any:
+        """The configuration of the model's inputs and outputs."""
+        return self._io
+
+    @io_config.setter
+    def io_config(self, value: Any) -> None:
+        self.set_io(value)
+
+    @property
+    def module_name_config(self) -> dict[str, Any]:
+        """The configurations of submodules by their names."""
+        return dict(self._by_name)
+
+    @module_name_config.setter
+    def module_name_config(self, value: dict[str, Any]) -> None:
+        self._by_name = {name: _check_config(config) for name, config in value.items()}
+
+    @property
+    def module_type_config(self) -> dict[Callable[..., torch.nn.Module], Any]:
+        """The configurations of submodules by their classes."""
+        return dict(self._by_type)
+
+    @module_type_config.setter
+    def module_type_config(self, value: dict[Callable[..., torch.nn.Module], Any]) -> None:
+        self._by_type = {kind: _check_config(config) for kind, config in value.items()}
+
+    def set_global(self, quantization_config: Any) -> Self:
         """Set the configuration of everything that no other setting names; None leaves it in float."""
         self._global = _check_config(quantization_config)
         return self
 
-    def set_io(self, quantization_config: Any) -> TosaQuantizer:
+    def set_io(self, quantization_config: Any) -> Self:
         """Set the configuration of the model's inputs and outputs."""
         self._io = _check_config(quantization_config)
         return self
 
-    def set_module_name(self, module_name: str, quantization_config: Any) -> TosaQuantizer:
+    def set_module_name(self, module_name: str, quantization_config: Any) -> Self:
         """Set the configuration of a submodule and all inside it; None leaves it in float."""
         self._by_name[module_name] = _check_config(quantization_config)
         return self
 
-    def set_module_type(self, module_type: Callable[..., torch.nn.Module], quantization_config: Any) -> TosaQuantizer:
+    def set_module_type(self, module_type: Callable[..., torch.nn.Module], quantization_config: Any) -> Self:
         """Set the configuration of all submodules of a class; None leaves them in float."""
-        self._by_type[_type_name(module_type)] = _check_config(quantization_config)
+        self._by_type[module_type] = _check_config(quantization_config)
+        return self
+
+    def set_node_finder(self, quantization_config: Any, node_finder: NodeFinder) -> Self:
+        """Set the configuration of the nodes that a finder selects in the exported graph; None leaves them in float."""
+        self._by_node.append((node_finder.find_nodes, _check_config(quantization_config)))
+        return self
+
+    def set_node_target(self, node_target: OpOverload, quantization_config: Any) -> Self:
+        """Set the configuration of all calls of an operator; None leaves them in float."""
+        return self._set_nodes(lambda node: node.target == node_target, quantization_config)
+
+    def set_node_name(self, node_name: str, quantization_config: Any) -> Self:
+        """Set the configuration of the node of a name in the exported graph; None leaves it in float."""
+        return self._set_nodes(lambda node: node.name == node_name, quantization_config)
+
+    def _set_nodes(self, selects: Callable[[Node], bool], config: Any) -> Self:
+        self._by_node.append((lambda model: filter(selects, model.graph.nodes), _check_config(config)))
+        return self
+
+    def add_quantizer(self, quantizer: pt2e.Quantizer) -> Self:
+        """Let another quantizer annotate first, before those that were added earlier; what it annotates is kept."""
+        self._others.insert(0, quantizer)
         return self
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
@@ -63,6 +136,11 @@ class TosaQuantizer(pt2e.Quantizer):
                 fix="call model.float(), export it with float32 inputs, and pass float32 inputs at run time",
             )
         prepare.strip_guards(model)
+        for quantizer in self._others:
+            model = quantizer.transform_for_annotation(model)
+        for find, config in self._by_node:
+            for node in find(model):
+                node.meta[CONFIG] = (config,)
         inline(model)
         prepare.make_functional(model)
         decompose_unknown(model, lambda n: self._config(n) is not None)
@@ -77,6 +155,8 @@ class TosaQuantizer(pt2e.Quantizer):
     def annotate(self, model: GraphModule) -> GraphModule:
         """Annotate every node with its inputs and outputs that are observed."""
         prepare.mark_constants(model.graph)
+        for quantizer in self._others:
+            quantizer.annotate(model)
         for node in model.graph.nodes:
             if node.op == "call_function" and ANNOTATION_KEY not in node.meta and not _is_constant(node):
                 config = self._config(node)
@@ -89,6 +169,8 @@ class TosaQuantizer(pt2e.Quantizer):
 
     def validate(self, model: GraphModule) -> None:
         """Check that all parameters and buffers are on one device."""
+        for quantizer in self._others:
+            quantizer.validate(model)
         devices = {str(t.device) for t in (*model.parameters(), *model.buffers())}
         if len(devices) > 1:
             raise Invalid(
@@ -98,13 +180,16 @@ class TosaQuantizer(pt2e.Quantizer):
             )
 
     def _config(self, node: Node) -> Any:
+        if CONFIG in node.meta:
+            return node.meta[CONFIG][0]
         names, types = _list_owners(node)
         for name in reversed(names):
             if name in self._by_name:
                 return self._by_name[name]
+        by_type = {_type_name(kind): config for kind, config in self._by_type.items()}
         for kind in reversed(types):
-            if kind in self._by_type:
-                return self._by_type[kind]
+            if kind in by_type:
+                return by_type[kind]
         return self._global
 
 
@@ -284,6 +369,12 @@ def _per_tensor(spec: pt2e.QuantizationSpec) -> pt2e.QuantizationSpec:
     return replace(
         spec, qscheme=torch.per_tensor_symmetric, ch_axis=None, observer_or_fake_quant_ctr=with_args(MinMaxObserver)
     )
+
+
+def is_annotated(node: Node) -> bool:
+    """Tell whether a quantizer has annotated a node."""
+    annotation = node.meta.get(ANNOTATION_KEY)
+    return annotation is not None and annotation._annotated
 
 
 def _is_constant(node: Node) -> bool:

@@ -49,11 +49,48 @@ def get_symmetric_quantization_config(
     act_qmax: int = 127, weight_qmin: int = -127, weight_qmax: int = 127, eps: float = 2**-16,
 ) -> QuantizationConfig:  # fmt: skip
     """Return int8 symmetric weights, per channel or per tensor, and int8 activations with a zero point."""
+    _refuse_dynamic(is_dynamic)
+    activation = _activation(torch.int8, act_qmin, act_qmax, torch.per_tensor_affine, is_qat, eps)
+    return QuantizationConfig(activation, activation, _weight(weight_qmin, weight_qmax, is_per_channel, is_qat))
+
+
+def get_symmetric_a16w8_quantization_config(
+    is_per_channel: bool = True, is_qat: bool = False, is_dynamic: bool = False, weight_qmin: int = -127,
+    weight_qmax: int = 127, epsilon: float = 2**-12,
+) -> QuantizationConfig:  # fmt: skip
+    """Return int16 activations without a zero point and int8 weights."""
+    _refuse_dynamic(is_dynamic)
+    activation = _activation(torch.int16, -(2**15) + 1, 2**15 - 1, torch.per_tensor_symmetric, is_qat, epsilon)
+    return QuantizationConfig(activation, activation, _weight(weight_qmin, weight_qmax, is_per_channel, is_qat))
+
+
+def get_symmetric_a8w4_quantization_config(
+    is_per_channel: bool = True, is_qat: bool = True, is_dynamic: bool = False
+) -> QuantizationConfig:
+    """Return int8 activations and weights of 4 bits."""
+    return get_symmetric_quantization_config(is_per_channel, is_qat, is_dynamic, weight_qmin=-7, weight_qmax=7)
+
+
+def get_uint8_io_quantization_config(
+    is_qat: bool = False, is_dynamic: bool = False, eps: float = 2**-16
+) -> QuantizationConfig:
+    """Return uint8 for `set_io`: the inputs and outputs of a model that is int8 inside."""
+    _refuse_dynamic(is_dynamic)
+    activation = _activation(torch.uint8, 0, 255, torch.per_tensor_affine, is_qat, eps)
+    return QuantizationConfig(activation, activation, None)
+
+
+def get_vgf_snorm_quantization_config(
+    is_per_channel: bool = True, is_qat: bool = False, is_dynamic: bool = False, eps: float = 2**-16
+) -> QuantizationConfig:
+    """Return int8 from -127 to 127, which Vulkan's SNORM formats read as -1 to 1."""
+    return get_symmetric_quantization_config(is_per_channel, is_qat, is_dynamic, act_qmin=-127, eps=eps)
+
+
+def _refuse_dynamic(is_dynamic: bool) -> None:
     if is_dynamic:
         raise Invalid(
             "dynamic quantization is not supported",
             why="no target measures ranges at run time",
             fix="remove `is_dynamic=True` and calibrate with sample inputs",
         )
-    activation = _activation(torch.int8, act_qmin, act_qmax, torch.per_tensor_affine, is_qat, eps)
-    return QuantizationConfig(activation, activation, _weight(weight_qmin, weight_qmax, is_per_channel, is_qat))

@@ -3,7 +3,15 @@
 from tosaic.core.quiet import quiet_imports
 
 with quiet_imports():
-    from tosaic.quantization.recipes import QuantizationConfig, get_symmetric_quantization_config
+    from tosaic.quantization.quantizer import is_annotated
+    from tosaic.quantization.recipes import (
+        QuantizationConfig,
+        get_symmetric_a8w4_quantization_config,
+        get_symmetric_a16w8_quantization_config,
+        get_symmetric_quantization_config,
+        get_uint8_io_quantization_config,
+        get_vgf_snorm_quantization_config,
+    )
     from tosaic.quantizer.quantizer import EthosUQuantizer, TOSAQuantizer, VgfQuantizer
 
 __all__ = [
@@ -11,5 +19,10 @@ __all__ = [
     "QuantizationConfig",
     "TOSAQuantizer",
     "VgfQuantizer",
+    "get_symmetric_a8w4_quantization_config",
+    "get_symmetric_a16w8_quantization_config",
     "get_symmetric_quantization_config",
+    "get_uint8_io_quantization_config",
+    "get_vgf_snorm_quantization_config",
+    "is_annotated",
 ]
