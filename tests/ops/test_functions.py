@@ -61,6 +61,13 @@ def test_functions_of_one_number() -> None:
         assert not wrong.any(), (name, x.numpy()[wrong], got[wrong], want[wrong])
 
 
+def test_predicates() -> None:
+    names = ("isnan", "isinf", "isposinf", "isneginf", "isfinite", "signbit")
+    outputs, expected = run(lambda x: [getattr(torch, name)(x) for name in names], [ONE])
+    for name, got, want in zip(names, outputs, expected, strict=True):
+        assert np.array_equal(got, want), name
+
+
 def test_powers_of_a_constant_exponent() -> None:
     exponents = (0.5, -0.5, 1.5, 2, 3, 4, 7, -1, -2, -3, -1.5, 2.3, -2.3, 11, 0)
     outputs, expected = run(lambda x: [x**e for e in exponents] + [2.0**x, 0.3**x, (-2.0) ** x], [ONE])

@@ -83,6 +83,10 @@ class Number:
         """Tell where it is not a number."""
         return ~self.equals(self)
 
+    def is_negative(self) -> Truth:
+        """Tell where it has a minus sign, also before a zero, whose reciprocal is -inf."""
+        return (self < 0.0) | (self.reciprocal() < 0.0)
+
     def clamp(self, low: float, high: float) -> Number:
         """Limit to low..high; NaN stays."""
         return Number(self.b, tosa.clamp(self.b, self.value, low, high))

@@ -224,17 +224,12 @@ def _relate(x: Number, y: Number) -> tuple[Number, Number]:
     return large, small.clamp(0.0, _HUGE) * large.clamp(_TINY, _HUGE).reciprocal()
 
 
-def _find_side(x: Number) -> Number:
-    """Return -1 for a negative number or a negative zero, whose reciprocal is -inf; 1 elsewhere."""
-    return ((x < 0.0) | (x.reciprocal() < 0.0)).choose(-1.0, 1.0)
-
-
 def _atan2(y: Number, x: Number) -> Number:
     _, slope = _relate(y, x)
     angle = slope * (slope * slope).polynomial(_ATAN)
     angle = (abs(y) > abs(x)).choose(0.5 * _PI - angle, angle)
-    side = _find_side(x)
-    return _find_side(y) * (side * angle + (0.5 * _PI - 0.5 * _PI * side))
+    angle = x.is_negative().choose(_PI - angle, angle)
+    return y.is_negative().choose(-angle, angle)
 
 
 def _hypot(x: Number, y: Number) -> Number:
