@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -90,13 +91,17 @@ def _divide(a: Number, b: Number) -> Number:
 
 
 def _divide_whole(a: Number, b: Number) -> tuple[Number, Number]:
-    """Return the quotient of the sizes without its fraction, and the exact remainder, for quotients below 2**24."""
+    """Return the quotient of the sizes without its fraction, and the remainder: exact for quotients below 2**24.
+
+    A larger one is itself known to one part in 2**24 only; the remainder is 0 if it comes out as no remainder at all.
+    """
     a, b = abs(a), abs(b)
     count = (a * b.reciprocal()).floor()
     rest = _subtract_product(a, count, b)
     over, under = rest >= b, rest < 0.0
     count = over.choose(count + 1.0, under.choose(count - 1.0, count))
     rest = over.choose(rest - b, under.choose(rest + b, rest))
+    rest = (abs(rest) > b).choose(0.0, rest)
     small = a < b
     return small.choose(0.0, count), small.choose(a, rest)
 
@@ -114,7 +119,7 @@ def _floor_divide(a: Number, b: Number) -> Number:
     count, rest = _divide_whole(a, b)
     opposite = (a < 0.0) ^ (b < 0.0)
     down = (rest > 0.0).choose(-1.0 - count, -count)
-    whole = rest.is_nan().choose(rest, opposite.choose(down, count))
+    whole = abs(a).equals(math.inf).choose(math.nan, opposite.choose(down, count))
     return b.equals(0.0).choose(a * b.reciprocal(), whole)
 
 

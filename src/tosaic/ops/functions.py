@@ -56,9 +56,10 @@ def _expm1(x: Number) -> Number:
 
 
 def _log1p(x: Number) -> Number:
-    """Compute log(1 + x), and add what the sum has lost in rounding: the derivative there is nearly 1."""
-    total = 1.0 + x
-    return total.log() + (abs(x) < 1.0).choose(x - (total - 1.0), 0.0)
+    """Compute log(1 + x); near zero it is 2 atanh(x / (2 + x))."""
+    ratio = x * (2.0 + x).reciprocal()
+    near = (ratio + ratio) * (ratio * ratio).polynomial(_ATANH)
+    return (abs(x) < 0.5).choose(near, (1.0 + x).log())
 
 
 def _halves(x: Number) -> tuple[Number, Number]:
