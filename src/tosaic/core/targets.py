@@ -24,6 +24,7 @@ class Target:
     has_select           a choice between two tensors by a computed third one
     has_gather           a look-up by computed indices
     has_resize           RESIZE by any ratio
+    divides_integers     a division of int32 tensors
     has_reduce_min       REDUCE_MIN. Vela 5.2.0 miscompiles it before a RESHAPE for Ethos-U55 and U65
     reverses_any_axis    REVERSE along any axis and in 32 bits, not only of the rows and columns of an image
     averages_batches     AVG_POOL2D of more than one image
@@ -49,6 +50,7 @@ class Target:
     has_select: bool = True
     has_gather: bool = True
     has_resize: bool = True
+    divides_integers: bool = True
     has_reduce_min: bool = True
     reverses_any_axis: bool = True
     averages_batches: bool = True
@@ -85,6 +87,7 @@ def _u55(macs: int) -> Target:
         has_select=False,
         has_gather=False,
         has_resize=False,
+        divides_integers=False,
         has_reduce_min=False,
         reverses_any_axis=False,
         averages_batches=False,

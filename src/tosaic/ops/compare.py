@@ -1,7 +1,8 @@
-"""Comparisons, logic, and the choice between two tensors: where, masked_fill."""
+"""Comparisons, predicates of floats, logic, and the choice between two tensors: where, masked_fill."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -18,6 +19,7 @@ from tosaic.lower import elementwise, movement
 from tosaic.lower.arguments import operand, unary
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import binop
+from tosaic.lower.formula import Number, Truth, apply
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, op
 from tosaic.lower.samples import Sample, call, f32, i32, torch, with_booleans
@@ -174,6 +176,33 @@ def logical_not(lo: Lowering, self: Tensor) -> Tensor:
     else:
         build, x = tosa.logical_not, _store_bool(lo, self)
     return unary(lo, build, x)
+
+
+def _predicate(name: str, formula: Callable[[Number], Truth]) -> None:
+    def lower(lo: Lowering, self: Tensor) -> Tensor:
+        return apply(lo, formula, self)
+
+    def run(x: Any) -> Any:
+        return getattr(torch, name)(x)
+
+    def samples() -> list[Sample]:
+        return [
+            call(lambda x: torch.where(run(x), 0.5 * x, x), f32(3, 17)),
+            call(lambda x: torch.where(run(x), x, -x), f32(1, 3, 4, 4)),
+            call(lambda x: run(torch.log(x)), f32(3, 64), flavours=("FP",)),
+            call(lambda x: run(torch.relu(x).reciprocal() - 1.0), f32(2, 3, 2, 2, 3), flavours=("FP",)),
+            call(lambda x: run(-torch.relu(x).reciprocal()), f32(5), flavours=("FP",)),
+        ]
+
+    op(name, pointwise=True, constraints=[_NO_BOOLEANS], samples=samples)(lower)
+
+
+_predicate("isnan", Number.is_nan)
+_predicate("isinf", lambda x: abs(x).equals(math.inf))
+_predicate("isposinf", lambda x: x.equals(math.inf))
+_predicate("isneginf", lambda x: x.equals(-math.inf))
+_predicate("isfinite", lambda x: abs(x) < math.inf)
+_predicate("signbit", Number.is_negative)
 
 
 def _is_known(condition: Tensor) -> bool:

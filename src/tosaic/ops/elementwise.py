@@ -1,13 +1,15 @@
-"""Arithmetic on elements: add, sub, mul, div, minimum, maximum, neg, abs and the functions of one number."""
+"""Arithmetic on elements: add, sub, mul, minimum, maximum, neg, abs and the functions of one number."""
 
 from __future__ import annotations
 
+import functools
+import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.build import Builder
 from tosaic.ir.graph import DType, Value
@@ -15,9 +17,9 @@ from tosaic.ir.qparams import QParams, quantize
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import elementwise
 from tosaic.lower.arguments import operand, unary
-from tosaic.lower.aten import Aten
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import binop, unop
+from tosaic.lower.formula import Number
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, op
 from tosaic.lower.samples import Sample, call, f32, i32, torch
@@ -161,41 +163,6 @@ def mul(lo: Lowering, self: Any, other: Any) -> Tensor:
     return arith.multiply(lo, *_pair(lo, x, y))
 
 
-def _decompose_div(aten: Aten[Any], self: Any, other: Any) -> Any:
-    if isinstance(other, (int, float)) or aten.shape(other) == ():
-        return None
-    return aten("mul.Tensor", self, aten("reciprocal.default", other))
-
-
-@binop(
-    "div",
-    decompose=_decompose_div,
-    samples=lambda: [
-        call(lambda x, y: x / y, f32(4), f32(4, low=0.5, high=2.0)),
-        call(lambda x, y: x / y, f32(1, 3, 8, 8), f32(1, 3, 8, 8, low=0.5, high=2.0)),
-        call(lambda x, y: x / y, f32(5, 1), f32(1, 6, low=-4.0, high=-1.0)),
-        call(lambda x: x / 3.0, f32(2, 5)),
-        call(lambda x: x / 4, f32(2, 5)),
-    ],
-)
-def div(lo: Lowering, self: Any, other: Any) -> Tensor:
-    x, y = elementwise.match_operands(lo, self, other)
-    if isinstance(y, Const) and y.size == 1 and isinstance(x, Stored) and x.is_accumulator:
-        divisor = float(y.real().reshape(-1)[0])
-        if divisor > 0:
-            return arith.scaled(x, 1.0 / divisor)
-    if x.q is not None or y.q is not None:
-        raise Unsupported(
-            "a quotient of two quantized tensors has no integer form",
-            "quantize with Tosaic's quantizer, which replaces it with a product with the reciprocal",
-        )
-    if not x.is_float:
-        raise Unsupported("a true division of integers returns float", "divide with rounding_mode='trunc'")
-    if isinstance(y, Const):
-        return arith.multiply(lo, x, Const((1.0 / y.real()).astype(np.float32), DType.F32))
-    return arith.multiply(lo, x, unary(lo, tosa.reciprocal, y))
-
-
 def _samples_neg() -> list[Sample]:
     return [
         call(lambda x: -x, f32(4)),
@@ -228,8 +195,7 @@ def _samples_unary(name: str, low: float, high: float) -> Callable[[], list[Samp
 
 
 def _sqrt(b: Builder, v: Value) -> Value:
-    half = b.const(np.full((1,) * v.rank, 0.5, np.float32), DType.F32)
-    return tosa.pow(b, v, half)
+    return Number(b, v).sqrt().value
 
 
 unop("neg", lambda b, v: tosa.negate(b, v), _samples_neg)
@@ -254,9 +220,10 @@ def _check_power(lo: Lowering, a: Arguments) -> str:
 @op(
     "pow",
     "pow.Tensor_Scalar",
-    "pow_.Scalar",
     "pow.Tensor_Tensor",
     "pow.Scalar",
+    "pow_.Scalar",
+    "pow_.Tensor",
     pointwise=True,
     constraints=[
         Constraint(
@@ -269,7 +236,14 @@ def _check_power(lo: Lowering, a: Arguments) -> str:
         call(lambda x: x**0.5, f32(1, 3, 4, 4, low=0.0, high=4.0)),
         call(lambda x: x**-1.5, f32(6, low=0.5, high=4.0)),
         call(lambda x: 2.0**x, f32(6)),
+        call(lambda x: x**4, f32(3, 17)),
+        call(lambda x: x**-3, f32(3, 4, low=-4.0, high=-0.5)),
+        call(lambda x: x**2.3, f32(1, 5, low=0.0, high=3.0)),
+        call(lambda x: x**13, f32(2, 5, low=-1.3, high=1.3)),
+        call(lambda x: torch.ops.aten.pow_(x * 1.0, 3), f32(2, 5)),
+        call(lambda x: 0.5**x, f32(6)),
         call(lambda x, y: x**y, f32(6, low=0.5, high=4.0), f32(6), flavours=("FP",)),
+        call(lambda x, y: x ** y.floor(), f32(3, 1, low=-3.0, high=-0.5), f32(1, 5), flavours=("FP",)),
     ],
 )
 def pow(lo: Lowering, self: Any, exponent: Any) -> Tensor:
@@ -277,10 +251,41 @@ def pow(lo: Lowering, self: Any, exponent: Any) -> Tensor:
     x, y = operand(lo, self, like), operand(lo, exponent, like)
     if isinstance(y, Const) and y.size == 1:
         number = float(y.real().reshape(-1)[0])
-        # POW is undefined for a negative base: integer exponents are products instead.
-        if number in (2.0, 3.0):
-            square = arith.multiply(lo, x, x)
-            return square if number == 2.0 else arith.multiply(lo, square, x)
         if number == 1.0:
             return x
-    return arith.build_binary(lo, tosa.pow, x, y)
+        if (2.0 * number).is_integer() and 0.0 < abs(number) <= _LONGEST_PRODUCT:
+            return unary(lo, lambda b, v: _multiply_roots(Number(b, v), number).value, x)
+    if isinstance(x, Const) and x.size == 1 and math.log(max(base := float(x.real().reshape(-1)[0]), 1.0)) > 0.0:
+        return unary(lo, lambda b, v: (math.log(base) * Number(b, v)).exp().value, y)
+    return arith.build_binary(lo, lambda b, u, v: _raise(Number(b, u), Number(b, v)).value, x, y)
+
+
+#: the largest exponent that is written as products
+_LONGEST_PRODUCT = 8.0
+
+
+def _multiply_roots(x: Number, exponent: float) -> Number:
+    """Raise to a multiple of 0.5: by products, the square root and the reciprocal."""
+    factors = [x.sqrt()] if abs(exponent) % 1.0 else []
+    power, count = x, int(abs(exponent))
+    while count:
+        if count % 2:
+            factors.append(power)
+        count //= 2
+        if count:
+            power = power * power
+    result = functools.reduce(operator.mul, factors)
+    return result.reciprocal() if exponent < 0.0 else result
+
+
+def _raise(x: Number, y: Number) -> Number:
+    """Raise x to y. POW is defined for a positive base and finite numbers; logarithms find the other limits."""
+    size = abs(x)
+    usual = (size > 0.0) & (size < math.inf) & (abs(y) < math.inf)
+    power = Number(x.b, tosa.pow(x.b, usual.choose(size, 1.0).value, usual.choose(y, 1.0).value))
+    limit = size.equals(1.0).choose(1.0, (y * size.log()).exp())
+    result = y.equals(0.0).choose(1.0, usual.choose(power, limit))
+    even = (0.5 * y).floor().equals(0.5 * y)
+    broken = size.equals(math.inf).choose(result, math.nan)
+    below = y.floor().equals(y).choose(even.choose(result, -result), broken)
+    return (x < 0.0).choose(below, result)

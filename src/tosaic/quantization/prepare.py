@@ -44,10 +44,18 @@ def make_functional(module: GraphModule) -> None:
     for node in list(module.graph.nodes):
         if node.op != "call_function" or not isinstance(node.target, OpOverload) or not mutates(node):
             continue
-        packet, name, variant = overload(node).split(".")
-        twin = getattr(getattr(torch.ops, packet), name.rstrip("_"), None)
-        if name.endswith("_") and twin is not None and is_private(node) and variant in twin.overloads():
-            node.target = getattr(twin, variant)
+        twin = _find_functional(torch_op(node))
+        if twin is not None and is_private(node):
+            node.target = twin
+
+
+def _find_functional(op: Any) -> Any:
+    """Find the overload that returns what an in-place one writes: `pow.Tensor_Scalar` for `pow_.Scalar`."""
+    packet, name, _ = str(op).split(".")
+    twin = getattr(getattr(torch.ops, packet), name.rstrip("_"), None) if name.endswith("_") else None
+    overloads = [getattr(twin, variant) for variant in twin.overloads()] if twin is not None else []
+    wanted = [(argument.name, argument.type) for argument in schema(op)]
+    return next((o for o in overloads if [(a.name, a.type) for a in schema(o)] == wanted), None)
 
 
 def mutates(node: Node) -> bool:
