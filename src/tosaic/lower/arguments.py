@@ -62,10 +62,11 @@ def operand(lo: Lowering, value: Any, like: Tensor) -> Tensor:
 
 
 def _match_dtype(value: Tensor, like: Tensor) -> Tensor:
-    """Convert a scalar constant to the dtype of the other operand, as torch promotes it."""
-    if not isinstance(value, Const) or value.size != 1 or value.dtype is like.dtype:
+    """Convert a constant of one element, or of integers, to the dtype of the other operand, as torch promotes it."""
+    if not isinstance(value, Const) or value.dtype is like.dtype:
         return value
-    if value.q is None and like.q is None:
+    promoted = like.is_float and not value.is_float and value.dtype is not DType.BOOL
+    if value.q is None and like.q is None and (value.size == 1 or promoted):
         numbers = decode(value.array, value.dtype)
         if like.dtype.is_float or np.array_equal(numbers, numbers.astype(NUMPY[like.dtype])):
             return Const(encode(numbers, like.dtype), like.dtype)

@@ -21,7 +21,7 @@ class Aten(Protocol[T]):
         ...
 
     def constant(self, array: Array, /) -> T:
-        """Make a float32 constant."""
+        """Make a constant of float32 or int32."""
         ...
 
     def shape(self, value: T, /) -> tuple[int, ...]:
@@ -34,4 +34,8 @@ class Aten(Protocol[T]):
 
     def is_bool(self, value: T, /) -> bool:
         """Tell whether a value is boolean."""
+        ...
+
+    def to_int32(self, value: T, /) -> T:
+        """Cast int64 numbers that are known only at run time to int32; return all others unchanged."""
         ...

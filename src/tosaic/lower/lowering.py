@@ -40,12 +40,17 @@ def of_image(value: Value, q: QParams | None = None) -> Stored:
 
 @dataclass
 class Lowering:
-    """Builds one TOSA graph. `next_q` is what the current node's result is quantized to, if that is known."""
+    """Builds one TOSA graph.
+
+    next_q          what the current node's result is quantized to, if that is known
+    in_plain_order  whether torch has the current node's operands in memory in the order of their dimensions
+    """
 
     target: Target
     spec: Specification
     b: Builder = field(default_factory=Builder)
     next_q: QParams | None = None
+    in_plain_order: bool = True
     _transposed: dict[tuple[Value, tuple[int, ...]], Value] = field(default_factory=dict)
     _reshaped: dict[tuple[Value, tuple[int, ...]], Value] = field(default_factory=dict)
 

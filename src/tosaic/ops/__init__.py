@@ -6,6 +6,7 @@ from tosaic.ops import (
     attention,
     cast,
     compare,
+    constant,
     conv,
     conv_transpose,
     elementwise,
@@ -16,8 +17,10 @@ from tosaic.ops import (
     pool,
     reduce,
     resize,
+    scatter,
     shape,
     shuffle,
+    window,
 )
 
 __all__ = [
@@ -25,6 +28,7 @@ __all__ = [
     "attention",
     "cast",
     "compare",
+    "constant",
     "conv",
     "conv_transpose",
     "elementwise",
@@ -36,8 +40,10 @@ __all__ = [
     "reduce",
     "registry",
     "resize",
+    "scatter",
     "shape",
     "shuffle",
+    "window",
 ]
 
 registry().freeze()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,24 @@ class GraphAten:
     def is_bool(self, value: Node, /) -> bool:
         return value.meta["val"].dtype is torch.bool
 
+    def to_int32(self, value: Node, /) -> Node:
+        if value.op == "get_attr" or value.meta["val"].dtype is not torch.int64 or _was_int32(value):
+            return value
+        return self("to.dtype", value, torch.int32)
+
+    def again(self, arguments: Mapping[str, Any], /) -> Node:
+        target: Any = self.node.target
+        named = {a.name for a in schema(target) if a.kwarg_only}
+        args = [v for k, v in arguments.items() if k not in named]
+        return self(str(target).removeprefix("aten."), *args, **{k: v for k, v in arguments.items() if k in named})
+
+
+def _was_int32(value: Node) -> bool:
+    """Tell whether int64 numbers are a cast of int32 ones: a target takes them for int32."""
+    record = registry().find(overload(value)) if value.op == "call_function" else None
+    before = value.all_input_nodes[0].meta["val"].dtype if value.all_input_nodes else None
+    return record is not None and record.moves and before is torch.int32
+
 
 def buffer(module: GraphModule, tensor: torch.Tensor, before: Node) -> Node:
     """Add a constant to the module and return the node that reads it."""
@@ -186,7 +204,10 @@ def decompose_composites(module: GraphModule, wanted: Callable[[Node], bool]) ->
         changed = False
         for node in list(module.graph.nodes):
             record = registry().find(overload(node)) if node.op == "call_function" else None
-            if record is None or record.decompose is None or not wanted(node) or not is_float(node):
+            if record is None or record.decompose is None or not wanted(node):
+                continue
+            # Indices may also select from integers and booleans, which are not quantized.
+            if not (is_float(node) or record.looks_up):
                 continue
             operators: Aten[Node] = GraphAten(module, node)
             with module.graph.inserting_before(node):
@@ -260,14 +281,29 @@ def find_other_float(graph: Graph) -> str | None:
 
 
 def lift_numbers(module: GraphModule) -> None:
-    """Turn the number in `x * 2` into a buffer, so that every dialect finds it under the same name."""
+    """Turn the number in `x * 2` and the integers in `x + torch.arange(4)` into float buffers.
+
+    Every dialect finds a number under the same name then, and the integers are quantized.
+    """
     for node in list(module.graph.nodes):
         if node.op != "call_function" or not is_float(node) or not has_schema(node):
             continue
         for index, argument in enumerate(schema(torch_op(node))):
             if index >= len(node.args) or argument.type != "Tensor":
                 continue
-            number = node.args[index]
-            if isinstance(number, (int, float)) and not isinstance(number, bool):
-                with module.graph.inserting_before(node):
-                    node.update_arg(index, buffer(module, torch.tensor(float(number)), node))
+            number: Any = node.args[index]
+            if isinstance(number, Node) and number.op == "get_attr" and _is_promoted(node, number):
+                number = attribute(module, number).float()
+            elif isinstance(number, (int, float)) and not isinstance(number, bool):
+                number = torch.tensor(float(number))
+            else:
+                continue
+            with module.graph.inserting_before(node):
+                node.update_arg(index, buffer(module, number, node))
+
+
+def _is_promoted(node: Node, operand: Node) -> bool:
+    """Tell whether torch converts an integer operand to float: the operator is elementwise and has a float result."""
+    value = operand.meta.get("val")
+    integer = isinstance(value, torch.Tensor) and not value.is_floating_point() and value.dtype is not torch.bool
+    return integer and has_tag(node, torch.Tag.pointwise)
