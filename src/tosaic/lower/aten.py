@@ -36,6 +36,6 @@ class Aten(Protocol[T]):
         """Tell whether a value is boolean."""
         ...
 
-    def to_int32(self, value: T, /) -> T:
-        """Cast int64 numbers that are known only at run time to int32; return all others unchanged."""
+    def as_indices(self, value: T, /) -> T:
+        """Return numbers in a type that targets can move and compare: int32 instead of int64."""
         ...

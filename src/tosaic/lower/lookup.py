@@ -12,9 +12,9 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.graph import Array, DType, Value
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
-from tosaic.lower.arguments import integers
+from tosaic.lower.arguments import integers, make_movable
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.tensor import Const, Stored, Tensor, inverse, of_value
+from tosaic.lower.tensor import Const, Stored, Tensor, inverse, of_value, with_value
 
 #: from this many pieces on, a look-up is one operator instead of a slice for each piece
 _MOST_PIECES = 16
@@ -168,14 +168,7 @@ def locate(indices: Array, dim: int, shape: Sequence[int]) -> Array:
     """Find the positions in a tensor of this shape at which torch's gather reads and scatter writes."""
     where = list(np.indices(indices.shape))
     where[dim] = indices
-    return np.ravel_multi_index(where, list(shape))
-
-
-def indices_of(lo: Lowering, indices: Tensor, shape: Sequence[int]) -> Value:
-    """Return indices in another shape."""
-    if isinstance(indices, Const):
-        return lo.constant(indices.array.reshape(shape), DType.I32)
-    return integers(lo, lo.emit(indices), shape)
+    return np.asarray(np.ravel_multi_index(where, list(shape)))
 
 
 def flatten_indices(lo: Lowering, indices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
@@ -186,7 +179,7 @@ def flatten_indices(lo: Lowering, indices: Sequence[Tensor], sizes: Sequence[int
         return Const(np.asarray(flat, np.int32), DType.I32)
     total: Tensor | None = None
     for place, (index, size) in enumerate(zip(indices, sizes, strict=True)):
-        each = _scale(lo, _wrap_negative(lo, index, size), prod(sizes[place + 1 :]))
+        each = make_movable(lo, _scale(lo, _wrap_negative(lo, index, size), prod(sizes[place + 1 :])))
         total = each if total is None else arith.build_binary(lo, tosa.add, total, each)
     assert total is not None
     return total
@@ -195,22 +188,21 @@ def flatten_indices(lo: Lowering, indices: Sequence[Tensor], sizes: Sequence[int
 def _wrap_negative(lo: Lowering, t: Tensor, size: int) -> Tensor:
     """Count negative indices from the end: add size times the sign bit."""
     if isinstance(t, Const):
-        return Const(t.array % size, DType.I32)
-    value = lo.emit(t)
-    sign = tosa.logical_right_shift(lo.b, value, lo.constant(np.full((1,) * value.rank, 31, np.int32), DType.I32))
-    return arith.build_binary(lo, tosa.add, of_value(value), _scale(lo, of_value(sign), size))
+        return Const(t.array.astype(np.int32) % size, DType.I32)
+    digit, factor = (lo.constant(np.full((1,) * t.value.rank, n, np.int32), DType.I32) for n in (31, size))
+    more = tosa.mul(lo.b, tosa.logical_right_shift(lo.b, t.value, digit), factor)
+    return with_value(t, tosa.add(lo.b, t.value, more))
 
 
 def _scale(lo: Lowering, t: Tensor, factor: int) -> Tensor:
     if factor == 1:
         return t
     if isinstance(t, Const):
-        return Const(t.array * np.int32(factor), DType.I32)
-    return arith.build_binary(lo, tosa.mul, t, lo.scalar(factor, t))
+        return Const(t.array.astype(np.int32) * np.int32(factor), DType.I32)
+    number = lo.constant(np.full((1,) * t.value.rank, factor, np.int32), DType.I32)
+    return with_value(t, tosa.mul(lo.b, t.value, number))
 
 
 def _rows(lo: Lowering, indices: Tensor, count: int) -> Value:
     """Return the indices as [count, W], the same in each row."""
-    if isinstance(indices, Const):
-        return integers(lo, lo.constant(indices.array.reshape(1, -1), DType.I32), (1, indices.size), count)
-    return integers(lo, lo.emit(indices), (1, indices.size), count)
+    return integers(lo, indices, (1, indices.size), count)

@@ -29,7 +29,7 @@ from tosaic.fx.source import (
 )
 from tosaic.ir.graph import Array, DType
 from tosaic.ir.qparams import QParams
-from tosaic.lower.arguments import find_qparams
+from tosaic.lower.arguments import find_qparams, make_movable
 from tosaic.lower.aten import Aten
 from tosaic.lower.convert import convert_all, is_list, is_real, is_small, narrow, to_real, widen
 from tosaic.lower.lowering import Lowering
@@ -200,7 +200,7 @@ class LoweringAten:
         return apply(self._lo, record, bind_arguments(aten(name), args, kwargs))
 
     def constant(self, array: Array, /) -> Tensor:
-        return Const(array, DType.F32 if array.dtype.kind == "f" else DType.I32)
+        return make_movable(self._lo, Const(array, DType.F32 if array.dtype.kind == "f" else DType.I32))
 
     def shape(self, value: Tensor, /) -> tuple[int, ...]:
         return value.shape
@@ -211,8 +211,8 @@ class LoweringAten:
     def is_bool(self, value: Tensor, /) -> bool:
         return value.dtype is DType.BOOL
 
-    def to_int32(self, value: Tensor, /) -> Tensor:
-        return value
+    def as_indices(self, value: Tensor, /) -> Tensor:
+        return make_movable(self._lo, value)
 
 
 def apply(lo: Lowering, record: Record, arguments: Mapping[str, object]) -> Result:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tosaic.ir.graph import Array, DType
 from tosaic.lower import lookup, movement
-from tosaic.lower.arguments import is_sequence
+from tosaic.lower.arguments import integers, is_sequence, make_movable
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
@@ -61,7 +61,9 @@ def _to_int32(name: str) -> Any:
 
     def decompose(aten: Any, **arguments: Any) -> Any:
         given = arguments[name]
-        narrow = [i if i is None else aten.to_int32(i) for i in given] if is_sequence(given) else aten.to_int32(given)
+        narrow = (
+            [i if i is None else aten.as_indices(i) for i in given] if is_sequence(given) else aten.as_indices(given)
+        )
         if narrow == given:
             return None
         return aten.again({**arguments, name: narrow})
@@ -71,9 +73,9 @@ def _to_int32(name: str) -> Any:
 
 def _keep_int64(aten: Any, index: Any, **arguments: Any) -> Any:
     """Cast int64 indices to int32 and back: the operator itself needs int64 where it is left to the CPU."""
-    narrow = aten.to_int32(index)
-    if narrow is index:
+    if not aten.is_int64(index):
         return None
+    narrow = aten.as_indices(index)
     names = {**arguments, "index": aten("to.dtype", narrow, torch.int64)}
     return aten.again({name: names[name] for name in ("self", "dim", "index", *arguments) if name in names})
 
@@ -210,11 +212,22 @@ def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: boo
     if isinstance(index, Const) and not lo.target.has_gather:
         return lookup.take_flat(lo, x, lookup.locate(index.array, d, x.shape))
     order = [*(i for i in range(x.rank) if i != d), d]
-    lines, wanted = lo.permute(x, order), lo.permute(index, order)
+    lines, wanted = lo.permute(x, order), lo.permute(make_movable(lo, index), order)
     count = prod(lines.shape[:-1])
     rows = lo.reshape(lines, (count, lines.shape[-1], 1))
-    out = lookup.gather_rows(lo, rows, lookup.indices_of(lo, wanted, (count, wanted.shape[-1])))
+    out = lookup.gather_rows(lo, rows, integers(lo, wanted, (count, wanted.shape[-1])))
     return lo.permute(lo.reshape(out, wanted.shape), inverse(tuple(order)))
+
+
+def _count_from_start(aten: Any, indices: Any, size: int) -> Any:
+    """Add the size to negative indices."""
+    known = aten.data(indices)
+    if known is not None:
+        return aten.constant(known % size)
+    narrow = aten.as_indices(indices)
+    below = aten("lt.Scalar", narrow, 0)
+    wrapped = aten("where.self", below, aten("add.Scalar", narrow, size), narrow)
+    return aten("to.dtype", wrapped, torch.int64)
 
 
 @composite(
@@ -233,8 +246,9 @@ def take_along_dim(aten: Any, self: Any, indices: Any, dim: int | None = None) -
     dim %= len(sizes)
     common = [max(a, b) for a, b in zip(sizes, wanted, strict=True)]
     self = aten("expand.default", self, [*common[:dim], sizes[dim], *common[dim + 1 :]])
-    indices = aten("expand.default", indices, [*common[:dim], wanted[dim], *common[dim + 1 :]])
-    return aten("gather.default", self, dim, aten("remainder.Scalar", indices, sizes[dim]))
+    shape = [*common[:dim], wanted[dim], *common[dim + 1 :]]
+    indices = indices if list(wanted) == shape else aten("expand.default", indices, shape)
+    return aten("gather.default", self, dim, _count_from_start(aten, indices, sizes[dim]))
 
 
 @data_movement(

@@ -10,7 +10,7 @@ import numpy as np
 
 from tosaic.ir.graph import Array, DType
 from tosaic.lower import lookup, movement
-from tosaic.lower.arguments import is_sequence
+from tosaic.lower.arguments import integers, is_sequence, make_movable
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
@@ -20,8 +20,7 @@ from tosaic.lower.tensor import Const, Tensor, inverse
 
 
 def _list_tensors(value: Any) -> list[Tensor]:
-    given: list[Tensor | None] = list(value) if is_sequence(value) else [value]
-    return [t for t in given if t is not None]
+    return [t for t in (value if is_sequence(value) else [value]) if isinstance(t, Tensor)]
 
 
 def _check_constant(name: str) -> Check:
@@ -104,7 +103,7 @@ def _put_flat(lo: Lowering, x: Tensor, positions: Array, source: Tensor) -> Tens
     "diagonal_scatter",
     samples=lambda: [
         call(lambda x, y: torch.diagonal_scatter(x + 1.0, y), f32(4, 4), f32(4)),
-        call(lambda x, y: torch.diagonal_scatter(x + 1.0, y, 1, -1, 0), f32(5, 3, 4), f32(3, 3)),
+        call(lambda x, y: torch.diagonal_scatter(x + 1.0, y, 1, -1, 0), f32(5, 3, 4), f32(3, 4)),
         call(lambda x, y: torch.diagonal_scatter(x + 1.0, y, offset=-2, dim1=1, dim2=2), f32(1, 17, 3), f32(1, 3)),
     ],
 )
@@ -115,7 +114,7 @@ def diagonal_scatter(lo: Lowering, self: Tensor, src: Tensor, offset: int = 0, d
 
 def _accumulate(aten: Any, self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
     """Cast int64 indices to int32; write a sum as a product with ones at the indices, as one may occur twice."""
-    narrow = [i if i is None else aten.to_int32(i) for i in indices]
+    narrow = [i if i is None else aten.as_indices(i) for i in indices]
     if not accumulate:
         return None if narrow == list(indices) else aten.again({"self": self, "indices": narrow, "values": values})
     dims = [d for d, i in enumerate(narrow) if i is not None]
@@ -142,7 +141,7 @@ def _mark_positions(aten: Any, indices: Sequence[Any], sizes: Sequence[int], sha
     known = [aten.data(i) for i in indices]
     if all(array is not None for array in known):
         wide = np.broadcast_arrays(*known)
-        flat = np.ravel_multi_index([a % n for a, n in zip(wide, sizes, strict=True)], list(sizes))
+        flat = np.ravel_multi_index([a.astype(np.int64) % n for a, n in zip(wide, sizes, strict=True)], list(sizes))
         return aten.constant((flat.reshape(1, -1) == np.arange(prod(sizes)).reshape(-1, 1)).astype(np.float32))
     marks: Any = None
     for place, (index, size) in enumerate(zip(indices, sizes, strict=True)):
@@ -188,10 +187,10 @@ _SUMS = Constraint(
     samples=lambda: [
         call(lambda x, y: (x + 1.0).index_put((torch.tensor([0, 2]),), y), f32(3, 4), f32(2, 4)),
         call(lambda x, y: (x + 1.0).index_put((torch.tensor([0, -1]), torch.tensor([1, 3])), y), f32(3, 4), f32(1)),
-        call(lambda x, y: _assign(x + 1.0, (slice(None), [3, 0, 1]), y), f32(1, 17, 2), f32(3, 2)),
-        call(lambda x, y: _assign(x + 1.0, ([0, 1], slice(None), [2, 0]), y), f32(2, 3, 64), f32(2, 3)),
-        call(lambda x: _assign(x + 1.0, torch.tensor([True, False, True]), 0.5), f32(3, 4)),
-        call(lambda x, y: _assign(x + 1.0, list(range(0, 40, 2)), y), f32(40, 3), f32(20, 3)),
+        call(lambda x, y: _put(x + 1.0, [None, [3, 0, 1]], y), f32(1, 17, 2), f32(3, 2)),
+        call(lambda x, y: _put(x + 1.0, [[0, 1], None, [2, 0]], y), f32(2, 3, 64), f32(2, 3)),
+        call(lambda x: _put(x + 1.0, [[True, False, True]], torch.tensor(0.5)), f32(3, 4)),
+        call(lambda x, y: _put(x + 1.0, [list(range(0, 40, 2))], y), f32(40, 3), f32(20, 3)),
         call(lambda x, y: (x + 1.0).index_put((torch.tensor([0, 2, 0]),), y, accumulate=True), f32(3, 4), f32(3, 4)),
         call(
             lambda x, y, i: (x + 1.0).index_put((torch.tensor([[0], [1]]), i), y, accumulate=True),
@@ -207,14 +206,14 @@ _SUMS = Constraint(
             f32(2),
         ),
         call(
-            lambda x, y, i: _assign(x + 1.0, (slice(None), i), y),
+            lambda x, y, i: _put(x + 1.0, [None, i], y),
             f32(3, 5, 2),
             f32(3, 1, 2),
             i32(1, low=-5, high=5),
             flavours=("FP", "INT"),
             targets=with_gather,
         ),
-        call(lambda x, y, i: _assign(x + 1, i, y), i32(5, 3), i32(1, 3), i32(1, low=0, high=5), targets=with_gather),
+        call(lambda x, y, i: _put(x + 1, [i], y), i32(5, 3), i32(1, 3), i32(1, low=0, high=5), targets=with_gather),
     ],
 )
 def index_put(
@@ -243,11 +242,9 @@ def index_put(
     return lo.permute(lo.reshape(out, x.shape), inverse(tuple(order)))
 
 
-def _assign(x: Any, key: Any, value: Any) -> Any:
-    """Write to a copy of a tensor, for samples."""
-    x = x.clone()
-    x[key] = value
-    return x
+def _put(x: Any, indices: list[Any], values: Any) -> Any:
+    """Write at indices that may be None for a whole dimension, for samples."""
+    return torch.ops.aten.index_put(x, [i if i is None else torch.as_tensor(i) for i in indices], values)
 
 
 def _select_dim(aten: Any, self: Any, dim: int, index: Any) -> list[Any]:
@@ -312,8 +309,10 @@ def _keep_int64(aten: Any, self: Any, dim: int, index: Any, src: Any = None, val
         number = isinstance(value, (int, float))
         source = aten.constant(np.full(aten.shape(index), value, np.float32)) if number else value
         return aten("scatter.src", self, dim, index, source)
-    narrow = aten.to_int32(index)
-    return None if narrow is index else aten("scatter.src", self, dim, aten("to.dtype", narrow, torch.int64), src)
+    if not aten.is_int64(index):
+        return None
+    narrow = aten("to.dtype", aten.as_indices(index), torch.int64)
+    return aten("scatter.src", self, dim, narrow, src)
 
 
 def _make_indices(rows: int, columns: int) -> Any:
@@ -332,7 +331,7 @@ def _make_indices(rows: int, columns: int) -> Any:
         call(lambda x, y: (x + 1.0).scatter(1, _make_indices(3, 2), y), f32(3, 4), f32(3, 2)),
         call(lambda x, y: (x + 1.0).scatter(-2, _make_indices(2, 3), y), f32(4, 17), f32(2, 5)),
         call(lambda x: (x + 1.0).scatter(1, _make_indices(3, 2), -4.5), f32(3, 64)),
-        call(lambda x, y: (x + 1).scatter(0, _make_indices(1, 3), y), i32(2, 3), i32(1, 3)),
+        call(lambda x, y: (x + 1).scatter(0, _make_indices(1, 3), y), i32(3, 3), i32(1, 3)),
         call(
             lambda x, y, i: (x + 1.0).scatter(1, i.long(), y),
             f32(3, 5, 2),
@@ -363,12 +362,12 @@ def _scatter_computed(lo: Lowering, x: Tensor, dim: int, index: Tensor, source: 
             kept = movement.crop(lo, x, other, count, x.shape[other] - count)
             return movement.concatenate(lo, [changed, kept], other)
     order = [*(i for i in range(x.rank) if i != dim), dim]
-    lines, wanted, rows = (lo.permute(t, order) for t in (x, index, source))
+    lines, wanted, rows = (lo.permute(t, order) for t in (x, make_movable(lo, index), source))
     count, chosen = prod(wanted.shape[:-1]), wanted.shape[-1]
     out = lookup.scatter_rows(
         lo,
         lo.reshape(lines, (count, lines.shape[-1], 1)),
-        lookup.indices_of(lo, wanted, (count, chosen)),
+        integers(lo, wanted, (count, chosen)),
         lo.reshape(rows, (count, chosen, 1)),
     )
     return lo.permute(lo.reshape(out, lines.shape), inverse(tuple(order)))
@@ -404,7 +403,7 @@ def scatter_add(aten: Any, self: Any, dim: int, index: Any, src: Any) -> Any:
         rows = known.transpose(order).reshape(prod(lead), 1, wanted[dim])
         ones = aten.constant((rows == numbers).astype(np.float32))
     else:
-        line = aten("permute.default", aten.to_int32(index), order)
+        line = aten("permute.default", aten.as_indices(index), order)
         line = aten("reshape.default", line, [prod(lead), 1, wanted[dim]])
         ones = aten("where.Scalar", aten("eq.Tensor", line, aten.constant(numbers)), 1.0, 0.0)
     column = aten("reshape.default", aten("permute.default", src, order), [prod(lead), wanted[dim], 1])

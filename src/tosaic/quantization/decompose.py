@@ -65,10 +65,8 @@ def simplify(program: ExportedProgram) -> ExportedProgram | GraphModule:
 
 
 def _looks_up(node: Node) -> bool:
-    """Tell whether a call reads or writes at positions that are int64 numbers known only at run time."""
     record = registry().find(overload(node)) if node.op == "call_function" else None
-    indices = [n.meta.get("val") for n in node.all_input_nodes[1:] if n.op != "get_attr"]
-    return record is not None and record.looks_up and any(getattr(i, "dtype", None) is torch.int64 for i in indices)
+    return record is not None and record.looks_up
 
 
 def _is_unknown(node: Node) -> bool:

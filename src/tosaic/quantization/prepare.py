@@ -101,10 +101,14 @@ class GraphAten:
     def is_bool(self, value: Node, /) -> bool:
         return value.meta["val"].dtype is torch.bool
 
-    def to_int32(self, value: Node, /) -> Node:
-        if value.op == "get_attr" or value.meta["val"].dtype is not torch.int64 or _was_int32(value):
-            return value
-        return self("to.dtype", value, torch.int32)
+    def as_indices(self, value: Node, /) -> Node:
+        if _is_cast(value):
+            return value.all_input_nodes[0]
+        return self("to.dtype", value, torch.int32) if self.is_int64(value) else value
+
+    def is_int64(self, value: Node, /) -> bool:
+        """Tell whether numbers are known only at run time and may need more than 32 bits."""
+        return value.op != "get_attr" and value.meta["val"].dtype is torch.int64 and not _is_cast(value)
 
     def again(self, arguments: Mapping[str, Any], /) -> Node:
         target: Any = self.node.target
@@ -113,11 +117,12 @@ class GraphAten:
         return self(str(target).removeprefix("aten."), *args, **{k: v for k, v in arguments.items() if k in named})
 
 
-def _was_int32(value: Node) -> bool:
-    """Tell whether int64 numbers are a cast of int32 ones: a target takes them for int32."""
+def _is_cast(value: Node) -> bool:
+    """Tell whether int64 numbers are a cast of int32 ones."""
     record = registry().find(overload(value)) if value.op == "call_function" else None
-    before = value.all_input_nodes[0].meta["val"].dtype if value.all_input_nodes else None
-    return record is not None and record.moves and before is torch.int32
+    dtypes = [n.meta["val"].dtype for n in value.all_input_nodes]
+    wide = value.meta["val"].dtype is torch.int64
+    return wide and record is not None and record.moves and dtypes == [torch.int32]
 
 
 def buffer(module: GraphModule, tensor: torch.Tensor, before: Node) -> Node:
