@@ -62,7 +62,6 @@ def _put_range(lo: Lowering, x: Tensor, dim: int, indices: Sequence[int], source
         call(lambda x, y: torch.slice_scatter(x + 1.0, y, start=-2), f32(64), f32(2)),
         call(lambda x, y: torch.slice_scatter(x + 1.0, y, 2, 0, 100, 2), f32(1, 3, 64, 2), f32(1, 3, 32, 2)),
         call(lambda x, y: torch.slice_scatter(x + 1, y, 0, 1, 2), i32(3, 4), i32(1, 4)),
-        call(lambda x, y: torch.slice_scatter(x, y + 1.0), f32(3, 4), f32(3, 4)),
     ],
 )
 def slice_scatter(
@@ -193,14 +192,6 @@ _SUMS = Constraint(
         call(lambda x, y: _put(x + 1.0, [list(range(0, 40, 2))], y), f32(40, 3), f32(20, 3)),
         call(lambda x, y: (x + 1.0).index_put((torch.tensor([0, 2, 0]),), y, accumulate=True), f32(3, 4), f32(3, 4)),
         call(
-            lambda x, y, i: (x + 1.0).index_put((torch.tensor([[0], [1]]), i), y, accumulate=True),
-            f32(3, 4),
-            f32(2, 5),
-            i32(5, low=-4, high=4),
-            flavours=("FP", "INT"),
-            targets=with_gather,
-        ),
-        call(
             lambda x, y: (x + 1.0).index_put((torch.tensor([[0], [2]]), torch.tensor([1, 3])), y),
             f32(3, 4, 2),
             f32(2),
@@ -259,14 +250,6 @@ def _select_dim(aten: Any, self: Any, dim: int, index: Any) -> list[Any]:
     samples=lambda: [
         call(lambda x, y: (x + 1.0).index_copy(1, torch.tensor([0, 2]), y), f32(3, 4), f32(3, 2)),
         call(lambda x, y: (x + 1.0).index_copy(-2, torch.tensor([3, 0]), y), f32(1, 4, 17), f32(1, 2, 17)),
-        call(
-            lambda x, y, i: (x + 1.0).index_copy(0, i.long(), y),
-            f32(5, 3),
-            f32(1, 3),
-            i32(1, low=0, high=5),
-            flavours=("FP", "INT"),
-            targets=with_gather,
-        ),
     ],
 )
 def index_copy(aten: Any, self: Any, dim: int, index: Any, source: Any) -> Any:
@@ -379,14 +362,6 @@ def _scatter_computed(lo: Lowering, x: Tensor, dim: int, index: Tensor, source: 
     samples=lambda: [
         call(lambda x, y: (x + 1.0).scatter_add(1, torch.tensor([[0, 2], [1, 1], [0, 1]]), y), f32(3, 4), f32(3, 2)),
         call(lambda x, y: (x + 1.0).scatter_add(0, torch.tensor([[0, 2, 0], [0, 1, 1]]), y), f32(3, 3), f32(2, 3)),
-        call(
-            lambda x, y, i: (x + 1.0).scatter_add(-1, i.long(), y),
-            f32(3, 5),
-            f32(3, 4),
-            i32(3, 4, low=0, high=5),
-            flavours=("FP", "INT"),
-            targets=with_gather,
-        ),
     ],
 )
 def scatter_add(aten: Any, self: Any, dim: int, index: Any, src: Any) -> Any:
