@@ -247,12 +247,14 @@ def _export_and_quantize(
             notes.append("the calibration data was not used: nothing is quantized")
         results, done = _run(program.module(), [inputs]), _is_quantized(program.graph)
         kept = _keep([inputs], results if floats and not done else [], results)
-        return program if done or not delegate else simplify(program), kept
+        return program if done or not delegate else simplify(program, "INT" in spec.target.tosa_spec), kept
     other = find_other_float(program.graph)
     if other is not None and ("FP" in spec.target.tosa_spec or not delegate):
         notes.append(f"the model is {other} and only float32 is quantized: it stays in float; call model.float() first")
         results = _run(program.module(), [inputs])
-        return simplify(program) if delegate else program, _keep([inputs], results, results)
+        return simplify(program, "INT" in spec.target.tosa_spec) if delegate else program, _keep(
+            [inputs], results, results
+        )
     with stages.stage("quantize"):
         if calibration is None:
             notes.append(

@@ -37,5 +37,9 @@ class Aten(Protocol[T]):
         ...
 
     def as_indices(self, value: T, /) -> T:
-        """Return numbers in a type that targets can move and compare: int32 instead of int64."""
+        """Return indices as int32, the only type that targets take for them; torch's are int64."""
+        ...
+
+    def as_numbers(self, value: T, /) -> T:
+        """Return indices in a type that the target can move and compare: int32, or float32 in a float profile."""
         ...

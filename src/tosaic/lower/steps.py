@@ -212,6 +212,9 @@ class LoweringAten:
         return value.dtype is DType.BOOL
 
     def as_indices(self, value: Tensor, /) -> Tensor:
+        return value
+
+    def as_numbers(self, value: Tensor, /) -> Tensor:
         return make_movable(self._lo, value)
 
 

@@ -224,10 +224,10 @@ def _count_from_start(aten: Any, indices: Any, size: int) -> Any:
     known = aten.data(indices)
     if known is not None:
         return aten.constant(known % size)
-    narrow = aten.as_indices(indices)
-    below = aten("lt.Scalar", narrow, 0)
-    wrapped = aten("where.self", below, aten("add.Scalar", narrow, size), narrow)
-    return aten("to.dtype", wrapped, torch.int64)
+    numbers = aten.as_numbers(indices)
+    below = aten("lt.Scalar", numbers, 0)
+    wrapped = aten("where.self", below, aten("add.Scalar", numbers, size), numbers)
+    return aten("to.dtype", aten("to.dtype", wrapped, torch.int32), torch.int64)
 
 
 @composite(
@@ -249,6 +249,18 @@ def take_along_dim(aten: Any, self: Any, indices: Any, dim: int | None = None) -
     shape = [*common[:dim], wanted[dim], *common[dim + 1 :]]
     indices = indices if list(wanted) == shape else aten("expand.default", indices, shape)
     return aten("gather.default", self, dim, _count_from_start(aten, indices, sizes[dim]))
+
+
+@composite(
+    "take",
+    looks_up=True,
+    samples=lambda: [
+        call(lambda x: torch.take(x + 1.0, torch.tensor([[0, 5], [2, -1]])), f32(3, 17)),
+        call(lambda x: torch.take(x + 1.0, torch.tensor([1])), f32(64)),
+    ],
+)
+def take(aten: Any, self: Any, index: Any) -> Any:
+    return aten("index.Tensor", aten("reshape.default", self, [-1]), [index])
 
 
 @data_movement(

@@ -16,7 +16,7 @@ from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Check, Constraint, composite
 from tosaic.lower.samples import call, f32, i32, torch, with_gather
-from tosaic.lower.tensor import Const, Tensor, inverse
+from tosaic.lower.tensor import Const, Stored, Tensor, inverse
 
 
 def _list_tensors(value: Any) -> list[Tensor]:
@@ -30,9 +30,16 @@ def _check_constant(name: str) -> Check:
     return check
 
 
+def _is_mask(t: Tensor) -> bool:
+    return isinstance(t, Stored) and (t.dtype is DType.BOOL or t.lut is not None)
+
+
 def _check_numbers(name: str) -> Check:
     def check(lo: Lowering, a: Arguments) -> str:
-        wrong = [t for t in _list_tensors(a[name]) if not t.is_const and (t.q or t.dtype is not DType.I32)]
+        given = _list_tensors(a[name])
+        if len(given) == 1 and _is_mask(given[0]) and "values" in a and a["values"].size == 1:
+            return ""
+        wrong = [t for t in given if not t.is_const and (t.q or t.dtype is not DType.I32)]
         return f"they are {describe(wrong[0])}" if wrong else ""
 
     return check
@@ -46,7 +53,11 @@ def _limit_indices(name: str) -> list[Constraint]:
             "make the indices a constant of the model, or write on the CPU",
             lambda target: not target.has_gather,
         ),
-        Constraint("indices that are computed are int32 numbers", _check_numbers(name), "use int32 indices"),
+        Constraint(
+            "indices that are computed are int32 numbers, or a mask for one number",
+            _check_numbers(name),
+            "use int32 indices, or torch.where",
+        ),
     ]
 
 
@@ -113,6 +124,8 @@ def diagonal_scatter(lo: Lowering, self: Tensor, src: Tensor, offset: int = 0, d
 
 def _accumulate(aten: Any, self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
     """Cast int64 indices to int32; write a sum as a product with ones at the indices, as one may occur twice."""
+    if len(indices) == 1 and aten.is_bool(indices[0]) and aten.data(indices[0]) is None:
+        return _choose(aten, self, indices[0], values, accumulate)
     narrow = [i if i is None else aten.as_indices(i) for i in indices]
     if not accumulate:
         return None if narrow == list(indices) else aten.again({"self": self, "indices": narrow, "values": values})
@@ -135,6 +148,16 @@ def _accumulate(aten: Any, self: Any, indices: Sequence[Any], values: Any, accum
     return aten("add.Tensor", self, aten("permute.default", total, list(inverse(tuple(order)))))
 
 
+def _choose(aten: Any, self: Any, mask: Any, values: Any, accumulate: bool) -> Any:
+    """Write one number where a mask that is computed is true."""
+    if prod(aten.shape(values)) != 1:
+        return None
+    sizes = aten.shape(mask)
+    wide = aten("reshape.default", mask, [*sizes, *([1] * (len(aten.shape(self)) - len(sizes)))])
+    number = aten("reshape.default", values, [1] * len(aten.shape(self)))
+    return aten("where.self", wide, aten("add.Tensor", self, number) if accumulate else number, self)
+
+
 def _mark_positions(aten: Any, indices: Sequence[Any], sizes: Sequence[int], shape: tuple[int, ...]) -> Any:
     """Make a matrix with a column for each index, which has a one in the row of its position."""
     known = [aten.data(i) for i in indices]
@@ -144,7 +167,8 @@ def _mark_positions(aten: Any, indices: Sequence[Any], sizes: Sequence[int], sha
         return aten.constant((flat.reshape(1, -1) == np.arange(prod(sizes)).reshape(-1, 1)).astype(np.float32))
     marks: Any = None
     for place, (index, size) in enumerate(zip(indices, sizes, strict=True)):
-        line = aten("reshape.default", aten("expand.default", index, list(shape)), [*([1] * len(sizes)), prod(shape)])
+        line = aten("expand.default", aten.as_numbers(index), list(shape))
+        line = aten("reshape.default", line, [*([1] * len(sizes)), prod(shape)])
         numbers = np.arange(size, dtype=np.int32).reshape(*(-1 if i == place else 1 for i in range(len(sizes))), 1)
         same = [aten("eq.Tensor", line, aten.constant(n)) for n in (numbers, numbers - np.int32(size))]
         mark = aten("logical_or.default", *same)
@@ -210,7 +234,7 @@ _SUMS = Constraint(
 def index_put(
     lo: Lowering, self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False, **_: Any
 ) -> Tensor | None:
-    if accumulate:
+    if accumulate or any(map(_is_mask, _list_tensors(indices))):
         return None
     found = {d: i for d, i in enumerate(_expand_masks(indices)) if i is not None}
     dims = list(found)
@@ -378,7 +402,7 @@ def scatter_add(aten: Any, self: Any, dim: int, index: Any, src: Any) -> Any:
         rows = known.transpose(order).reshape(prod(lead), 1, wanted[dim])
         ones = aten.constant((rows == numbers).astype(np.float32))
     else:
-        line = aten("permute.default", aten.as_indices(index), order)
+        line = aten("permute.default", aten.as_numbers(index), order)
         line = aten("reshape.default", line, [prod(lead), 1, wanted[dim]])
         ones = aten("where.Scalar", aten("eq.Tensor", line, aten.constant(numbers)), 1.0, 0.0)
     column = aten("reshape.default", aten("permute.default", src, order), [prod(lead), wanted[dim], 1])

@@ -49,24 +49,25 @@ def decompose_unknown(module: GraphModule, wanted: Callable[[Node], bool]) -> No
             _inline(module, node, traced)
 
 
-def simplify(program: ExportedProgram) -> ExportedProgram | GraphModule:
-    """Decompose a program that is not quantized: operators without a record, and int64 indices to int32 ones."""
-    if not any(_is_unknown(n) or _looks_up(n) for n in program.graph.nodes):
+def simplify(program: ExportedProgram, has_integers: bool) -> ExportedProgram | GraphModule:
+    """Decompose a program that is not quantized: operators without a record, data movement, and int64 indices."""
+    if not any(_is_unknown(n) or _can_rewrite(n) for n in program.graph.nodes):
         return program
     module: GraphModule = program.module()
     strip_guards(module)
     make_functional(module)
     decompose_unknown(module, lambda node: True)
     fold_constants(module)
-    decompose_composites(module, _looks_up)
+    decompose_composites(module, _can_rewrite, has_integers)
     module.graph.lint()
     module.recompile()
     return module
 
 
-def _looks_up(node: Node) -> bool:
+def _can_rewrite(node: Node) -> bool:
+    """Tell whether a call moves data or looks it up, and may have a simpler form."""
     record = registry().find(overload(node)) if node.op == "call_function" else None
-    return record is not None and record.looks_up
+    return record is not None and record.decompose is not None and (record.moves or record.looks_up)
 
 
 def _is_unknown(node: Node) -> bool:

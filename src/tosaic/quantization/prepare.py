@@ -67,10 +67,13 @@ def is_private(node: Node) -> bool:
 
 
 class GraphAten:
-    """Runs a `decompose` function on an fx graph: ATen operators are inserted before the node they replace."""
+    """Runs a `decompose` function on an fx graph: ATen operators are inserted before the node they replace.
 
-    def __init__(self, module: GraphModule, node: Node) -> None:
-        self.module, self.node = module, node
+    has_integers  whether the target computes with integers
+    """
+
+    def __init__(self, module: GraphModule, node: Node, has_integers: bool = True) -> None:
+        self.module, self.node, self.has_integers = module, node, has_integers
 
     def __call__(self, name: str, /, *args: Any, **kwargs: Any) -> Node:
         target = aten(name)
@@ -105,6 +108,10 @@ class GraphAten:
         if _is_cast(value):
             return value.all_input_nodes[0]
         return self("to.dtype", value, torch.int32) if self.is_int64(value) else value
+
+    def as_numbers(self, value: Node, /) -> Node:
+        narrow = self.as_indices(value)
+        return narrow if self.has_integers else self("to.dtype", narrow, torch.float32)
 
     def is_int64(self, value: Node, /) -> bool:
         """Tell whether numbers are known only at run time and may need more than 32 bits."""
@@ -202,7 +209,7 @@ def _is_fixed(module: GraphModule, node: Node) -> bool:
     return isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter) and not written
 
 
-def decompose_composites(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
+def decompose_composites(module: GraphModule, wanted: Callable[[Node], bool], has_integers: bool = True) -> None:
     """Decompose composites (softmax, layer_norm, attention ...) into their ops, to observe their ranges."""
     changed = True
     while changed:
@@ -211,10 +218,10 @@ def decompose_composites(module: GraphModule, wanted: Callable[[Node], bool]) ->
             record = registry().find(overload(node)) if node.op == "call_function" else None
             if record is None or record.decompose is None or not wanted(node):
                 continue
-            # Indices may also select from integers and booleans, which are not quantized.
-            if not (is_float(node) or record.looks_up):
+            # Integers and booleans may be moved too.
+            if not (is_float(node) or record.moves or record.looks_up):
                 continue
-            operators: Aten[Node] = GraphAten(module, node)
+            operators: Aten[Node] = GraphAten(module, node, has_integers)
             with module.graph.inserting_before(node):
                 try:
                     with contained(f"decomposing `{node.name}` ({overload(node)})"):
