@@ -107,3 +107,11 @@ def test_as_strided_of_a_transposed_tensor_is_not_read_in_the_wrong_order() -> N
 def test_a_constant_alone_stays_on_the_cpu(target: str) -> None:
     model = samples.Call(lambda x: torch.full((2, 3), 0.5)).eval()
     np.testing.assert_array_equal(tosaic.compile(model, (X,), target).run(X)[0], np.full((2, 3), 0.5, np.float32))
+
+
+@pytest.mark.slow
+def test_a_dimension_that_is_too_long_for_one_transpose_is_split() -> None:
+    assert (
+        check(lambda x: (x + 1.0).permute(1, 2, 0), (torch.rand(65537, 2, 2, generator=GENERATOR),), "ethos-u55-128")
+        == []
+    )
