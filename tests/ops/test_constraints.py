@@ -92,7 +92,7 @@ CALLS = {
     ),
     "gt": (lambda x: x > x.flip(0), (3, 4), "it takes quantized int8 and quantized int8"),
     "where": (lambda x: torch.where(x > x.flip(0), x, 0.0), (3, 4), "the condition is computed"),
-    "gather": (lambda x: x.gather(1, torch.tensor([[0, 1], [1, 0]])), (2, 2), "they differ"),
+    "gather": (lambda x: x.gather(1, x.argmax(1, keepdim=True)), (2, 2), "`index` is computed"),
 }
 
 
@@ -139,7 +139,8 @@ def test_in_place_and_copy_forms_have_the_schema_of_their_plain_form() -> None:
         for name in record.overloads:
             space, packet, variant = name.split(".")
             plain = packet.removesuffix("_copy") if packet.endswith("_copy") else packet.removesuffix("_")
-            if space != "aten" or plain == packet or packet.startswith("_"):
+            # index_copy writes to an index: it is no form of index.
+            if space != "aten" or plain == packet or packet.startswith("_") or packet == "index_copy":
                 continue
             found, forms = getattr(getattr(torch.ops.aten, packet), variant), getattr(torch.ops.aten, plain)
             # The plain form of `floor_divide_.Tensor` is `floor_divide.default`.

@@ -37,6 +37,7 @@ from tosaic.fx.arrays import to_numpy
 from tosaic.fx.decompositions import functionalize
 from tosaic.fx.source import QDQ, Source, overload
 from tosaic.ops import registry
+from tosaic.quantization.decompose import simplify
 from tosaic.quantization.prepare import find_other_float, is_private, mutates
 from tosaic.quantization.quantizer import TosaQuantizer
 from tosaic.quantization.ranges import watch
@@ -244,13 +245,16 @@ def _export_and_quantize(
     if not quantized or not floats or "INT" not in spec.target.tosa_spec or _is_quantized(program.graph):
         if calibration is not None:
             notes.append("the calibration data was not used: nothing is quantized")
-        results = _run(program.module(), [inputs])
-        return program, _keep([inputs], results if floats and not _is_quantized(program.graph) else [], results)
+        results, done = _run(program.module(), [inputs]), _is_quantized(program.graph)
+        kept = _keep([inputs], results if floats and not done else [], results)
+        return program if done or not delegate else simplify(program, "INT" in spec.target.tosa_spec), kept
     other = find_other_float(program.graph)
     if other is not None and ("FP" in spec.target.tosa_spec or not delegate):
         notes.append(f"the model is {other} and only float32 is quantized: it stays in float; call model.float() first")
         results = _run(program.module(), [inputs])
-        return program, _keep([inputs], results, results)
+        return simplify(program, "INT" in spec.target.tosa_spec) if delegate else program, _keep(
+            [inputs], results, results
+        )
     with stages.stage("quantize"):
         if calibration is None:
             notes.append(

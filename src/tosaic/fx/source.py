@@ -36,7 +36,7 @@ QDQ = frozenset(
 FILLS = frozenset(
     (
         *("aten.full_like.default", "aten.zeros_like.default", "aten.ones_like.default"),
-        *("aten.new_full.default", "aten.new_zeros.default", "aten.new_ones.default"),
+        *("aten.new_full.default", "aten.new_zeros.default", "aten.new_ones.default", "aten.fill.Scalar"),
     )
 )
 

@@ -215,10 +215,14 @@ def _infer_scatter(op: Op) -> Type:
     return values.type
 
 
-#: Values [N,K,C] with the rows at indices [N,W] replaced from input [N,W,C].
 SCATTER = OpDef(
     "SCATTER", (tensor("values_in"), tensor("indices"), tensor("input")), infer=_infer_scatter, legal=_GATHERS
 )
+
+
+def scatter(b: Builder, values: Value, indices: Value, rows: Value) -> Value:
+    """Replace rows: values [N,K,C] with the rows at indices i32 [N,W] replaced from [N,W,C]."""
+    return b.emit(SCATTER, (values, indices, rows))[0]
 
 
 # Changes of size, dtype and scale.

@@ -62,10 +62,11 @@ def operand(lo: Lowering, value: Any, like: Tensor) -> Tensor:
 
 
 def _match_dtype(value: Tensor, like: Tensor) -> Tensor:
-    """Convert a scalar constant to the dtype of the other operand, as torch promotes it."""
-    if not isinstance(value, Const) or value.size != 1 or value.dtype is like.dtype:
+    """Convert a constant of one element, or of integers, to the dtype of the other operand, as torch promotes it."""
+    if not isinstance(value, Const) or value.dtype is like.dtype:
         return value
-    if value.q is None and like.q is None:
+    promoted = like.is_float and not value.is_float and value.dtype is not DType.BOOL
+    if value.q is None and like.q is None and (value.size == 1 or promoted):
         numbers = decode(value.array, value.dtype)
         if like.dtype.is_float or np.array_equal(numbers, numbers.astype(NUMPY[like.dtype])):
             return Const(encode(numbers, like.dtype), like.dtype)
@@ -89,16 +90,20 @@ def keep_dims(lo: Lowering, reduced: Tensor, dims: Sequence[int], keepdim: bool)
     return lo.reshape(reduced, [d for i, d in enumerate(reduced.shape) if i not in set(dims)])
 
 
-def integers(lo: Lowering, value: Value, shape: Sequence[int], times: int = 1) -> Value:
-    """Return int32 numbers in another shape, with its first dimension repeated.
+def make_movable(lo: Lowering, t: Tensor) -> Tensor:
+    """Return integers in a type that can be moved: in a float profile that is float32, which is exact up to 2**24."""
+    if t.dtype is not DType.I32 or "INT" in lo.spec.profiles:
+        return t
+    if isinstance(t, Const):
+        return Const(t.array.astype(np.float32), DType.F32)
+    return with_value(t, tosa.cast(lo.b, t.value, DType.F32))
 
-    A float profile cannot move integers: there they go through float32, which is exact up to 2**24.
-    """
-    if value.shape == tuple(shape) and times == 1:
-        return value
-    moved = value if "INT" in lo.spec.profiles else tosa.cast(lo.b, value, DType.F32)
-    if moved.shape != tuple(shape):
-        moved = tosa.reshape(lo.b, moved, shape)
+
+def integers(lo: Lowering, t: Tensor, shape: Sequence[int], times: int = 1) -> Value:
+    """Return int32 numbers in another shape, with its first dimension repeated."""
+    if t.dtype is DType.I32 and (isinstance(t, Const) or t.is_materialized) and (t.shape, times) == (tuple(shape), 1):
+        return lo.emit(t)
+    moved = lo.emit(lo.reshape(make_movable(lo, t), shape))
     if times > 1:
         moved = tosa.tile(lo.b, moved, (times, *(1 for _ in shape[1:])))
     return moved if moved.dtype is DType.I32 else tosa.cast(lo.b, moved, DType.I32)

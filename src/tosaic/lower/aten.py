@@ -21,7 +21,7 @@ class Aten(Protocol[T]):
         ...
 
     def constant(self, array: Array, /) -> T:
-        """Make a float32 constant."""
+        """Make a constant of float32 or int32."""
         ...
 
     def shape(self, value: T, /) -> tuple[int, ...]:
@@ -34,4 +34,12 @@ class Aten(Protocol[T]):
 
     def is_bool(self, value: T, /) -> bool:
         """Tell whether a value is boolean."""
+        ...
+
+    def as_indices(self, value: T, /) -> T:
+        """Return indices as int32, the only type that targets take for them; torch's are int64."""
+        ...
+
+    def as_numbers(self, value: T, /) -> T:
+        """Return indices in a type that the target can move and compare: int32, or float32 in a float profile."""
         ...

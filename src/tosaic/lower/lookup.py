@@ -1,4 +1,4 @@
-"""Elements of a tensor at given positions along a dimension, and weighted sums of them."""
+"""Elements of a tensor at given positions along a dimension: read, written, and weighted sums of them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.graph import Array, DType, Value
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
-from tosaic.lower.arguments import integers
+from tosaic.lower.arguments import integers, make_movable
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.tensor import Const, Tensor, inverse, of_value
+from tosaic.lower.tensor import Const, Stored, Tensor, inverse, of_value, with_value
 
 #: from this many pieces on, a look-up is one operator instead of a slice for each piece
 _MOST_PIECES = 16
+#: up to this many weights such a look-up is a convolution
+_MOST_WEIGHTS = 1 << 20
 
 
 def _runs(indices: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -52,7 +54,7 @@ def take(lo: Lowering, x: Tensor, dim: int, indices: Sequence[int]) -> Tensor:
         return _repeat_each(lo, x, dim, len(indices) // size)
     runs = _runs(indices)
     if len(runs) > _MOST_PIECES:
-        if lo.target.is_npu and x.is_code and x.dtype is DType.I8:
+        if lo.target.is_npu and x.is_code and x.dtype is DType.I8 and len(indices) * size <= _MOST_WEIGHTS:
             rows = np.zeros((len(indices), size), np.int8)
             rows[np.arange(len(indices)), list(indices)] = 1
             return linear_combination(lo, x, dim, rows, 1)
@@ -92,16 +94,115 @@ def linear_combination(lo: Lowering, x: Tensor, dim: int, rows: Array, divisor: 
     return lo.permute(flat, inverse(order))
 
 
+def take_flat(lo: Lowering, x: Tensor, positions: Array) -> Tensor:
+    """Take the elements at constant positions, counted in the order of the dimensions; the result has their shape."""
+    line = take(lo, lo.reshape(x, (x.size,)), 0, [int(i) for i in positions.reshape(-1)])
+    return lo.reshape(line, positions.shape)
+
+
+def put(lo: Lowering, x: Tensor, dim: int, indices: Sequence[int], source: Tensor) -> Tensor:
+    """Replace the elements at constant indices along a dimension by those of another tensor."""
+    size = x.shape[dim]
+    wanted = list(range(size))
+    for number, index in enumerate(indices):
+        wanted[index] = size + number
+    runs = _runs(wanted)
+    if len(runs) > _MOST_PIECES:
+        return take(lo, movement.concatenate(lo, [x, source], dim), dim, wanted)
+    parts = [
+        movement.crop(lo, *((x, dim, first) if first < size else (source, dim, first - size)), count)
+        for first, count, _ in runs
+    ]
+    return movement.concatenate(lo, parts, dim)
+
+
 def gather(lo: Lowering, x: Tensor, dim: int, indices: Tensor) -> Tensor:
     """Build GATHER along a dimension; the dimensions of the indices replace it."""
     before, size, after = prod(x.shape[:dim]), x.shape[dim], prod(x.shape[dim + 1 :])
-    values = lo.emit(lo.reshape(x, (before, size, after)))
-    out = of_value(tosa.gather(lo.b, values, _rows(lo, indices, before)), x.q)
+    out = gather_rows(lo, lo.reshape(x, (before, size, after)), _rows(lo, indices, before))
     return lo.reshape(out, (*x.shape[:dim], *indices.shape, *x.shape[dim + 1 :]))
+
+
+def gather_rows(lo: Lowering, x: Tensor, indices: Value) -> Tensor:
+    """Build GATHER of rows: x [N,K,C] and indices [N,W] give [N,W,C]."""
+    return _from_numbers(lo, of_value(tosa.gather(lo.b, _to_numbers(lo, x), indices), x.q), x.dtype)
+
+
+def scatter(lo: Lowering, x: Tensor, dim: int, indices: Tensor, source: Tensor) -> Tensor:
+    """Build SCATTER along a dimension; the dimensions of the indices replace it in the source."""
+    before, size, after = prod(x.shape[:dim]), x.shape[dim], prod(x.shape[dim + 1 :])
+    rows = lo.reshape(source, (before, indices.size, after))
+    out = scatter_rows(lo, lo.reshape(x, (before, size, after)), _rows(lo, indices, before), rows)
+    return lo.reshape(out, x.shape)
+
+
+def scatter_rows(lo: Lowering, x: Tensor, indices: Value, source: Tensor) -> Tensor:
+    """Build SCATTER of rows: x [N,K,C] with the rows at indices [N,W] replaced from [N,W,C]."""
+    if x.q is not None:
+        source = movement.requantize(lo, source, x.q)
+    out = tosa.scatter(lo.b, _to_numbers(lo, x), indices, _to_numbers(lo, source))
+    return _from_numbers(lo, of_value(out, x.q), x.dtype)
+
+
+def _to_numbers(lo: Lowering, x: Tensor) -> Value:
+    """Return a value that GATHER and SCATTER can move: they have no booleans."""
+    value = lo.emit(x)
+    if x.dtype is not DType.BOOL:
+        return value
+    if "INT" in lo.spec.profiles:
+        return tosa.cast(lo.b, value, DType.I8)
+    one, zero = (lo.constant(np.full((1,) * value.rank, n, np.float32), DType.F32) for n in (1.0, 0.0))
+    return tosa.select(lo.b, value, one, zero)
+
+
+def _from_numbers(lo: Lowering, x: Stored, dtype: DType) -> Tensor:
+    if dtype is not DType.BOOL:
+        return x
+    if not x.is_float:
+        return of_value(tosa.cast(lo.b, x.value, DType.BOOL))
+    zero = lo.constant(np.zeros((1,) * x.rank, np.float32), DType.F32)
+    return of_value(tosa.logical_not(lo.b, tosa.equal(lo.b, x.value, zero)))
+
+
+def locate(indices: Array, dim: int, shape: Sequence[int]) -> Array:
+    """Find the positions in a tensor of this shape at which torch's gather reads and scatter writes."""
+    where = list(np.indices(indices.shape))
+    where[dim] = indices
+    return np.asarray(np.ravel_multi_index(where, list(shape)))
+
+
+def flatten_indices(lo: Lowering, indices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """Combine one index per dimension into positions in all of them, counted in the order of the dimensions."""
+    if all(isinstance(i, Const) for i in indices):
+        wide = np.broadcast_arrays(*(i.array for i in indices if isinstance(i, Const)))
+        flat = np.ravel_multi_index([a % n for a, n in zip(wide, sizes, strict=True)], list(sizes))
+        return Const(np.asarray(flat, np.int32), DType.I32)
+    total: Tensor | None = None
+    for place, (index, size) in enumerate(zip(indices, sizes, strict=True)):
+        each = make_movable(lo, _scale(lo, _wrap_negative(lo, index, size), prod(sizes[place + 1 :])))
+        total = each if total is None else arith.build_binary(lo, tosa.add, total, each)
+    assert total is not None
+    return total
+
+
+def _wrap_negative(lo: Lowering, t: Tensor, size: int) -> Tensor:
+    """Count negative indices from the end: add size times the sign bit."""
+    if isinstance(t, Const):
+        return Const(t.array.astype(np.int32) % size, DType.I32)
+    digit, factor = (lo.constant(np.full((1,) * t.value.rank, n, np.int32), DType.I32) for n in (31, size))
+    more = tosa.mul(lo.b, tosa.logical_right_shift(lo.b, t.value, digit), factor)
+    return with_value(t, tosa.add(lo.b, t.value, more))
+
+
+def _scale(lo: Lowering, t: Tensor, factor: int) -> Tensor:
+    if factor == 1:
+        return t
+    if isinstance(t, Const):
+        return Const(t.array.astype(np.int32) * np.int32(factor), DType.I32)
+    number = lo.constant(np.full((1,) * t.value.rank, factor, np.int32), DType.I32)
+    return with_value(t, tosa.mul(lo.b, t.value, number))
 
 
 def _rows(lo: Lowering, indices: Tensor, count: int) -> Value:
     """Return the indices as [count, W], the same in each row."""
-    if isinstance(indices, Const):
-        return integers(lo, lo.constant(indices.array.reshape(1, -1), DType.I32), (1, indices.size), count)
-    return integers(lo, lo.emit(indices), (1, indices.size), count)
+    return integers(lo, indices, (1, indices.size), count)

@@ -40,12 +40,17 @@ def of_image(value: Value, q: QParams | None = None) -> Stored:
 
 @dataclass
 class Lowering:
-    """Builds one TOSA graph. `next_q` is what the current node's result is quantized to, if that is known."""
+    """Builds one TOSA graph.
+
+    next_q          what the current node's result is quantized to, if that is known
+    in_plain_order  whether torch has the current node's operands in memory in the order of their dimensions
+    """
 
     target: Target
     spec: Specification
     b: Builder = field(default_factory=Builder)
     next_q: QParams | None = None
+    in_plain_order: bool = True
     _transposed: dict[tuple[Value, tuple[int, ...]], Value] = field(default_factory=dict)
     _reshaped: dict[tuple[Value, tuple[int, ...]], Value] = field(default_factory=dict)
 
@@ -125,9 +130,21 @@ class Lowering:
         key = (value, perm)
         if key not in self._transposed:
             shape, order = (value.shape, perm) if value.rank <= 4 else simplify(value.shape, perm)
-            moved = tosa.transpose(self.b, self._reshape(value, shape), order)
+            moved = self._transpose_parts(self._reshape(value, shape), order)
             self._transposed[key] = self._reshape(moved, tuple(value.shape[p] for p in perm))
         return self._transposed[key]
+
+    def _transpose_parts(self, value: Value, order: tuple[int, ...]) -> Value:
+        """Emit TRANSPOSE: one for each part of a dimension that is too long for an NPU."""
+        long = next((a for a, n in enumerate(value.shape) if n > _LONGEST and self.target.is_npu), None)
+        if long is None:
+            return tosa.transpose(self.b, value, order)
+        parts: list[Value] = []
+        for start in range(0, value.shape[long], _LONGEST):
+            size = [min(_LONGEST, n - start) if a == long else n for a, n in enumerate(value.shape)]
+            begin = [start if a == long else 0 for a in range(value.rank)]
+            parts.append(self._transpose_parts(tosa.slice(self.b, value, tuple(begin), tuple(size)), order))
+        return tosa.concat(self.b, parts, order.index(long))
 
     def _reshape(self, value: Value, shape: tuple[int, ...]) -> Value:
         if value.shape == shape:
@@ -289,6 +306,9 @@ class Lowering:
             raise Unsupported("its result is not quantized", f"quantize the output of the {of}")
         return self.next_q
 
+
+#: the longest dimension that Vela 5.2 transposes
+_LONGEST = 1 << 16
 
 #: the largest factors with which RESCALE is defined for all numbers of a type
 _MOST = {DType.I8: 2.0**22 * (1.0 - 2.0**-31), DType.I16: 2.0**15 * (1.0 - 2.0**-31)}

@@ -44,6 +44,12 @@ def tile(lo: Lowering, x: Tensor, times: tuple[int, ...]) -> Tensor:
     return replace(with_value(x, tosa.tile(lo.b, x.value, tuple(physical)), x.q), shape=shape)
 
 
+def expand(lo: Lowering, x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Repeat dimensions of size one to a shape, as torch broadcasts."""
+    x = lo.reshape(x, (1,) * (len(shape) - x.rank) + x.shape)
+    return tile(lo, x, tuple(int(n) // d for n, d in zip(shape, x.shape, strict=True)))
+
+
 def concatenate(lo: Lowering, tensors: Sequence[Tensor], dim: int) -> Tensor:
     """Concatenate tensors along a dimension, with one scale and zero point if they are quantized."""
     parts = [require_movable(lo, t) for t in tensors if t.shape != (0,)]

@@ -29,7 +29,7 @@ from tosaic.fx.source import (
 )
 from tosaic.ir.graph import Array, DType
 from tosaic.ir.qparams import QParams
-from tosaic.lower.arguments import find_qparams
+from tosaic.lower.arguments import find_qparams, make_movable
 from tosaic.lower.aten import Aten
 from tosaic.lower.convert import convert_all, is_list, is_real, is_small, narrow, to_real, widen
 from tosaic.lower.lowering import Lowering
@@ -97,6 +97,16 @@ def refuse_unknown(lo: Lowering, call: Call) -> Call:
     return call
 
 
+def refuse_int64(lo: Lowering, call: Call) -> Call:
+    """Reject a cast to int64, which is int32 on the target, unless its results are only used as indices."""
+    wide = getattr(call.source.val(call.node), "dtype", None) is torch.int64
+    if wide and call.record is not None and call.record.moves and not _makes_indices(call.node):
+        made = [n for n in call.node.all_input_nodes if getattr(call.source.val(n), "dtype", None) is not torch.int64]
+        if made:
+            raise Unsupported("its result is int64, which the target does not support", "cast it to int32")
+    return call
+
+
 def refuse_float(lo: Lowering, call: Call) -> Call:
     """Reject computed float operands on a target of integers; only a quantize accepts one."""
     if lo.has_float or call.name == QUANTIZE:
@@ -151,6 +161,7 @@ def lower_by_record(lo: Lowering, call: Call) -> Result:
     if call.record is None:
         raise no_lowering(call.name)
     lo.next_q = quantized_to(call.node)
+    lo.in_plain_order = all(_is_contiguous(call.source.val(n)) for n in call.node.all_input_nodes)
     return apply(lo, call.record, call.arguments)
 
 
@@ -169,6 +180,7 @@ def narrow_result(lo: Lowering, call: Call, result: Result) -> Result:
 STEPS: tuple[Step, ...] = (
     fold,
     refuse_unknown,
+    refuse_int64,
     refuse_float,
     convert_mixed,
     widen_operands,
@@ -188,7 +200,7 @@ class LoweringAten:
         return apply(self._lo, record, bind_arguments(aten(name), args, kwargs))
 
     def constant(self, array: Array, /) -> Tensor:
-        return Const(array, DType.F32)
+        return make_movable(self._lo, Const(array, DType.F32 if array.dtype.kind == "f" else DType.I32))
 
     def shape(self, value: Tensor, /) -> tuple[int, ...]:
         return value.shape
@@ -199,15 +211,21 @@ class LoweringAten:
     def is_bool(self, value: Tensor, /) -> bool:
         return value.dtype is DType.BOOL
 
+    def as_indices(self, value: Tensor, /) -> Tensor:
+        return value
+
+    def as_numbers(self, value: Tensor, /) -> Tensor:
+        return make_movable(self._lo, value)
+
 
 def apply(lo: Lowering, record: Record, arguments: Mapping[str, object]) -> Result:
-    """Lower by the record's own function, or by its decomposition if the data is float."""
+    """Lower by the record's own function, or by its decomposition if there is none for these arguments."""
     for constraint in record.constraints:
         constraint.enforce(lo, arguments)
+    result: Result | list[Tensor] | None = None
     if record.lower is not None:
-        result: Result | list[Tensor] | None = record.lower(lo, **arguments)
-    else:
-        assert record.decompose is not None
+        result = record.lower(lo, **arguments)
+    if result is None and record.decompose is not None:
         if any(isinstance(a, Tensor) and a.q is not None for a in arguments.values()):
             raise Unsupported(
                 f"`{record.name}` is quantized as a whole, so the ranges inside it are unknown",
@@ -294,7 +312,20 @@ def _is_mixed(tensors: list[Tensor]) -> bool:
 
 
 def _is_summing(record: Record) -> bool:
-    return record.decompose is not None or record.computes_in_float32
+    return (record.decompose is not None and not record.moves) or record.computes_in_float32
+
+
+def _is_contiguous(val: Val) -> bool:
+    return not isinstance(val, torch.Tensor) or val.is_contiguous()
+
+
+def _makes_indices(node: Node) -> bool:
+    """Tell whether a node's result is only used as indices, possibly after data movement."""
+    for user in node.users:
+        record = registry().find(overload(user)) if user.op == "call_function" else None
+        if record is None or not (record.looks_up or (record.moves and _makes_indices(user))):
+            return False
+    return True
 
 
 def _is_pointwise(call: Call) -> bool:

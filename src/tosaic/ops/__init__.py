@@ -6,6 +6,7 @@ from tosaic.ops import (
     attention,
     cast,
     compare,
+    constant,
     conv,
     conv_transpose,
     division,
@@ -18,8 +19,10 @@ from tosaic.ops import (
     pool,
     reduce,
     resize,
+    scatter,
     shape,
     shuffle,
+    window,
 )
 
 __all__ = [
@@ -27,6 +30,7 @@ __all__ = [
     "attention",
     "cast",
     "compare",
+    "constant",
     "conv",
     "conv_transpose",
     "division",
@@ -40,8 +44,10 @@ __all__ = [
     "reduce",
     "registry",
     "resize",
+    "scatter",
     "shape",
     "shuffle",
+    "window",
 ]
 
 registry().freeze()

@@ -195,6 +195,9 @@ def _find_dtype(x: Tensor, dtype: Any, other: Tensor | None) -> DType | None:
     """Return the dtype of a cast's result, None if TOSA has none for it."""
     if other is not None:
         return _get_dtype(other)
+    if str(dtype) == "torch.int64" and x.q is None and not x.is_float:
+        # Indices are int32 on every target.
+        return DType.I32
     return _get_dtype(x) if dtype is None else find_dtype(dtype)
 
 

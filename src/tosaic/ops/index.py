@@ -8,25 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from tosaic.ir import ops as tosa
 from tosaic.ir.graph import Array, DType
 from tosaic.lower import lookup, movement
-from tosaic.lower.arguments import is_sequence
+from tosaic.lower.arguments import integers, is_sequence, make_movable
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Arguments, Check, Constraint
-from tosaic.lower.samples import F, Sample, call, f32, i32, module, nn, torch, with_gather
-from tosaic.lower.tensor import Const, Tensor, inverse, of_value
-
-
-def _wrap_negative(lo: Lowering, t: Tensor, size: int) -> Tensor:
-    """Count negative indices from the end: add size times the sign bit."""
-    value = lo.emit(t)
-    one = (1,) * value.rank
-    sign = tosa.logical_right_shift(lo.b, value, lo.constant(np.full(one, 31, np.int32), DType.I32))
-    more = tosa.mul(lo.b, sign, lo.constant(np.full(one, size, np.int32), DType.I32))
-    return of_value(tosa.add(lo.b, value, more))
+from tosaic.lower.registry import Arguments, Check, Constraint, composite
+from tosaic.lower.samples import F, Sample, call, f32, i32, module, nn, torch, with_booleans, with_gather
+from tosaic.lower.tensor import Const, Tensor, inverse
 
 
 def _list_indices(a: Arguments, name: str) -> list[Tensor]:
@@ -50,12 +40,6 @@ def _check_constant(name: str) -> Check:
     return check
 
 
-def _check_count(lo: Lowering, a: Arguments) -> str:
-    given = _list_indices(a, "indices")
-    computed = sum(not isinstance(t, Const) for t in given)
-    return f"there are {len(given)}, of which {computed} are computed" if computed and len(given) > 1 else ""
-
-
 def _make_constraints(name: str) -> list[Constraint]:
     return [
         Constraint(
@@ -72,26 +56,28 @@ def _make_constraints(name: str) -> list[Constraint]:
     ]
 
 
-_ONE_COMPUTED = Constraint("an index that is computed is the only one", _check_count, "use one index")
-
-
 def _to_int32(name: str) -> Any:
     """Cast int64 indices, which no target supports, to int32 where they are made; runs before calibration."""
 
     def decompose(aten: Any, **arguments: Any) -> Any:
         given = arguments[name]
-        narrow = [_narrow(aten, i) for i in given] if is_sequence(given) else _narrow(aten, given)
+        narrow = (
+            [i if i is None else aten.as_indices(i) for i in given] if is_sequence(given) else aten.as_indices(given)
+        )
         if narrow == given:
             return None
-        return aten(str(aten.node.target).removeprefix("aten."), *({**arguments, name: narrow}.values()))
+        return aten.again({**arguments, name: narrow})
 
     return decompose
 
 
-def _narrow(aten: Any, node: Any) -> Any:
-    if node is None or node.op == "get_attr" or node.meta["val"].dtype is not torch.int64:
-        return node
-    return aten("to.dtype", node, torch.int32)
+def _keep_int64(aten: Any, index: Any, **arguments: Any) -> Any:
+    """Cast int64 indices to int32 and back: the operator itself needs int64 where it is left to the CPU."""
+    if not aten.is_int64(index):
+        return None
+    narrow = aten.as_indices(index)
+    names = {**arguments, "index": aten("to.dtype", narrow, torch.int64)}
+    return aten.again({name: names[name] for name in ("self", "dim", "index", *arguments) if name in names})
 
 
 def _samples_index() -> list[Sample]:
@@ -110,6 +96,22 @@ def _samples_index() -> list[Sample]:
             targets=with_gather,
         ),
         call(lambda x, i: (x + 1)[i], i32(5, 3), i32(2, 2, low=0, high=5), targets=with_gather),
+        call(
+            lambda x, i, j: (x + 1.0)[i, :, j],
+            f32(3, 2, 4),
+            i32(3, 1, low=-3, high=3),
+            i32(5, low=-4, high=4),
+            flavours=("FP", "INT"),
+            targets=with_gather,
+        ),
+        call(
+            lambda x, i: (x + 1.0)[:, i, torch.tensor([1, 3])],
+            f32(1, 17, 4),
+            i32(2, low=0, high=17),
+            flavours=("FP", "INT"),
+            targets=with_gather,
+        ),
+        call(lambda x, i: (x > 0)[i], i32(5, 3), i32(4, low=0, high=5), targets=with_gather),
     ]
 
 
@@ -118,7 +120,7 @@ def _samples_index() -> list[Sample]:
     "index.Tensor",
     "_unsafe_index.Tensor",
     decompose=_to_int32("indices"),
-    constraints=[*_make_constraints("indices"), _ONE_COMPUTED],
+    constraints=_make_constraints("indices"),
     looks_up=True,
     samples=_samples_index,
 )
@@ -126,19 +128,17 @@ def index(lo: Lowering, self: Tensor, indices: Sequence[Tensor | None]) -> Tenso
     x = movement.require_movable(lo, self)
     found = {d: i for d, i in enumerate(indices) if i is not None}
     dims = list(found)
-    if len(dims) == 1 and not found[dims[0]].is_const:
-        return lookup.gather(lo, x, dims[0], _wrap_negative(lo, found[dims[0]], x.shape[dims[0]]))
-    arrays = [i.array for i in found.values() if isinstance(i, Const)]
     if dims != list(range(dims[0], dims[-1] + 1)):
         # Torch puts the dimensions of non-adjacent indices first in the result.
         x = lo.permute(x, [*dims, *(d for d in range(x.rank) if d not in found)])
         dims = list(range(len(dims)))
     first, last = dims[0], dims[-1] + 1
     sizes = x.shape[first:last]
-    wide = np.broadcast_arrays(*arrays)
-    flat = np.ravel_multi_index([a % n for a, n in zip(wide, sizes, strict=True)], sizes)
+    flat = lookup.flatten_indices(lo, list(found.values()), sizes)
     line = lo.reshape(x, (*x.shape[:first], prod(sizes), *x.shape[last:]))
-    out = lookup.take(lo, line, first, [int(i) for i in flat.reshape(-1)])
+    if not isinstance(flat, Const):
+        return lookup.gather(lo, line, first, flat)
+    out = lookup.take(lo, line, first, [int(i) for i in flat.array.reshape(-1)])
     return lo.reshape(out, (*x.shape[:first], *flat.shape, *x.shape[last:]))
 
 
@@ -152,6 +152,8 @@ def index(lo: Lowering, self: Tensor, indices: Sequence[Tensor | None]) -> Tenso
         call(lambda x: (x + 1.0).index_select(-1, torch.tensor([0, 1, 3])), f32(1, 17, 2, 4)),
         call(lambda x: (x + 1.0).index_select(0, torch.tensor([63, 0])), f32(64)),
         call(lambda x: (x + 1.0).index_select(1, torch.arange(40).flip(0)), f32(1, 40, 3)),
+        call(lambda x: (x > 0).index_select(1, torch.tensor([2, 0])), i32(3, 4), targets=with_booleans),
+        call(lambda x, i: (x > 0).index_select(1, i), i32(3, 4), i32(2, low=0, high=4), targets=with_gather),
         call(
             lambda x, i: (x + 1.0).index_select(0, i),
             f32(5, 3),
@@ -174,13 +176,6 @@ def _find_shared_indices(array: Array, dim: int) -> list[int] | None:
     return [int(i) for i in rows[0]] if bool((rows == rows[0]).all()) else None
 
 
-def _check_rows(lo: Lowering, a: Arguments) -> str:
-    index: Tensor = a["index"]
-    if not isinstance(index, Const):
-        return "they are computed"
-    return "" if _find_shared_indices(index.array, a["dim"]) is not None else "they differ"
-
-
 def _make_indices(*shape: int) -> Any:
     """Make indices 0 and 1 for samples that differ from row to row."""
     return (torch.arange(prod(shape)) // 2 % 2).reshape(shape)
@@ -189,19 +184,21 @@ def _make_indices(*shape: int) -> Any:
 @data_movement(
     "gather",
     looks_up=True,
-    constraints=[
-        Constraint(
-            "indices are constants that are the same in all other dimensions",
-            _check_rows,
-            "use index_select with a constant index",
-            lambda target: not target.has_gather,
-        ),
-        Constraint("indices are int32 numbers", _check_dtype("index"), "use int32 indices"),
-    ],
+    decompose=_keep_int64,
+    constraints=_make_constraints("index"),
     samples=lambda: [
         call(lambda x: (x + 1.0).gather(1, torch.tensor([[1, 0, 1]]).expand(3, 3)), f32(3, 17)),
-        call(lambda x: (x + 1.0).gather(-1, _make_indices(1, 3, 5)), f32(1, 3, 4), targets=with_gather),
-        call(lambda x: (x + 1.0).gather(0, _make_indices(3, 5), sparse_grad=True), f32(3, 64), targets=with_gather),
+        call(lambda x: (x + 1.0).gather(-1, _make_indices(1, 3, 5)), f32(1, 3, 4)),
+        call(lambda x: (x + 1.0).gather(0, _make_indices(3, 5), sparse_grad=True), f32(3, 64)),
+        call(lambda x: (x + 1.0).gather(1, _make_indices(3, 9)), f32(3, 17)),
+        call(lambda x: (x + 1).gather(0, _make_indices(2, 3)), i32(4, 3)),
+        call(
+            lambda x, i: (x + 1.0).gather(1, i.long()),
+            f32(3, 5, 2),
+            i32(3, 4, 1, low=0, high=5),
+            flavours=("FP", "INT"),
+            targets=with_gather,
+        ),
     ],
 )
 def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
@@ -212,12 +209,85 @@ def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: boo
     rows = None if not isinstance(index, Const) else _find_shared_indices(index.array, d)
     if rows is not None:
         return lookup.take(lo, x, d, rows)
+    if isinstance(index, Const) and not lo.target.has_gather:
+        return lookup.take_flat(lo, x, lookup.locate(index.array, d, x.shape))
     order = [*(i for i in range(x.rank) if i != d), d]
-    lines, wanted = lo.permute(x, order), lo.permute(index, order)
+    lines, wanted = lo.permute(x, order), lo.permute(make_movable(lo, index), order)
     count = prod(lines.shape[:-1])
-    values = lo.emit(lo.reshape(lines, (count, lines.shape[-1], 1)))
-    out = of_value(tosa.gather(lo.b, values, lo.emit(lo.reshape(wanted, (count, wanted.shape[-1])))), x.q)
+    rows = lo.reshape(lines, (count, lines.shape[-1], 1))
+    out = lookup.gather_rows(lo, rows, integers(lo, wanted, (count, wanted.shape[-1])))
     return lo.permute(lo.reshape(out, wanted.shape), inverse(tuple(order)))
+
+
+def _count_from_start(aten: Any, indices: Any, size: int) -> Any:
+    """Add the size to negative indices."""
+    known = aten.data(indices)
+    if known is not None:
+        return aten.constant(known % size)
+    numbers = aten.as_numbers(indices)
+    below = aten("lt.Scalar", numbers, 0)
+    wrapped = aten("where.self", below, aten("add.Scalar", numbers, size), numbers)
+    return aten("to.dtype", aten("to.dtype", wrapped, torch.int32), torch.int64)
+
+
+@composite(
+    "take_along_dim",
+    looks_up=True,
+    samples=lambda: [
+        call(lambda x: torch.take_along_dim(x + 1.0, _make_indices(3, 5), 1), f32(3, 4)),
+        call(lambda x: torch.take_along_dim(x + 1.0, torch.tensor([[[1], [-2]]]), -2), f32(3, 4, 2)),
+        call(lambda x: torch.take_along_dim(x + 1.0, torch.tensor([7, 0, 7])), f32(2, 4)),
+    ],
+)
+def take_along_dim(aten: Any, self: Any, indices: Any, dim: int | None = None) -> Any:
+    if dim is None:
+        self, indices, dim = (*(aten("reshape.default", t, [-1]) for t in (self, indices)), 0)
+    sizes, wanted = aten.shape(self), aten.shape(indices)
+    dim %= len(sizes)
+    common = [max(a, b) for a, b in zip(sizes, wanted, strict=True)]
+    self = aten("expand.default", self, [*common[:dim], sizes[dim], *common[dim + 1 :]])
+    shape = [*common[:dim], wanted[dim], *common[dim + 1 :]]
+    indices = indices if list(wanted) == shape else aten("expand.default", indices, shape)
+    return aten("gather.default", self, dim, _count_from_start(aten, indices, sizes[dim]))
+
+
+@composite(
+    "take",
+    looks_up=True,
+    samples=lambda: [
+        call(lambda x: torch.take(x + 1.0, torch.tensor([[0, 5], [2, -1]])), f32(3, 17)),
+        call(lambda x: torch.take(x + 1.0, torch.tensor([1])), f32(64)),
+    ],
+)
+def take(aten: Any, self: Any, index: Any) -> Any:
+    return aten("index.Tensor", aten("reshape.default", self, [-1]), [index])
+
+
+@data_movement(
+    "repeat_interleave",
+    "repeat_interleave.self_Tensor",
+    looks_up=True,
+    constraints=[
+        Constraint(
+            "the number of repeats is a constant of the model", _check_constant("repeats"), "use constant repeats"
+        )
+    ],
+    samples=lambda: [
+        call(lambda x: (x + 1.0).repeat_interleave(torch.tensor([1, 2, 0, 3]), 1, output_size=6), f32(3, 4)),
+        call(lambda x: (x + 1.0).repeat_interleave(torch.tensor([2]), -1, output_size=8), f32(1, 17, 4)),
+        call(lambda x: (x + 1.0).repeat_interleave(torch.tensor([2, 1, 1, 3]), output_size=7), f32(2, 2)),
+    ],
+)
+def repeat_interleave(
+    lo: Lowering, self: Tensor, repeats: Tensor, dim: int | None = None, output_size: int | None = None
+) -> Tensor:
+    x = movement.require_movable(lo, self)
+    if dim is None:
+        x, dim = lo.reshape(x, (x.size,)), 0
+    d = dim % x.rank
+    assert isinstance(repeats, Const), "a constraint refuses others"
+    times = np.broadcast_to(repeats.array, (x.shape[d],))
+    return lookup.take(lo, x, d, [i for i, count in enumerate(times) for _ in range(int(count))])
 
 
 @data_movement(

@@ -152,4 +152,4 @@ def argmax(lo: Lowering, self: Tensor, dim: int | None = None, keepdim: bool = F
     shape = kept if keepdim else rest
     if "INT" in lo.spec.profiles:
         return lo.reshape(of_value(found), shape)
-    return of_value(integers(lo, found, shape))
+    return of_value(integers(lo, of_value(found), shape))

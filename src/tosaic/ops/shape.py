@@ -141,9 +141,9 @@ def unsqueeze(lo: Lowering, self: Tensor, dim: int) -> Tensor:
     ],
 )
 def expand(lo: Lowering, self: Tensor, size: Sequence[int], implicit: bool = False) -> Tensor:
-    x = movement.require_movable(lo, self)
-    x = lo.reshape(x, (1,) * (len(size) - x.rank) + x.shape)
-    return movement.tile(lo, x, tuple(1 if n == -1 else int(n) // d for n, d in zip(size, x.shape, strict=True)))
+    kept = (1,) * (len(size) - self.rank) + self.shape
+    shape = [d if n == -1 else int(n) for n, d in zip(size, kept, strict=True)]
+    return movement.expand(lo, movement.require_movable(lo, self), shape)
 
 
 @data_movement(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._guards import detect_fake_mode
 from torch._ops import OpOverload
+from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
@@ -19,7 +20,18 @@ from torch.fx.node import map_arg
 from tosaic.fx.decompositions import core_decompositions
 from tosaic.fx.source import overload, torch_op
 from tosaic.ops import registry
-from tosaic.quantization.prepare import KEPT_META, attribute, buffer, is_float, mutates, replace_result
+from tosaic.quantization.prepare import (
+    KEPT_META,
+    attribute,
+    buffer,
+    decompose_composites,
+    fold_constants,
+    is_float,
+    make_functional,
+    mutates,
+    replace_result,
+    strip_guards,
+)
 from tosaic.quantization.recurrent import unroll
 from tosaic.quantization.widen_accumulated import STATE
 
@@ -35,6 +47,27 @@ def decompose_unknown(module: GraphModule, wanted: Callable[[Node], bool]) -> No
         traced = _trace(node)
         if traced is not None and _is_known(traced):
             _inline(module, node, traced)
+
+
+def simplify(program: ExportedProgram, has_integers: bool) -> ExportedProgram | GraphModule:
+    """Decompose a program that is not quantized: operators without a record, data movement, and int64 indices."""
+    if not any(_is_unknown(n) or _can_rewrite(n) for n in program.graph.nodes):
+        return program
+    module: GraphModule = program.module()
+    strip_guards(module)
+    make_functional(module)
+    decompose_unknown(module, lambda node: True)
+    fold_constants(module)
+    decompose_composites(module, _can_rewrite, has_integers)
+    module.graph.lint()
+    module.recompile()
+    return module
+
+
+def _can_rewrite(node: Node) -> bool:
+    """Tell whether a call moves data or looks it up, and may have a simpler form."""
+    record = registry().find(overload(node)) if node.op == "call_function" else None
+    return record is not None and record.decompose is not None and (record.moves or record.looks_up)
 
 
 def _is_unknown(node: Node) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -78,10 +78,13 @@ def is_private(node: Node) -> bool:
 
 
 class GraphAten:
-    """Runs a `decompose` function on an fx graph: ATen operators are inserted before the node they replace."""
+    """Runs a `decompose` function on an fx graph: ATen operators are inserted before the node they replace.
 
-    def __init__(self, module: GraphModule, node: Node) -> None:
-        self.module, self.node = module, node
+    has_integers  whether the target computes with integers
+    """
+
+    def __init__(self, module: GraphModule, node: Node, has_integers: bool = True) -> None:
+        self.module, self.node, self.has_integers = module, node, has_integers
 
     def __call__(self, name: str, /, *args: Any, **kwargs: Any) -> Node:
         target = aten(name)
@@ -111,6 +114,33 @@ class GraphAten:
 
     def is_bool(self, value: Node, /) -> bool:
         return value.meta["val"].dtype is torch.bool
+
+    def as_indices(self, value: Node, /) -> Node:
+        if _is_cast(value):
+            return value.all_input_nodes[0]
+        return self("to.dtype", value, torch.int32) if self.is_int64(value) else value
+
+    def as_numbers(self, value: Node, /) -> Node:
+        narrow = self.as_indices(value)
+        return narrow if self.has_integers else self("to.dtype", narrow, torch.float32)
+
+    def is_int64(self, value: Node, /) -> bool:
+        """Tell whether numbers are known only at run time and may need more than 32 bits."""
+        return value.op != "get_attr" and value.meta["val"].dtype is torch.int64 and not _is_cast(value)
+
+    def again(self, arguments: Mapping[str, Any], /) -> Node:
+        target: Any = self.node.target
+        named = {a.name for a in schema(target) if a.kwarg_only}
+        args = [v for k, v in arguments.items() if k not in named]
+        return self(str(target).removeprefix("aten."), *args, **{k: v for k, v in arguments.items() if k in named})
+
+
+def _is_cast(value: Node) -> bool:
+    """Tell whether int64 numbers are a cast of int32 ones."""
+    record = registry().find(overload(value)) if value.op == "call_function" else None
+    dtypes = [n.meta["val"].dtype for n in value.all_input_nodes]
+    wide = value.meta["val"].dtype is torch.int64
+    return wide and record is not None and record.moves and dtypes == [torch.int32]
 
 
 def buffer(module: GraphModule, tensor: torch.Tensor, before: Node) -> Node:
@@ -190,16 +220,19 @@ def _is_fixed(module: GraphModule, node: Node) -> bool:
     return isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter) and not written
 
 
-def decompose_composites(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
+def decompose_composites(module: GraphModule, wanted: Callable[[Node], bool], has_integers: bool = True) -> None:
     """Decompose composites (softmax, layer_norm, attention ...) into their ops, to observe their ranges."""
     changed = True
     while changed:
         changed = False
         for node in list(module.graph.nodes):
             record = registry().find(overload(node)) if node.op == "call_function" else None
-            if record is None or record.decompose is None or not wanted(node) or not is_float(node):
+            if record is None or record.decompose is None or not wanted(node):
                 continue
-            operators: Aten[Node] = GraphAten(module, node)
+            # Integers and booleans may be moved too.
+            if not (is_float(node) or record.moves or record.looks_up):
+                continue
+            operators: Aten[Node] = GraphAten(module, node, has_integers)
             with module.graph.inserting_before(node):
                 try:
                     with contained(f"decomposing `{node.name}` ({overload(node)})"):
@@ -271,14 +304,29 @@ def find_other_float(graph: Graph) -> str | None:
 
 
 def lift_numbers(module: GraphModule) -> None:
-    """Turn the number in `x * 2` into a buffer, so that every dialect finds it under the same name."""
+    """Turn the number in `x * 2` and the integers in `x + torch.arange(4)` into float buffers.
+
+    Every dialect finds a number under the same name then, and the integers are quantized.
+    """
     for node in list(module.graph.nodes):
         if node.op != "call_function" or not is_float(node) or not has_schema(node):
             continue
         for index, argument in enumerate(schema(torch_op(node))):
             if index >= len(node.args) or argument.type != "Tensor":
                 continue
-            number = node.args[index]
-            if isinstance(number, (int, float)) and not isinstance(number, bool):
-                with module.graph.inserting_before(node):
-                    node.update_arg(index, buffer(module, torch.tensor(float(number)), node))
+            number: Any = node.args[index]
+            if isinstance(number, Node) and number.op == "get_attr" and _is_promoted(node, number):
+                number = attribute(module, number).float()
+            elif isinstance(number, (int, float)) and not isinstance(number, bool):
+                number = torch.tensor(float(number))
+            else:
+                continue
+            with module.graph.inserting_before(node):
+                node.update_arg(index, buffer(module, number, node))
+
+
+def _is_promoted(node: Node, operand: Node) -> bool:
+    """Tell whether torch converts an integer operand to float: the operator is elementwise and has a float result."""
+    value = operand.meta.get("val")
+    integer = isinstance(value, torch.Tensor) and not value.is_floating_point() and value.dtype is not torch.bool
+    return integer and has_tag(node, torch.Tag.pointwise)
