@@ -3,6 +3,7 @@
 from tosaic.lower.registry import registry
 from tosaic.ops import (
     activation,
+    adaptive_pool,
     attention,
     cast,
     compare,
@@ -15,6 +16,7 @@ from tosaic.ops import (
     norm,
     pad,
     pool,
+    pool3d,
     reduce,
     resize,
     shape,
@@ -23,6 +25,7 @@ from tosaic.ops import (
 
 __all__ = [
     "activation",
+    "adaptive_pool",
     "attention",
     "cast",
     "compare",
@@ -35,6 +38,7 @@ __all__ = [
     "norm",
     "pad",
     "pool",
+    "pool3d",
     "reduce",
     "registry",
     "resize",
