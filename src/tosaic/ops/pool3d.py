@@ -85,7 +85,7 @@ def max_pool3d(lo: Lowering, self: Tensor, **arguments: Any) -> Tensor:
     )
 
 
-@op("max_pool3d_with_indices", quant="share", computes_in_float32=True)
+@op("max_pool3d_with_indices", quant="none", computes_in_float32=True)
 def max_pool3d_with_indices(lo: Lowering, **arguments: Any) -> tuple[Any, Any]:
     """Lower the form that exir decomposes to. The values are on the NPU; the indices are not."""
     return max_pool3d(lo, **arguments), Unsupported("the positions of the maxima are not available on the NPU")
