@@ -18,7 +18,9 @@ from tosaic.ops import (
     pool,
     pool3d,
     reduce,
+    resample,
     resize,
+    resize3d,
     shape,
     shuffle,
 )
@@ -41,7 +43,9 @@ __all__ = [
     "pool3d",
     "reduce",
     "registry",
+    "resample",
     "resize",
+    "resize3d",
     "shape",
     "shuffle",
 ]
