@@ -38,6 +38,11 @@ class Axis:
         return self.step == 0 or self.old == 1
 
     @property
+    def is_still(self) -> bool:
+        """Whether nothing changes."""
+        return self.step == 1 and self.old == self.new
+
+    @property
     def factor(self) -> int:
         """The integer factor by which an image is enlarged with aligned edges, 0 in any other case."""
         whole = not self.corners and self.step.numerator == 1 and self.new == self.old * self.step.denominator
@@ -130,6 +135,8 @@ def interpolate(lo: Lowering, x: Tensor, axes: list[Axis]) -> Tensor:
         if axis.is_flat:
             x = lookup.take(lo, x, 2 + i, [0] * axis.new)
             axes[i] = Axis(axis.new, axis.new, Fraction(1))
+    if all(a.is_still for a in axes):
+        return x
     whole, fine = all(a.factor for a in axes), all(a.divisor() <= FINEST for a in axes)
     # Ethos-U85 is fast with RESIZE by integer factors, and slower than a convolution with other factors.
     if x.q is None or not lo.target.is_npu or (lo.target.has_resize and (whole or not fine)):
@@ -170,7 +177,7 @@ def _enlarge(lo: Lowering, x: Tensor, axes: Sequence[Axis]) -> Tensor:
 
 def _blend(lo: Lowering, x: Tensor, dim: int, axis: Axis) -> Tensor:
     """Resize by any ratio: a pixel is a sum of two input pixels, with that dimension as the channels of a 1x1 conv."""
-    if axis.step == 1 and axis.old == axis.new:
+    if axis.is_still:
         return x
     divisor = axis.divisor()
     rows = np.zeros((axis.new, axis.old), np.int64)

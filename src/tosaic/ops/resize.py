@@ -37,6 +37,7 @@ def _samples(mode: str) -> list[Sample]:
         # Here torch's float32 positions are less exact than the bound for float results.
         call(run(size=(4, 300), corners=True), f32(1, 2, 3, 150), flavours=("INT",)),
         call(run(scale_factor=8), f32(1, 3, 3, 4)),
+        call(run(size=(1, 5)), f32(1, 108, 1, 1)),
         call(run(scale_factor=2), f32(1, 3, 2, 97)),
         call(run(scale_factor=(8, 3)), f32(1, 3, 97, 2)),
     ]
