@@ -79,10 +79,11 @@ def test_a_large_file_may_do_more(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(data)
 
 
-def test_a_resize_counts_what_is_between_its_passes() -> None:
+@pytest.mark.parametrize("kernel", ["aten::_upsample_bicubic2d_aa", "aten::_upsample_bilinear2d_aa"])
+def test_a_resize_counts_what_is_between_its_passes(kernel: str) -> None:
     """Rows of the input by columns of the result: gigabytes, where both are small."""
     data = call(
-        "aten::_upsample_bilinear2d_aa",
+        kernel,
         "out",
         (Spec((1, 1, 1 << 15, 1)), [1, 1 << 15], False, None, None),
         Spec((1, 1, 1, 1 << 15)),

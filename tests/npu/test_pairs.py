@@ -314,6 +314,20 @@ def check_wrong(
     bench.check(Case(separate(plain.graph)).tosa, inputs, target)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_padded_convolution_of_slices_of_several_images(bench: Bench, target: str) -> None:
+    b = Builder()
+    part = ops.slice(b, b.input(Type(I8, (3, 7, 7, 6))), (0, 0, 0, 3), (3, 7, 7, 3))
+    check_wrong(bench, Case(b.finish([convolve(b, part, 3)])), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_concatenated_maxima(bench: Bench, target: str) -> None:
+    b = Builder()
+    parts = [ops.reduce_max(b, b.input(Type(I8, (1, 5, 6, 4))), 3) for _ in range(2)]
+    check_wrong(bench, Case(b.finish([ops.concat(b, parts, 3)])), target)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("second", "target"),

@@ -84,7 +84,6 @@ def test_constraints_are_those_of_the_compiler(name: str, monkeypatch: pytest.Mo
 
 CALLS = {
     "argmax": (lambda x: x.argmax(-1).to(torch.int32), (1, 200), "it is among 200 numbers, in 1 places"),
-    "max_pool2d": (lambda x: F.max_pool2d(x, 2, dilation=2), (1, 3, 8, 8), "the dilation is 2x2"),
     "upsample_bilinear2d": (
         lambda x: F.interpolate(x, (2, 1019), mode="bilinear"),
         (1, 1, 2, 23),

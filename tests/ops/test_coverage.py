@@ -31,8 +31,6 @@ EXEMPT = {
     "dropout_p": "a constraint forbids it",
     "enable_gqa": "a constraint forbids it",
 }
-#: arguments that a lowering refuses at any other value
-FORBIDDEN = {"max_pool2d": {"dilation"}}
 
 
 def uses(record: Record) -> dict[str, set[str]]:
@@ -66,7 +64,7 @@ def wanted(record: Record) -> set[str]:
 @pytest.mark.parametrize("name", [n for n, r in registry().records.items() if r.samples()])
 def test_every_argument_is_sampled(name: str) -> None:
     record = registry().records[name]
-    assert wanted(record) - set(uses(record)) - FORBIDDEN.get(name, set()) == set()
+    assert wanted(record) - set(uses(record)) == set()
 
 
 def test_every_record_has_samples() -> None:
@@ -78,6 +76,7 @@ def test_every_record_has_samples() -> None:
         "dequantize_channel": "any convolution",
         "convolution": "conv2d through the ExecuTorch API",
         "max_pool2d_with_indices": "max_pool2d through to_edge",
+        "max_pool3d_with_indices": "max_pool3d through to_edge",
         "batch_norm_legit": "batch_norm through the ExecuTorch API",
         "native_layer_norm": "layer_norm through to_edge",
         "native_group_norm": "group_norm through to_edge",

@@ -53,10 +53,11 @@ CASES = {
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("name", CASES)
 def test_every_result_is_that_of_torch(name: str, spec: str) -> None:
-    """Whether all of them are used or not; what the target does not have keeps its operator on the CPU."""
+    """Whether all of them are used or not; what the target does not have keeps its operator and q/dq on the CPU."""
     function, left = CASES[name]
     program = tosaic.compile(samples.Call(function).eval(), (IMAGE,), spec, calibration=[IMAGE])
-    assert [r.op for r in program.reasons if not r.border] == ([] if left is None else [left])
+    kept = [r.op for r in program.reasons if not r.border and "quantize_per_tensor" not in r.op]
+    assert kept == ([] if left is None else [left])
     assert program.delegates
     got, want = program.run(IMAGE, engine="tosa"), tree_leaves(function(IMAGE))
     assert len(got) == len(want)

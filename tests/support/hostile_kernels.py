@@ -67,6 +67,9 @@ TRUSTED = {
     "antialiased resize by another factor": call(
         "aten::_upsample_bilinear2d_aa", "out", (Spec((1, 1, 4, 4)), [8, 8], False, 1e-6, 1e-6), Spec((1, 1, 8, 8))
     ),
+    "antialiased bicubic resize by another factor": call(
+        "aten::_upsample_bicubic2d_aa", "out", (Spec((1, 1, 4, 4)), [8, 8], False, 1e-6, 1e-6), Spec((1, 1, 8, 8))
+    ),
     "pixel shuffle whose factor overflows": call(
         "aten::pixel_shuffle", "out", (Spec((1, 4, 2, 2)), 1 << 32), Spec((1, 4, 2, 2))
     ),

@@ -208,6 +208,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         **{f"aten::{name}": _keep_shape for name in _SAME.split()},
         **{f"quantized_decomposed::{name}": _keep_shape for name in _SAME_QUANTIZED.split()},
         **{f"aten::upsample_{name}": _resize for name in _RESIZES.split()},
+        "aten::_upsample_bicubic2d_aa": _resize,
         "aten::_upsample_bilinear2d_aa": _resize,
         **{f"aten::{name}": _take_size for name in _SIZED.split()},
         "aten::addmm": _find_addmm,

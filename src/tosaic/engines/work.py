@@ -28,6 +28,7 @@ _ELEMENT = 10
 _SLOW: Mapping[str, int] = MappingProxyType(
     {f"aten::{name}": 200 for name in ("_fft_c2r", "_fft_r2c", "argsort", "sort", "topk", "grid_sampler_2d")}
     | {f"aten::{name}": 500 for name in ("grid_sampler_3d", "_upsample_bilinear2d_aa", "upsample_bicubic2d")}
+    | {"aten::_upsample_bicubic2d_aa": 1000}
 )
 #: Nanoseconds per power of a difference.
 _POWER = 20

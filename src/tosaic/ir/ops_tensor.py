@@ -201,6 +201,26 @@ CONV3D = OpDef(
 )
 
 
+def conv3d(
+    b: Builder,
+    x: Value,
+    weight: Value,
+    bias: Value,
+    *,
+    pad: tuple[int, int, int, int, int, int],
+    stride: tuple[int, int, int],
+    dilation: tuple[int, int, int],
+    acc_type: DType,
+    x_zp: int = 0,
+    weight_zp: int = 0,
+    local_bound: bool = False,
+) -> Value:
+    """Convolve [N,D,H,W,IC] with weight [OC,KD,KH,KW,IC]."""
+    operands = (x, weight, bias, b.zero_point(x_zp, x.dtype), b.zero_point(weight_zp, weight.dtype))
+    window = {"pad": pad, "stride": stride, "dilation": dilation}
+    return b.emit(CONV3D, operands, **window, local_bound=local_bound, acc_type=acc_type)[0]
+
+
 def _infer_transpose_conv2d(op: Op) -> Type:
     channels, kh, kw, _ = _need_channels(op, 4).shape
     x = op.operand("input")

@@ -29,6 +29,14 @@ def pair(value: int | Sequence[int]) -> tuple[int, int]:
     return (int(value[0]), int(value[0])) if len(value) == 1 else (int(value[0]), int(value[1]))
 
 
+def triple(value: int | Sequence[int]) -> tuple[int, int, int]:
+    """Return an int[3] argument as a triple: torch also accepts one number, alone or in a list."""
+    if isinstance(value, int):
+        return (value, value, value)
+    numbers = [int(v) for v in value] * (3 if len(value) == 1 else 1)
+    return (numbers[0], numbers[1], numbers[2])
+
+
 def find_dtype(dtype: object) -> DType | None:
     """Return the type that has the name of a torch dtype; None if TOSA has none. Works without importing torch."""
     return FROM_TORCH.get(str(dtype).removeprefix("torch."))

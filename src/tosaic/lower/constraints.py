@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tosaic.ir.graph import DType
-from tosaic.lower.arguments import pair
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint
 from tosaic.lower.tensor import Stored, Tensor
@@ -22,43 +22,42 @@ def describe(value: Any) -> str:
     return f"{'quantized ' if quantized else ''}{value.dtype.torch_name}"
 
 
-def _count_dimensions(lo: Lowering, a: Arguments) -> str:
-    count = a["weight"].rank - 2
-    return "" if count in (1, 2) else f"it has {count}"
-
-
 def _check_strides(lo: Lowering, a: Arguments) -> str:
     """Find a stride that is too long for Vela, along a dimension with several results."""
     x, kernel, longest = a["input"], a["weight"].shape[2:], lo.target.longest_stride
     if a.get("transposed") or longest is None:
         return ""
-    stride, dilation = pair(a["stride"]), pair(a["dilation"])
-    pad = (0, 0) if isinstance(a["padding"], str) else pair(a["padding"])
-    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=False)]
+    pads = 0 if isinstance(a["padding"], str) else a["padding"]
+    stride, dilation, pad = (_spread(value, len(kernel)) for value in (a["stride"], a["dilation"], pads))
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
     depthwise = a["groups"] == x.shape[-1 - len(kernel)] > 1
-    if reach == list(kernel) and not depthwise:
+    # Each frame of a 3-D convolution is computed alone, so the kernel never moves over them.
+    if reach[-2:] == list(kernel[-2:]) and not depthwise:
         return ""
-    sizes = zip(x.shape[-len(kernel) :], reach, stride, pad, strict=False)
+    sizes = list(zip(x.shape[-len(kernel) :], reach, stride, pad, strict=True))[-2:]
     if all(step <= longest or size + 2 * p < wide + step for size, wide, step, p in sizes):
         return ""
-    kind = "it is depthwise" if depthwise else f"the dilation is {_write_sizes(dilation, kernel)}"
-    return f"{kind} and the stride is {_write_sizes(stride, kernel)}"
+    kind = "it is depthwise" if depthwise else f"the dilation is {_write_sizes(dilation)}"
+    return f"{kind} and the stride is {_write_sizes(stride)}"
 
 
-def _write_sizes(sizes: tuple[int, int], kernel: tuple[int, ...]) -> str:
-    return "x".join(str(size) for size in sizes[: len(kernel)])
+def _spread(value: int | Sequence[int], count: int) -> list[int]:
+    """Return an argument with one number for each spatial dimension; torch also accepts one for all."""
+    numbers = [value] if isinstance(value, int) else [int(v) for v in value]
+    return numbers * count if len(numbers) == 1 else numbers
+
+
+def _write_sizes(sizes: Sequence[int]) -> str:
+    return "x".join(map(str, sizes))
 
 
 def _check_input_channels(lo: Lowering, a: Arguments) -> str:
-    count, most = a["weight"].shape[1], lo.target.most_input_channels
+    # The frames of a 3-D convolution become channels.
+    shape, most = a["weight"].shape, lo.target.most_input_channels
+    count = shape[1] * shape[2] if len(shape) == 5 else shape[1]
     return "" if a.get("transposed") or most is None or count <= most else f"there are {count}"
 
 
-DIMENSIONS = Constraint(
-    "a convolution has one or two spatial dimensions",
-    _count_dimensions,
-    "use a 1-D or 2-D convolution",
-)
 STRIDES = Constraint(
     "a stride above 3 needs a convolution that is neither depthwise nor dilated",
     _check_strides,
@@ -72,7 +71,7 @@ INPUT_CHANNELS = Constraint(
     lambda target: target.most_input_channels is not None,
 )
 #: of a convolution
-CONVOLUTION = (DIMENSIONS, STRIDES, INPUT_CHANNELS)
+CONVOLUTION = (STRIDES, INPUT_CHANNELS)
 
 
 def _check_shape(lo: Lowering, a: Arguments) -> str:

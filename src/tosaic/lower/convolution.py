@@ -33,19 +33,20 @@ def _pads(
     return (h, h, w, w)
 
 
-def _channels(q: QParams | None, start: int, stop: int) -> QParams | None:
+def slice_channels(q: QParams | None, start: int, stop: int) -> QParams | None:
     """Return the qparams of some of a weight's output channels."""
     if q is None or q.axis is None:
         return q
     return replace(q, scale=q.scale[start:stop], zero_point=q.zero_point[start:stop])
 
 
-def _slice_bias(lo: Lowering, t: Tensor | None, start: int, stop: int) -> Tensor | None:
+def slice_bias(lo: Lowering, t: Tensor | None, start: int, stop: int) -> Tensor | None:
+    """Return the bias of some of the output channels."""
     if t is None or t.size == 1:
         return t
     if isinstance(t, Stored):
         return of_value(tosa.slice(lo.b, lo.emit(t), (start,), (stop - start,)), t.q)
-    return replace(t, array=t.array[start:stop], q=_channels(t.q, start, stop))
+    return replace(t, array=t.array[start:stop], q=slice_channels(t.q, start, stop))
 
 
 def _convolve_groups(
@@ -66,7 +67,7 @@ def _convolve_groups(
         value = tosa.slice(lo.b, image, (0, 0, 0, g * size_in), (n, h, w, size_in))
         part = of_image(value, x.q)
         a, z = g * size_out, (g + 1) * size_out
-        out = arith.convolve(lo, part, weight[a:z], _channels(q, a, z), _slice_bias(lo, bias, a, z), window)
+        out = arith.convolve(lo, part, weight[a:z], slice_channels(q, a, z), slice_bias(lo, bias, a, z), window)
         parts.append(out if out_q is None else lo.quantize(out, out_q))
     return of_image(tosa.concat(lo.b, [p.value for p in parts], 3), out_q)
 
@@ -146,7 +147,7 @@ def _convolve_width_folded(
         lo,
         lo.permute(image, NHWC),
         spread.reshape(together * outputs, high, len(columns), wide * depth),
-        _repeat(q, together),
+        repeat_qparams(q, together),
         bias and arith.repeat_bias(lo, bias, together),
         arith.Window((pad[0], pad[1], -columns.start, columns.stop - 1), (stride[0], 1)),
     )
@@ -157,7 +158,7 @@ def _convolve_width_folded(
     return lo.permute(lo.reshape(codes, (n, out.shape[2], w // stride[1], outputs)), NHWC)
 
 
-def _repeat(q: QParams | None, times: int) -> QParams | None:
+def repeat_qparams(q: QParams | None, times: int) -> QParams | None:
     """Repeat the qparams of channels."""
     return q if q is None or q.axis is None else replace(q, scale=q.scale * times, zero_point=q.zero_point * times)
 

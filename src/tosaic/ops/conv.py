@@ -34,6 +34,7 @@ def _samples_conv2d() -> list[Sample]:
         module(conv(8, 8, 3, dilation=(1, 2)), f32(1, 8, 9, 9)),
         module(conv(6, 6, 3, groups=2, dilation=3, padding=3), f32(1, 6, 9, 9)),
         module(conv(8, 12, 3, groups=4, padding=1), f32(1, 8, 6, 6)),
+        module(conv(6, 8, 3, groups=2, padding=1, stride=2), f32(3, 6, 7, 7)),
         module(conv(16, 16, 3, groups=16, padding=1, stride=2), f32(1, 16, 8, 8)),
         module(conv(6, 12, 3, groups=6), f32(1, 6, 8, 8)),
         module(conv(3, 8, 3, padding="same"), f32(1, 3, 7, 7)),

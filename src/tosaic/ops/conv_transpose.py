@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tosaic.lower import convolution, transposed_convolution
-from tosaic.lower.constraints import CONVOLUTION, DIMENSIONS
+from tosaic.lower import convolution, convolution3d, transposed_convolution
+from tosaic.lower.constraints import CONVOLUTION
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import op
 from tosaic.lower.samples import Sample, f32, module, nn
@@ -45,7 +45,6 @@ def _samples_conv_transpose2d() -> list[Sample]:
     "conv_transpose2d",
     "conv_transpose2d.input",
     quant="weight",
-    constraints=[DIMENSIONS],
     samples=_samples_conv_transpose2d,
 )
 def conv_transpose2d(
@@ -67,7 +66,6 @@ def conv_transpose2d(
 @op(
     "conv_transpose1d",
     quant="weight",
-    constraints=[DIMENSIONS],
     samples=lambda: [
         module(lambda: nn.ConvTranspose1d(3, 8, 4, stride=2, padding=1), f32(1, 3, 12)),
         module(lambda: nn.ConvTranspose1d(3, 17, 5, stride=3, output_padding=1), f32(3, 3, 6)),
@@ -106,8 +104,7 @@ def lower_convolution(
     groups: int,
 ) -> Tensor:
     """Lower the form that exir decomposes every convolution to."""
+    plain, back = (convolution3d, convolution3d) if weight.rank == 5 else (convolution, transposed_convolution)
     if transposed:
-        return transposed_convolution.convolve_transposed(
-            lo, input, weight, bias, stride, padding, output_padding, dilation, groups
-        )
-    return convolution.convolve(lo, input, weight, bias, stride, padding, dilation, groups)
+        return back.convolve_transposed(lo, input, weight, bias, stride, padding, output_padding, dilation, groups)
+    return plain.convolve(lo, input, weight, bias, stride, padding, dilation, groups)

@@ -29,6 +29,8 @@ MOST_CHANNELS = 128
         call(lambda x: (x + 1.0).flip(1, -2), f32(1, 3, 4, 5)),
         call(lambda x: F.conv2d(x, torch.ones(2, 3, 1, 1)).flip((2, 3)), f32(1, 3, 4, 5)),
         call(lambda x: (x + 1.0).flip((0, 2)), f32(3, 2, 64)),
+        call(lambda x: (x + 1.0).flip(1), f32(1, 300)),
+        call(lambda x: (x + 1.0).flip((1, 2, 4)), f32(2, 3, 4, 5, 6)),
         call(lambda x: (x + 1).flip(1), i32(2, 3)),
         call(lambda x: (x + 1.0).flip(-1), f32()),
     ],

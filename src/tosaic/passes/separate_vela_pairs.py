@@ -1,10 +1,13 @@
 """Works around pairs of operations that Vela 5.2 miscompiles.
 
 _BEFORE            Vela fuses a SLICE into its reader. If it splits that reader into several commands, they read more of
-                   the tensor than the slice has, and write past the end. A convolution is split by `_is_split`.
+                   the tensor than the slice has, and write past the end.
+_is_split          The same happens to a convolution with a large dilation or stride.
+_pads_images       The same happens to a convolution or pool with padding over several images.
 _BEFORE_WIDENING   The same happens to a rescale of a concatenated tensor to more bits. After MAX_POOL2D the limits of 8
                    bits are kept.
 _BEFORE_JOINING    The same happens to a rescale of a concatenated tensor into another one.
+_joins_maxima      A maximum that is concatenated with others is written to the wrong place.
 _separate_shapes   Two broadcast operands that are one tensor in two shapes are both read in one of the shapes.
 _reduces_column    A maximum along the last dimension reads it as the one before the last; if that is the shape in which
                    its input was written, Vela assumes the format of 16 channels but allocates a single one.
@@ -31,10 +34,11 @@ from tosaic.passes.replace import count_uses, replace_ops, with_inputs
 
 #: Producers that a rescale to more bits must not read, unless that is part of a sum or product.
 _BEFORE_WIDENING = frozenset({"SLICE", "CONCAT", "PAD", "TILE", "MAX_POOL2D"})
+_AFTER_SLICE = frozenset({"SLICE"})
 #: The same by the reading operation.
-_BEFORE: Mapping[str, frozenset[str]] = {
-    kind: frozenset({"SLICE"}) for kind in ("MATMUL", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_SUM", "TRANSPOSE_CONV2D")
-}
+_BEFORE: Mapping[str, frozenset[str]] = dict.fromkeys(
+    ("MATMUL", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_SUM", "TRANSPOSE_CONV2D"), _AFTER_SLICE
+)
 #: Producers that a rescale to 8 bits must not read if its result is concatenated with others.
 _BEFORE_JOINING = _BEFORE_WIDENING - {"SLICE", "MAX_POOL2D"}
 _JOINS = ("CONCAT", "PAD")
@@ -63,10 +67,13 @@ def separate_vela_pairs(graph: Graph) -> Graph:
     def rule(b: Builder, op: Op) -> Value | None:
         if _reduces_column(op):
             return _reduce_before_last(b, op)
-        if _is_split(op):
-            return _separate(b, op) if _find_source(op.inputs[0]) == "SLICE" else None
+        if _joins_maxima(op):
+            b.ops.append(with_inputs(op, tuple(_copy(b, v) if _is_maximum(v) else v for v in op.inputs)))
+            return b.ops[-1].outputs[0]
         widens = op.kind == "RESCALE" and op.outputs[0].dtype is not DType.I8 and op.outputs[0] not in fused
-        wrong = _BEFORE_WIDENING if widens else _BEFORE.get(op.kind)
+        wrong = (
+            _BEFORE_WIDENING if widens else _AFTER_SLICE if _pads_images(op) or _is_split(op) else _BEFORE.get(op.kind)
+        )
         if op.kind == "RESCALE" and op.outputs[0] in joined:
             wrong = _BEFORE_JOINING
         if wrong is None or op.inputs[0].dtype is not DType.I8 or _find_source(op.inputs[0]) not in wrong:
@@ -93,6 +100,21 @@ def _separate(b: Builder, op: Op) -> Value:
     separated = with_inputs(op, (_copy(b, op.inputs[0]), *op.inputs[1:]))
     b.ops.append(separated)
     return separated.outputs[0]
+
+
+def _pads_images(op: Op) -> bool:
+    """Tell whether a window moves over the padding of several images."""
+    windows = ("CONV2D", "DEPTHWISE_CONV2D", "MAX_POOL2D", "AVG_POOL2D")
+    return op.kind in windows and op.inputs[0].shape[0] > 1 and any(op.get_ints("pad"))
+
+
+def _is_maximum(value: Value) -> bool:
+    return value.dtype is DType.I8 and _find_source(value) in ("REDUCE_MAX", "REDUCE_MIN")
+
+
+def _joins_maxima(op: Op) -> bool:
+    """Tell whether a maximum or minimum is concatenated with other tensors."""
+    return op.kind == "CONCAT" and any(map(_is_maximum, op.inputs))
 
 
 def _reduces_column(op: Op) -> bool:
