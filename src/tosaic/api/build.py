@@ -25,6 +25,7 @@ from tosaic.core.heap import collect_garbage_after
 from tosaic.core.hints import Hint
 from tosaic.core.quiet import quiet
 from tosaic.core.targets import find
+from tosaic.driver.carry import carry_results
 from tosaic.driver.delegate import CompiledGraph, build, dump
 from tosaic.driver.exported import export, keep_inputs, make_functional, refuse_dynamic, translate_errors
 from tosaic.driver.pack import infer_io_signature, pack
@@ -155,6 +156,8 @@ def compile(
         model, inputs, spec, calibration, max_memory, quantizer, quantized, delegate, stages, notes
     )
     source = _make_source(module, inputs)
+    if delegate and carry_results(source, spec.target):
+        source = _make_source(module, inputs)
     signature = infer_io_signature(source, io, layout)
     if not signature.outputs:
         raise Invalid("the model returns no tensor", fix="return the results at the end of forward")

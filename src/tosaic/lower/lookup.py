@@ -10,11 +10,12 @@ import numpy as np
 
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import Array, DType, Value
+from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
 from tosaic.lower.arguments import integers
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.tensor import Const, Tensor, inverse, of_value
+from tosaic.lower.tensor import Const, Stored, Tensor, inverse, of_value
 
 #: from this many pieces on, a look-up is one operator instead of a slice for each piece
 _MOST_PIECES = 16
@@ -78,7 +79,14 @@ def _repeat_each(lo: Lowering, x: Tensor, dim: int, times: int) -> Tensor:
 
 
 def linear_combination(lo: Lowering, x: Tensor, dim: int, rows: Array, divisor: int) -> Tensor:
-    """Compute sums along a dimension with int8 weights [new, old], divided and rounded once, with the input's scale.
+    """Compute sums along a dimension with int8 weights [new, old], divided and rounded once, with the input's scale."""
+    q = lo.codes(x).qparams
+    out = combine(lo, x, dim, rows, QParams((1.0 / divisor,), (0,), DType.I8, -127, 127))
+    return replace(lo.quantize(out, q), q=q)
+
+
+def combine(lo: Lowering, x: Tensor, dim: int, rows: Array, weight_q: QParams) -> Stored:
+    """Compute sums along a dimension with int8 weights [new, old], as an accumulator.
 
     It is a 1x1 convolution with that dimension as channels.
     """
@@ -87,7 +95,8 @@ def linear_combination(lo: Lowering, x: Tensor, dim: int, rows: Array, divisor: 
     order = (*others, dim)
     last = lo.permute(x, order)
     image = lo.permute(lo.reshape(last, (1, 1, prod(last.shape[:-1]), last.shape[-1])), (0, 3, 1, 2))
-    out = arith.convolve_fixed_point(lo, image, rows.reshape(rows.shape[0], 1, 1, rows.shape[1]), divisor)
+    weight = np.ascontiguousarray(rows.reshape(rows.shape[0], 1, 1, rows.shape[1]))
+    out = arith.convolve(lo, image, weight, weight_q, None)
     flat = lo.reshape(lo.permute(out, (0, 2, 3, 1)), (*last.shape[:-1], rows.shape[0]))
     return lo.permute(flat, inverse(order))
 

@@ -4,11 +4,14 @@ from tosaic.lower.registry import registry
 from tosaic.ops import (
     activation,
     attention,
+    bitwise,
     cast,
     compare,
     conv,
     conv_transpose,
+    cumulative,
     elementwise,
+    extremes,
     index,
     linear,
     norm,
@@ -18,16 +21,20 @@ from tosaic.ops import (
     resize,
     shape,
     shuffle,
+    statistics,
 )
 
 __all__ = [
     "activation",
     "attention",
+    "bitwise",
     "cast",
     "compare",
     "conv",
     "conv_transpose",
+    "cumulative",
     "elementwise",
+    "extremes",
     "index",
     "linear",
     "norm",
@@ -38,6 +45,7 @@ __all__ = [
     "resize",
     "shape",
     "shuffle",
+    "statistics",
 ]
 
 registry().freeze()

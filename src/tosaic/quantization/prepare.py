@@ -186,7 +186,9 @@ def decompose_composites(module: GraphModule, wanted: Callable[[Node], bool]) ->
         changed = False
         for node in list(module.graph.nodes):
             record = registry().find(overload(node)) if node.op == "call_function" else None
-            if record is None or record.decompose is None or not wanted(node) or not is_float(node):
+            if record is None or record.decompose is None or not wanted(node):
+                continue
+            if not any(map(is_float, (node, *node.all_input_nodes))):
                 continue
             operators: Aten[Node] = GraphAten(module, node)
             with module.graph.inserting_before(node):

@@ -215,7 +215,8 @@ def _annotate_share(node: Node, config: Any) -> None:
 
 def _annotate_observe(node: Node, config: Any, record: Record | None) -> None:
     floats = [n for n in node.all_input_nodes if _is_float(n) and not _is_number(n)]
-    if not floats:
+    # A choice between two numbers has a float result without a float tensor among its inputs.
+    if not floats and not _is_float(node):
         return
     inputs = dict.fromkeys(floats, config.input_activation)
     if record is not None and record.reads_weight_matrix and config.weight is not None:
