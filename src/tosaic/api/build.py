@@ -140,7 +140,7 @@ def compile(
     target          a name (`tosaic targets` lists them) or a compile spec
     calibration     samples to measure ranges with: an iterable, a .npz/.npy/.pt file, or a folder of them
     io, layout      how the program is called: float or int8 I/O, channels second or last
-    quantized       False leaves a float model in float (only float32 can be quantized)
+    quantized       False leaves a float model in float
     delegate        False leaves all of it on the CPU
     max_memory      limit for calibration files in bytes; default: 1 GiB
 
@@ -254,6 +254,8 @@ def _export_and_quantize(
         notes.append(f"the model is {other} and only float32 is quantized: it stays in float; call model.float() first")
         results = _run(program.module(), [inputs])
         return program, _keep([inputs], results, results)
+    if other is not None:
+        notes.append(f"the model is {other}: it is quantized as a float32 model, with {other} inputs and outputs")
     with stages.stage("quantize"):
         if calibration is None:
             notes.append(

@@ -48,7 +48,7 @@ def to_condition(lo: Lowering, t: Tensor) -> Tensor:
     if t.lut is not None:
         return _with_table(t, t.lut != 0.0)
     if t.q is not None and t.dtype is DType.I8:
-        return _with_table(lo.codes(t), t.q.zp != CODES)
+        return _with_table(lo.codes(t), np.not_equal(CODES, t.q.zp))
     if t.q is not None:
         value = lo.rescale(lo.codes(t).value, DType.I32, [1.0], t.q.zp)
     elif t.is_float or lo.target.has_booleans:
@@ -124,5 +124,5 @@ def combine(lo: Lowering, name: str, x: Tensor, y: Tensor) -> Tensor:
 def invert(lo: Lowering, x: Tensor) -> Tensor:
     """Invert a condition."""
     if isinstance(x, Const):
-        return Const(~x.array, DType.BOOL)
-    return _with_table(x, ~x.lut) if x.lut is not None else with_value(x, tosa.logical_not(lo.b, x.value))
+        return Const(np.logical_not(x.array), DType.BOOL)
+    return _with_table(x, x.lut == 0) if x.lut is not None else with_value(x, tosa.logical_not(lo.b, x.value))

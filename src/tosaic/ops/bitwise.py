@@ -160,8 +160,9 @@ def _shift(
         if not lo.target.has_shifts and DType.I8 is x.dtype:
             return _build(lo, x, amount, tosa.logical_left_shift, compute)
         if isinstance(amount, Const):
-            whole = (amount.array < 0) | (amount.array >= bits)
-            first = _full(amount, np.where(whole, bits - 1, amount.array))
+            amounts = amount.array.astype(np.int64)
+            whole = (amounts < 0) | (amounts >= bits)
+            first = _full(amount, np.where(whole, bits - 1, amounts))
             if not lo.target.has_shifts:
                 out = _shift_int32(lo, x, int(first.array.reshape(-1)[0]), left)
             else:
@@ -248,12 +249,14 @@ def _shift_int32(lo: Lowering, x: Tensor, amount: int, left: bool) -> Tensor:
 
 
 def _shift_left(x: Array, amount: Array) -> Array:
-    inside = (amount >= 0) & (amount < 8)
-    return np.where(inside, x.astype(np.int64) << np.where(inside, amount, 0), 0).astype(np.uint8).view(np.int8)
+    amounts = amount.astype(np.int64)
+    inside = (amounts >= 0) & (amounts < 8)
+    return np.where(inside, x.astype(np.int64) << np.where(inside, amounts, 0), 0).astype(np.uint8).view(np.int8)
 
 
 def _shift_right(x: Array, amount: Array) -> Array:
-    return x >> np.where((amount >= 0) & (amount < 8), amount, 7)
+    amounts = amount.astype(np.int64)
+    return x.astype(np.int64) >> np.where((amounts >= 0) & (amounts < 8), amounts, 7)
 
 
 def _build_right(lo: Lowering, x: Value, amount: Value) -> Value:

@@ -16,15 +16,15 @@ from tosaic.lower import arithmetic as arith
 from tosaic.lower import lookup, movement
 from tosaic.lower.arguments import find_dtype
 from tosaic.lower.aten import Aten
-from tosaic.lower.booleans import PLAIN, PLAIN_INT16, is_condition, to_ones
+from tosaic.lower.booleans import PLAIN, PLAIN_INT16, is_condition, to_float, to_ones
 from tosaic.lower.constraints import describe
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, op, with_inplace
 from tosaic.lower.samples import Sample, boolean, call, f32, i8, i32, torch, with_booleans
-from tosaic.lower.tensor import Stored, Tensor
+from tosaic.lower.tensor import Stored, Tensor, with_value
 
-#: a longer sum would need a weight matrix of more than a megabyte
-_LONGEST = 1024
+#: the weights of a longer sum would be too large, and int16 sums too long for float32
+_LONGEST = 512
 
 
 def _check_width(lo: Lowering, a: Arguments) -> str:
@@ -90,6 +90,8 @@ def cumsum(lo: Lowering, self: Tensor, dim: int, dtype: Any = None) -> Tensor:
     if not self.rank:
         return self
     d = dim % self.rank
+    if integers and not lo.spec.support_integer() and self.dtype is not DType.I32:
+        return _sum_in_float(lo, lo.store(self), d)
     x = to_ones(lo, self) if is_condition(self) else self
     if x.q is None and (x.is_float or x.dtype is DType.I32):
         return _scan(lo, x, d, lambda a, b: arith.add(lo, a, b))
@@ -100,9 +102,16 @@ def cumsum(lo: Lowering, self: Tensor, dim: int, dtype: Any = None) -> Tensor:
     out = lookup.combine(lo, x, d, np.tril(np.ones((size, size), np.int8)), ones)
     if not integers:
         return out
-    if isinstance(out, Stored) and out.dtype is DType.I48:
+    if out.dtype is DType.I48:
         out = replace(out, value=lo.rescale(out.value, DType.I32, [1.0]))
     return replace(out, q=None)
+
+
+def _sum_in_float(lo: Lowering, x: Stored, dim: int) -> Tensor:
+    """Sum booleans or integers of 8 and 16 bits in the profile FP; float32 holds these sums up to 2**24."""
+    real = to_float(lo, x) if x.dtype is DType.BOOL else with_value(x, tosa.cast(lo.b, x.value, DType.F32))
+    out = lo.materialize(lo.store(_scan(lo, real, dim, lambda a, b: arith.add(lo, a, b))))
+    return with_value(out, tosa.cast(lo.b, out.value, DType.I32))
 
 
 def _decompose_product(aten: Aten[Any], self: Any, dim: int, dtype: Any = None) -> Any:
