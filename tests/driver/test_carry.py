@@ -1,4 +1,4 @@
-"""Results of types that a target does not have: int64, and booleans on Ethos-U55. The CPU casts what leaves a delegate."""
+"""Results of types that a target does not have, int64 and booleans on Ethos-U55: the CPU casts them afterwards."""
 
 from __future__ import annotations
 

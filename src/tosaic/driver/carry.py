@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from tosaic.core.targets import Target
-from tosaic.driver.partition import partition
+from tosaic.driver.partition import CARRIERS, partition
 from tosaic.fx.source import ASSERTIONS, Source, overload
 from tosaic.quantization.prepare import KEPT_META
 
@@ -20,7 +20,7 @@ def carry_results(source: Source, target: Target, program: ExportedProgram | Non
 
     The first one is for the delegate, the second one for the CPU. `program` is what the graph belongs to, if any.
     """
-    carriers = {torch.int64: torch.int32} | ({} if target.has_booleans else {torch.bool: torch.int8})
+    carriers = {k: v for k, v in CARRIERS.items() if k is not torch.bool or not target.has_booleans}
     if not any(_find_dtype(source, node) in carriers for node in source.calls()):
         return False
     found = False

@@ -152,7 +152,7 @@ def _exclude_escaping(source: Source, walk: GraphLowering, out: dict[Node, Unsup
             continue
         if isinstance(result, Tensor) and can_be_real(walk.lo, result) and not _is_narrow(source, node, result):
             continue
-        if carries and (is_table(result) if isinstance(result, Stored) and result.lut is not None else _fits(node)):
+        if carries and _can_carry(source, node, result):
             continue
         outside = [u for u in node.users if (u.op != "call_function" or u in out) and overload(u) not in ASSERTIONS]
         if not outside and node.users:
@@ -171,6 +171,21 @@ def _is_narrow(source: Source, node: Node, result: Result) -> bool:
     """Tell whether torch holds a result in a type that the target does not have: int64 is int32 inside a delegate."""
     val = source.val(node)
     return isinstance(result, Tensor) and isinstance(val, torch.Tensor) and val.dtype is torch.int64
+
+
+#: the types in which results of other types leave a delegate
+CARRIERS = {torch.int64: torch.int32, torch.bool: torch.int8}
+
+
+def _can_carry(source: Source, node: Node, result: Result) -> bool:
+    """Tell whether a result of a type that the target does not have may leave a delegate in another type."""
+    record, val = registry().find(overload(node)), source.val(node)
+    if record is not None and record.moves and isinstance(val, torch.Tensor):
+        given = source.val(node.all_input_nodes[0])
+        # A cast from the other type is what the CPU is to do.
+        if isinstance(given, torch.Tensor) and given.dtype is CARRIERS.get(val.dtype):
+            return False
+    return is_table(result) if isinstance(result, Stored) and result.lut is not None else _fits(node)
 
 
 def _fits(node: Node) -> bool:

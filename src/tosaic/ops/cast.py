@@ -290,7 +290,7 @@ def _truncate(lo: Lowering, x: Stored, kind: DType) -> Stored:
         call(lambda x, y: (x > y).float() + x, f32(3, 17), f32(1, 17)),
         call(lambda x: x.float() * 2.0, boolean(2, 3), targets=with_booleans),
         call(lambda x: x.to(torch.int32) + 1, f32(3, 17, low=-9.0, high=9.0), flavours=("INT",)),
-        call(lambda x: (x * 1.5).to(torch.int8), f32(3, 17, low=-90.0, high=90.0), flavours=("INT",)),
+        call(lambda x: (x * 1.5).to(torch.int8), f32(3, 17, low=-80.0, high=80.0), flavours=("INT",)),
         call(lambda x: x.abs().to(torch.int32), f32(1, 64, low=-9000.0, high=70000.0), flavours=("INT",)),
         call(lambda x: torch.where(x.floor().to(torch.bool), x, 1.0), f32(3, 17)),
         call(lambda x: (x > 0.0).to(torch.int8), f32(3, 17), flavours=("INT",)),
