@@ -9,9 +9,10 @@ import numpy as np
 
 from tosaic.core.errors import Unsupported
 from tosaic.lower import movement
+from tosaic.lower.aten import Aten
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import with_copy
+from tosaic.lower.registry import composite, with_copy
 from tosaic.lower.samples import call, f32, torch
 from tosaic.lower.tensor import Tensor
 
@@ -144,6 +145,17 @@ def expand(lo: Lowering, self: Tensor, size: Sequence[int], implicit: bool = Fal
     x = movement.require_movable(lo, self)
     x = lo.reshape(x, (1,) * (len(size) - x.rank) + x.shape)
     return movement.tile(lo, x, tuple(1 if n == -1 else int(n) // d for n, d in zip(size, x.shape, strict=True)))
+
+
+@composite(
+    "expand_as",
+    samples=lambda: [
+        call(lambda x, y: (x + 1.0).expand_as(y) * y, f32(1, 4), f32(3, 4)),
+        call(lambda x, y: (x + 1.0).expand_as(y) + y, f32(17, 1), f32(3, 17, 2)),
+    ],
+)
+def expand_as(aten: Aten[Any], self: Any, other: Any) -> Any:
+    return aten("expand.default", self, list(aten.shape(other)))
 
 
 @data_movement(

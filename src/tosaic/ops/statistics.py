@@ -141,6 +141,40 @@ def norm(aten: Aten[Any], self: Any, p: Any = 2, dim: Any = None, keepdim: bool 
 
 
 @composite(
+    "linalg_norm",
+    "linalg_norm.default",
+    samples=lambda: [
+        call(lambda x: torch.linalg.norm(x, dtype=torch.float32), f32(3, 8)),
+        call(lambda x: torch.linalg.norm(x, 1, 1, True), f32(3, 17)),
+        call(lambda x: torch.linalg.norm(x, dim=(0, 2)), f32(3, 4, 5)),
+    ],
+)
+def linalg_norm(
+    aten: Aten[Any], self: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Any:
+    """Compute the norm of vectors, and of matrices if it is that of their elements."""
+    several = len(aten.shape(self)) if dim is None else 1 if isinstance(dim, int) else len(dim)
+    if ord is not None and several != 1:
+        return None
+    return vector_norm(aten, self, 2 if ord is None else ord, dim, keepdim, dtype)
+
+
+@composite(
+    "matrix_norm",
+    "linalg_matrix_norm.str_ord",
+    samples=lambda: [
+        call(lambda x: torch.linalg.matrix_norm(x, keepdim=True), f32(1, 3, 8)),
+        call(lambda x: torch.linalg.matrix_norm(x, "fro", (0, 2), dtype=torch.float32), f32(3, 4, 5)),
+        call(lambda x: torch.linalg.matrix_norm(x, "nuc"), f32(3, 4), flavours=()),
+    ],
+)
+def matrix_norm(
+    aten: Aten[Any], self: Any, ord: str = "fro", dim: Any = (-2, -1), keepdim: bool = False, dtype: Any = None
+) -> Any:
+    return vector_norm(aten, self, 2, dim, keepdim, dtype) if ord == "fro" else None
+
+
+@composite(
     "logsumexp",
     samples=lambda: [
         call(lambda x: torch.logsumexp(x, -1), f32(3, 17)),
