@@ -81,12 +81,11 @@ def _repeat_each(lo: Lowering, x: Tensor, dim: int, times: int) -> Tensor:
 def linear_combination(lo: Lowering, x: Tensor, dim: int, rows: Array, divisor: int) -> Tensor:
     """Compute sums along a dimension with int8 weights [new, old], divided and rounded once, with the input's scale."""
     q = lo.codes(x).qparams
-    out = combine(lo, x, dim, rows, QParams((1.0 / divisor,), (0,), DType.I8, -127, 127))
-    return replace(lo.quantize(out, q), q=q)
+    return combine(lo, x, dim, rows, QParams((1.0 / divisor,), (0,), DType.I8, -127, 127), q)
 
 
-def combine(lo: Lowering, x: Tensor, dim: int, rows: Array, weight_q: QParams) -> Stored:
-    """Compute sums along a dimension with int8 weights [new, old], as an accumulator.
+def combine(lo: Lowering, x: Tensor, dim: int, rows: Array, weight_q: QParams, into: QParams | None = None) -> Stored:
+    """Compute sums along a dimension with int8 weights [new, old]: quantized `into` some qparams, or an accumulator.
 
     It is a 1x1 convolution with that dimension as channels.
     """
@@ -97,6 +96,8 @@ def combine(lo: Lowering, x: Tensor, dim: int, rows: Array, weight_q: QParams) -
     image = lo.permute(lo.reshape(last, (1, 1, prod(last.shape[:-1]), last.shape[-1])), (0, 3, 1, 2))
     weight = np.ascontiguousarray(rows.reshape(rows.shape[0], 1, 1, rows.shape[1]))
     out = arith.convolve(lo, image, weight, weight_q, None)
+    # Before it is moved: 8 bits are cheaper to move than 32.
+    out = out if into is None else replace(lo.quantize(out, into), q=into)
     flat = lo.reshape(lo.permute(out, (0, 2, 3, 1)), (*last.shape[:-1], rows.shape[0]))
     return lo.permute(flat, inverse(order))
 

@@ -99,7 +99,7 @@ def cumsum(lo: Lowering, self: Tensor, dim: int, dtype: Any = None) -> Tensor:
     x = replace(x, q=plain) if plain is not None else lo.codes(x)
     size = x.shape[d]
     ones = QParams((1.0,), (0,), DType.I8, -127, 127)
-    out = lookup.combine(lo, x, d, np.tril(np.ones((size, size), np.int8)), ones)
+    out = lookup.combine(lo, x, d, np.tril(np.ones((size, size), np.int8)), ones, None if integers else lo.next_q)
     if not integers:
         return out
     if out.dtype is DType.I48:
