@@ -31,10 +31,11 @@ _OPERATORS: dict[str, arith.Binary] = {"and": tosa.bitwise_and, "or": tosa.bitwi
 
 
 def _check_amount(lo: Lowering, a: Arguments) -> str:
-    """Find a shift that is not by one number, and has no table either."""
-    amount = a["other"]
+    """Find a shift of int32 numbers to the right by computed amounts, or one of constants."""
+    x, amount = a["self"], a["other"]
     known = not isinstance(amount, Tensor) or (isinstance(amount, Const) and amount.size == 1)
-    return "" if known and isinstance(a["self"], Stored) else _check_bits(lo, a)
+    small = all(isinstance(t, Stored) and t.q is None and t.dtype in (DType.I8, DType.I16) for t in (x, amount))
+    return "" if small or (known and isinstance(x, Stored)) else _check_bits(lo, a)
 
 
 def _check_bits(lo: Lowering, a: Arguments) -> str:
@@ -57,9 +58,9 @@ _NO_BITS = Constraint(
 
 
 _NO_SHIFTS = Constraint(
-    "a shift is by one constant number",
+    "a shift is by one constant number, or of 8 or 16 bits",
     _check_amount,
-    "use an Ethos-U85, or a constant amount",
+    "use an Ethos-U85, a constant amount, or int16",
     lambda target: not target.has_shifts,
 )
 
@@ -157,7 +158,7 @@ def _shift(
     def lower(lo: Lowering, self: Any, other: Any) -> Tensor:
         x, amount = _match(lo, self, other)
         bits = _BITS[x.dtype]
-        if not lo.target.has_shifts and DType.I8 is x.dtype:
+        if not lo.target.has_shifts and x.dtype is DType.I8 and (x.is_const or amount.is_const):
             return _build(lo, x, amount, tosa.logical_left_shift, compute)
         if isinstance(amount, Const):
             amounts = amount.array.astype(np.int64)
@@ -171,7 +172,8 @@ def _shift(
                 second = _full(amount, whole)
                 out = arith.build_binary(lo, tosa.logical_left_shift, out, second)
             return out
-        return _shift_by_tensor(lo, x, amount, build, left)
+        shift = _shift_by_tensor if lo.target.has_shifts else _shift_by_tensor_int32
+        return shift(lo, x, amount, build, left)
 
     def run(x: Any, y: Any) -> Any:
         return getattr(torch, f"bitwise_{direction}_shift")(x, y)
@@ -187,8 +189,8 @@ def _shift(
             call(lambda x: run(x, 7), i32(3, 17, low=-(2**31), high=2**31 - 1)),
             call(lambda x: x << 31 if direction == "left" else x >> 31, i32(2, 3)),
             call(lambda x: run(x, 40), i32(2, 3)),
-            call(run, i8(3, 5), i8(3, 5, low=-2, high=10), targets=with_booleans),
-            call(run, i16(3, 5), i16(1, 5, low=-1, high=18), targets=with_booleans),
+            call(run, i8(3, 5), i8(3, 5, low=-2, high=10)),
+            call(run, i16(3, 5), i16(1, 5, low=-1, high=18)),
             call(run, i32(1, 5, low=-(2**30), high=2**30), i32(3, 1, low=-1, high=34), targets=with_booleans),
             call(lambda x: run(x, torch.tensor([0, 1, 7, 8], dtype=torch.int8)), i8(2, 4), targets=with_booleans),
         ]
@@ -221,6 +223,32 @@ def _shift_by_tensor(
         second = tosa.sub(lo.b, tosa.minimum(lo.b, wide, number(bits)), first)
         shifted = build(lo, shifted, _to(lo.b, second, v.dtype))
     return with_value(view, shifted)
+
+
+def _shift_by_tensor_int32(
+    lo: Lowering, x: Tensor, amount: Tensor, build: Callable[[Lowering, Value, Value], Value], left: bool
+) -> Tensor:
+    """Shift by computed amounts with the shifts of Ethos-U55; numbers to the right have 8 or 16 bits."""
+    (u, v), view = lo.align(x, amount)
+    b, wide, bits = lo.b, arith.to_int32(lo.b, u), arith.to_int32(lo.b, v)
+
+    def number(n: int) -> Value:
+        return lo.constant(np.full((1,) * v.rank, n), DType.I32)
+
+    # A negative amount becomes one above all others.
+    sign = tosa.maximum(b, tosa.minimum(b, bits, number(0)), number(-1))
+    bits = tosa.minimum(b, tosa.maximum(b, bits, number(0)), number(32))
+    bits = tosa.minimum(b, tosa.sub(b, bits, tosa.mul(b, sign, number(32))), number(32))
+    if left:
+        first = tosa.minimum(b, bits, number(31))
+        wide = tosa.logical_left_shift(b, tosa.logical_left_shift(b, wide, first), tosa.sub(b, bits, first))
+    else:
+        # Half of the divisor is subtracted from twice the number, which turns the nearest number into the floor.
+        bits = tosa.minimum(b, bits, number(_BITS[x.dtype] - 1))
+        half = tosa.logical_left_shift(b, number(1), bits)
+        twice = tosa.sub(b, tosa.mul(b, wide, number(2)), half)
+        wide = tosa.arithmetic_right_shift(b, twice, tosa.add(b, bits, number(1)), round=True)
+    return with_value(view, wide if x.dtype is DType.I32 else arith.wrap(lo, wide, x.dtype))
 
 
 def _to(b: Builder, value: Value, dtype: DType) -> Value:
