@@ -89,8 +89,11 @@ CALLS = {
         (1, 1, 2, 23),
         "it is from 23 to 1019",
     ),
-    "gt": (lambda x: x > x.flip(0), (3, 4), "it takes quantized int8 and quantized int8"),
-    "where": (lambda x: torch.where(x > x.flip(0), x, 0.0), (3, 4), "the condition is computed"),
+    "gt": (lambda x: x.int() > x.flip(0).int(), (3, 4), "it takes int32 and int32"),
+    "where": (lambda x: torch.where(x > x.flip(0), x.int(), 0), (3, 4), "it is between int32 and 0"),
+    "cumsum": (lambda x: x.cumsum(1), (2, 513), "it is over 513"),
+    "bitwise_and": (lambda x: x.int() & x.flip(0).int(), (3, 4), "it takes int32 and int32"),
+    "left_shift": (lambda x: x.int() << x.flip(0).int(), (3, 4), "it takes int32 and int32"),
     "gather": (lambda x: x.gather(1, x.argmax(1, keepdim=True)), (2, 2), "`index` is computed"),
 }
 

@@ -22,6 +22,7 @@ from tosaic.driver.delegate import build, lower_partition
 from tosaic.driver.partition import Partition, Plan, partition
 from tosaic.engines import reference
 from tosaic.fx.source import Source
+from tosaic.lower.constraints import RESULT
 from tosaic.lower.samples import Sample
 from tosaic.npu import run_blob
 from tosaic.ops import registry
@@ -66,9 +67,10 @@ def all_on_target(plan: Plan) -> None:
 
 
 def left_by_a_constraint(op: str, plan: Plan, target: Target) -> None:
-    """What a target does not take stays on the CPU, and the reason is a sentence of the record."""
+    """What a target does not take stays on the CPU, and the reason is a sentence of the record, or one for all."""
     record = registry().records[op]
-    sentences = {constraint.sentence for constraint in record.constraints if constraint.targets(target)}
+    constraints = (*record.constraints, *RESULT)
+    sentences = {constraint.sentence for constraint in constraints if constraint.targets(target)}
     reasons = {r.why.partition("; here ")[0] for r in plan.reasons.values() if r.op in record.overloads}
     assert reasons & sentences
 

@@ -1,4 +1,4 @@
-"""Models in float16, bfloat16 and float64: only float32 is quantized, and whoever brings another type is told so."""
+"""Models in float16, bfloat16 and float64: an integer target computes them as float32 models, and says so."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import nn
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 import tosaic
-from tosaic.core.errors import Invalid
 from tosaic.quantization.quantizer import TosaQuantizer
 from tosaic.quantizer import get_symmetric_quantization_config
 
@@ -28,19 +27,49 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 @pytest.mark.parametrize("dtype", OTHERS)
-def test_an_integer_target_refuses_another_float_by_name(dtype: torch.dtype) -> None:
+def test_an_integer_target_quantizes_another_float_as_float32(dtype: torch.dtype) -> None:
     model, x = make(dtype)
-    with pytest.raises(Invalid, match=f"the model is {name_of(dtype)}, and only float32 is quantized") as caught:
-        tosaic.compile(model, (x,), "ethos-u55-128")
-    assert "model.float()" in caught.value.fix
+    program = tosaic.compile(model, (x,), "ethos-u55-128")
+    assert f"the model is {name_of(dtype)}: it is quantized as a float32 model" in "".join(map(str, program.warnings))
+    assert len(program.delegates) == 1
+    assert {r.op for r in program.reasons if not r.border} == {"aten.to.dtype"}
+    (got,) = program.run(x)
+    assert str(got.dtype) == name_of(dtype)
+    with torch.no_grad():
+        want = model(x).double().numpy()
+    assert np.abs(got.astype(np.float64) - want).max() <= 0.02 * np.abs(want).max()
+    assert program.verify().ok
 
 
 @pytest.mark.parametrize("dtype", OTHERS)
-def test_the_quantizer_refuses_another_float_by_name(dtype: torch.dtype) -> None:
+def test_the_quantizer_computes_another_float_in_float32(dtype: torch.dtype) -> None:
     model, x = make(dtype)
     quantizer = TosaQuantizer().set_global(get_symmetric_quantization_config())
-    with pytest.raises(Invalid, match=name_of(dtype)):
-        prepare_pt2e(torch.export.export(model, (x,)).module(), quantizer)
+    prepared = prepare_pt2e(torch.export.export(model, (x,)).module(), quantizer)
+    prepared(x)
+    converted = convert_pt2e(prepared)
+    assert converted(x).dtype is dtype
+    layers = [n for n in converted.graph.nodes if "linear" in str(n.target)]
+    assert [n.meta["val"].dtype for n in layers] == [torch.float32]
+    # The model itself is not changed.
+    assert next(model.parameters()).dtype is dtype
+
+
+def test_types_in_arguments_and_constants_become_float32() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("factor", torch.linspace(0.5, 1.5, 4, dtype=torch.float16))
+
+        def forward(self, x: torch.Tensor, i: torch.Tensor) -> Any:
+            return x * self.factor + i.to(torch.float16), x.sum(1, dtype=torch.float16)
+
+    x, i = torch.randn(2, 4).half(), torch.arange(4, dtype=torch.int32)
+    program = tosaic.compile(Model().eval(), (x, i), "ethos-u55-128")
+    got = program.run(x, i)
+    for a, b in zip(got, Model()(x, i), strict=True):
+        assert a.dtype == np.float16
+        np.testing.assert_allclose(a.astype(np.float32), b.float().numpy(), atol=0.06)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])

@@ -32,7 +32,8 @@ class Call(torch.nn.Module):
 def draw(spec: Input, generator: torch.Generator) -> torch.Tensor:
     if spec.dtype == "float32":
         return torch.rand(spec.shape, generator=generator) * (spec.high - spec.low) + spec.low
-    return torch.randint(int(spec.low), int(spec.high), spec.shape, generator=generator, dtype=torch.int32)
+    drawn = torch.randint(int(spec.low), int(spec.high), spec.shape, generator=generator, dtype=torch.int32)
+    return drawn.to(getattr(torch, spec.dtype))
 
 
 def make(sample: Sample, name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:

@@ -25,6 +25,7 @@ from tosaic.core.heap import collect_garbage_after
 from tosaic.core.hints import Hint
 from tosaic.core.quiet import quiet
 from tosaic.core.targets import find
+from tosaic.driver.carry import carry_results
 from tosaic.driver.delegate import CompiledGraph, build, dump
 from tosaic.driver.exported import export, keep_inputs, make_functional, refuse_dynamic, translate_errors
 from tosaic.driver.pack import infer_io_signature, pack
@@ -140,7 +141,7 @@ def compile(
     target          a name (`tosaic targets` lists them) or a compile spec
     calibration     samples to measure ranges with: an iterable, a .npz/.npy/.pt file, or a folder of them
     io, layout      how the program is called: float or int8 I/O, channels second or last
-    quantized       False leaves a float model in float (only float32 can be quantized)
+    quantized       False leaves a float model in float
     delegate        False leaves all of it on the CPU
     max_memory      limit for calibration files in bytes; default: 1 GiB
 
@@ -156,6 +157,8 @@ def compile(
         model, inputs, spec, calibration, max_memory, quantizer, quantized, delegate, stages, notes
     )
     source = _make_source(module, inputs)
+    if delegate and carry_results(source, spec.target):
+        source = _make_source(module, inputs)
     signature = infer_io_signature(source, io, layout)
     if not signature.outputs:
         raise Invalid("the model returns no tensor", fix="return the results at the end of forward")
@@ -252,9 +255,10 @@ def _export_and_quantize(
     if other is not None and ("FP" in spec.target.tosa_spec or not delegate):
         notes.append(f"the model is {other} and only float32 is quantized: it stays in float; call model.float() first")
         results = _run(program.module(), [inputs])
-        return simplify(program, "INT" in spec.target.tosa_spec) if delegate else program, _keep(
-            [inputs], results, results
-        )
+        simple = simplify(program, "INT" in spec.target.tosa_spec) if delegate else program
+        return simple, _keep([inputs], results, results)
+    if other is not None:
+        notes.append(f"the model is {other}: it is quantized as a float32 model, with {other} inputs and outputs")
     with stages.stage("quantize"):
         if calibration is None:
             notes.append(

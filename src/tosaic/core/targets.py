@@ -26,6 +26,9 @@ class Target:
     has_resize           RESIZE by any ratio
     divides_integers     a division of int32 tensors
     has_reduce_min       REDUCE_MIN. Vela 5.2.0 miscompiles it before a RESHAPE for Ethos-U55 and U65
+    reduces_int32        REDUCE_MAX and REDUCE_MIN in 32 bits
+    wraps_casts          CAST to an integer of fewer bits. Vela 5.2.0 fuses it for Ethos-U55 and U65, and saturates
+    has_shifts           shifts of all integers. Ethos-U55 and U65 shift int32 only, and round where they shift right
     reverses_any_axis    REVERSE along any axis and in 32 bits, not only of the rows and columns of an image
     averages_batches     AVG_POOL2D of more than one image
     longest_stride       the largest stride of a convolution that is depthwise or dilated; None if any
@@ -52,6 +55,9 @@ class Target:
     has_resize: bool = True
     divides_integers: bool = True
     has_reduce_min: bool = True
+    reduces_int32: bool = True
+    wraps_casts: bool = True
+    has_shifts: bool = True
     reverses_any_axis: bool = True
     averages_batches: bool = True
     longest_stride: int | None = None
@@ -89,6 +95,9 @@ def _u55(macs: int) -> Target:
         has_resize=False,
         divides_integers=False,
         has_reduce_min=False,
+        reduces_int32=False,
+        wraps_casts=False,
+        has_shifts=False,
         reverses_any_axis=False,
         averages_batches=False,
         longest_stride=3,

@@ -22,6 +22,7 @@ from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid, Unsupported
 from tosaic.core.heap import collect_garbage_after
 from tosaic.core.internal import contained
+from tosaic.driver.carry import carry_results
 from tosaic.driver.delegate import CompiledGraph, Delegate, Lowered, build, compile_partition, dump, lower_checked
 from tosaic.driver.exported import has_out_variant, skip_noop_decompositions
 from tosaic.driver.fingerprint import fingerprint
@@ -68,6 +69,9 @@ class TosaicPartitioner(Partitioner):
         if self._asked[0] is not ep:
             refuse_expanded(ep)
             source = Source.of_program(ep)
+            if carry_results(source, self.compile_spec.target, ep):
+                source = Source.of_program(ep)
+                ep.graph_module.recompile()
             source.orders = find_orders(ep.graph)
             self._asked = ep, _all_delegated(source, self._build(source, ep).plan)
             if not self._waiting:

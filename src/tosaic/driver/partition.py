@@ -19,6 +19,8 @@ from tosaic.driver.reason import FloatResult, Reason, explain
 from tosaic.fx.dynamic import find_dynamic
 from tosaic.fx.source import ASSERTIONS, QDQ, Source, overload
 from tosaic.ir.graph import Graph
+from tosaic.lower.booleans import is_table
+from tosaic.lower.constraints import NO_STORED_BOOLEANS
 from tosaic.lower.convert import can_be_real
 from tosaic.lower.tensor import Opaque, Result, Stored, Tensor
 from tosaic.lower.walk import GraphLowering, is_pending
@@ -56,12 +58,14 @@ def partition(
     check: Check | None = None,
     refused: Mapping[Node, Unsupported] | None = None,
     move_data: bool = False,
+    carries: bool = False,
 ) -> Plan:
     """Divide a graph between NPU and CPU. `refused` are nodes that a tool has rejected, with its message.
 
-    With `move_data`, partitions that only move data are delegated too.
+    With `move_data`, partitions that only move data are delegated too. With `carries`, results of a type that the
+    target does not have may leave a delegate, if another type holds them.
     """
-    return partition_and_lower(source, target, check=check, refused=refused, move_data=move_data)[0]
+    return partition_and_lower(source, target, check=check, refused=refused, move_data=move_data, carries=carries)[0]
 
 
 def partition_and_lower(
@@ -71,6 +75,7 @@ def partition_and_lower(
     check: Check | None = None,
     refused: Mapping[Node, Unsupported] | None = None,
     move_data: bool = False,
+    carries: bool = False,
 ) -> tuple[Plan, Trial]:
     """Divide a graph as `partition` does, and return the plan with the lowering that it is based on."""
     out: dict[Node, Unsupported] = dict(refused or {})
@@ -83,7 +88,7 @@ def partition_and_lower(
             out[node] = dynamic
     while True:
         trial = _lower_supported(source, target, out)
-        if _exclude_escaping(source, trial.walk, out):
+        if _exclude_escaping(source, trial.walk, out, carries):
             continue
         cluster_of = _clusters(source, trial.walk, out)
         if _exclude_cycles(source, cluster_of, out):
@@ -140,7 +145,7 @@ def _lower_supported(source: Source, target: Target, out: dict[Node, Unsupported
     return Trial(walk, spans)
 
 
-def _exclude_escaping(source: Source, walk: GraphLowering, out: dict[Node, Unsupported]) -> bool:
+def _exclude_escaping(source: Source, walk: GraphLowering, out: dict[Node, Unsupported], carries: bool = False) -> bool:
     """Exclude nodes whose result cannot be stored but is needed on the CPU. Return True if a new walk is needed."""
     again = False
     for node in reversed(list(source.calls())):
@@ -151,10 +156,12 @@ def _exclude_escaping(source: Source, walk: GraphLowering, out: dict[Node, Unsup
             continue
         if isinstance(result, Tensor) and can_be_real(walk.lo, result) and not _is_narrow(source, node, result):
             continue
+        if carries and _can_carry(source, node, result):
+            continue
         outside = [u for u in node.users if (u.op != "call_function" or u in out) and overload(u) not in ASSERTIONS]
         if not outside and node.users:
             continue
-        out[node] = _find_missing(result) or _explain_escape(outside, _is_narrow(source, node, result))
+        out[node] = _find_missing(result) or _explain_escape(source, node, outside)
         again = again or any(u not in out for u in node.users if u.op == "call_function")
     return again
 
@@ -170,19 +177,44 @@ def _is_narrow(source: Source, node: Node, result: Result) -> bool:
     return isinstance(result, Tensor) and isinstance(val, torch.Tensor) and val.dtype is torch.int64
 
 
+#: the types in which results of other types leave a delegate
+CARRIERS = {torch.int64: torch.int32, torch.bool: torch.int8}
+
+
+def _can_carry(source: Source, node: Node, result: Result) -> bool:
+    """Tell whether a result of a type that the target does not have may leave a delegate in another type."""
+    record, val = registry().find(overload(node)), source.val(node)
+    if record is not None and record.moves and isinstance(val, torch.Tensor):
+        given = source.val(node.all_input_nodes[0])
+        # A cast from the other type is what the CPU is to do.
+        if isinstance(given, torch.Tensor) and given.dtype is CARRIERS.get(val.dtype):
+            return False
+    return is_table(result) if isinstance(result, Stored) and result.lut is not None else _fits(node)
+
+
+def _fits(node: Node) -> bool:
+    """Tell whether 32 bits hold a result that torch has in 64 bits."""
+    record = registry().find(overload(node))
+    if overload(node) == "getitem" or (record is not None and record.moves):
+        return all(n.op == "call_function" and _fits(n) for n in node.all_input_nodes)
+    return record is not None and record.fits_int32
+
+
 def _find_missing(result: Result) -> Unsupported | None:
     """Find why one of several results is not on the NPU: it keeps the others on the CPU as well."""
     items = result if isinstance(result, tuple) else ()
     return next((item for item in items if isinstance(item, Unsupported)), None)
 
 
-def _explain_escape(outside: Sequence[Node], narrow: bool) -> Unsupported:
+def _explain_escape(source: Source, node: Node, outside: Sequence[Node]) -> Unsupported:
     if not outside:
         return Unsupported("nothing uses its result")
-    user = outside[0]
-    if narrow:
+    val = source.val(node)
+    if isinstance(val, torch.Tensor) and val.dtype is torch.int64:
         return Unsupported("its result is int64, which the target does not support", "cast the result to int32")
-    return FloatResult(user)
+    if isinstance(val, torch.Tensor) and val.dtype is torch.bool:
+        return Unsupported(f"{NO_STORED_BOOLEANS.sentence}; here the result is bool", NO_STORED_BOOLEANS.fix)
+    return FloatResult(outside[0])
 
 
 def _clusters(source: Source, walk: GraphLowering, out: Mapping[Node, Unsupported]) -> dict[Node, Node]:

@@ -125,6 +125,11 @@ ARITHMETIC_RIGHT_SHIFT = OpDef(
 )
 
 
+def arithmetic_right_shift(b: Builder, x: Value, amount: Value, *, round: bool = False) -> Value:
+    """Shift right and keep the sign; with `round`, to the nearest number."""
+    return b.emit(ARITHMETIC_RIGHT_SHIFT, (x, amount), round=round)[0]
+
+
 class Extreme(OpDef):
     """The larger or the smaller of two numbers; `nan_mode` selects the result if one is NaN."""
 

@@ -66,6 +66,8 @@ def operand(lo: Lowering, value: Any, like: Tensor) -> Tensor:
         return Const(np.full((1,) * like.rank, value, np.float32), DType.F32)
     if isinstance(value, float) and not like.dtype.is_float:
         raise Unsupported(f"it mixes {like.dtype.torch_name} with the float number {value}", "use an integer number")
+    if not like.dtype.is_float and not -(2**31) <= value < 2**31:
+        raise Unsupported(f"the number {value} does not fit 32 bits", "use a smaller number")
     return lo.scalar(value, like)
 
 

@@ -49,6 +49,31 @@ def build_binary(lo: Lowering, op: Binary, x: Tensor, y: Tensor) -> Stored:
     return with_value(view, op(lo.b, a, b))
 
 
+def to_int32(b: Builder, value: Value) -> Value:
+    """Widen int8 and int16 numbers, for operators that TOSA has in 32 bits only."""
+    return tosa.cast(b, value, DType.I32) if value.dtype in (DType.I8, DType.I16) else value
+
+
+def in_int32(lo: Lowering, build: Binary) -> Binary:
+    """Make an operator for integers of any type from one of int32: the result wraps around, as in torch."""
+
+    def built(b: Builder, x: Value, y: Value) -> Value:
+        if x.dtype not in (DType.I8, DType.I16):
+            return build(b, x, y)
+        return wrap(lo, build(b, to_int32(b, x), to_int32(b, y)), x.dtype)
+
+    return built
+
+
+def wrap(lo: Lowering, value: Value, dtype: DType) -> Value:
+    """Convert int32 numbers to a type of 8 or 16 bits: the others are dropped."""
+    if not lo.target.wraps_casts:
+        # Nothing is left to saturate, and no bit is lost that would round.
+        bits = lo.constant(np.full((1,) * value.rank, 24 if dtype is DType.I8 else 16), DType.I32)
+        value = tosa.arithmetic_right_shift(lo.b, tosa.logical_left_shift(lo.b, value, bits), bits)
+    return tosa.cast(lo.b, value, dtype)
+
+
 def add(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: bool = False) -> Stored:
     """Build x + alpha * y, or x - alpha * y."""
     if alpha < 0:
@@ -58,8 +83,8 @@ def add(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: boo
         if alpha != 1.0 and isinstance(y, Const):
             y = Const(encode(y.real() * alpha, y.dtype), y.dtype)
         elif alpha != 1.0:
-            y = build_binary(lo, lambda b, u, v: tosa.mul(b, u, v), y, lo.scalar(alpha, y))
-        return build_binary(lo, op, x, y)
+            y = multiply(lo, y, lo.scalar(alpha, y))
+        return build_binary(lo, in_int32(lo, op), x, y)
     xq, yq = lo.codes(x, "first operand").qparams, lo.codes(y, "second operand").qparams
     sx, sy = xq.s, yq.s * alpha
     # Ethos-U55 fuses the operands' rescales only if both are 1 or if they differ and the larger is 2**19 (2**14).
@@ -74,7 +99,7 @@ def add(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: boo
 def multiply(lo: Lowering, x: Tensor, y: Tensor) -> Stored:
     """Build x * y."""
     if x.q is None and y.q is None:
-        return build_binary(lo, lambda b, u, v: tosa.mul(b, u, v), x, y)
+        return build_binary(lo, in_int32(lo, tosa.mul), x, y)
     xq, yq = lo.codes(x, "first operand").qparams, lo.codes(y, "second operand").qparams
     (a, b), view = lo.align(x, y)
     wide_a = lo.rescale(a, DType.I32, [1.0], xq.zp)

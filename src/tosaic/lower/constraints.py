@@ -86,8 +86,8 @@ SHAPE = Constraint(
 )
 NO_STORED_BOOLEANS = Constraint(
     "boolean tensors cannot be stored",
-    lambda lo, a: "the result is bool" if a["result"].dtype is DType.BOOL else "",
-    "use a float mask that is added, or compare quantized tensors where the mask is used",
+    lambda lo, a: "one of them is bool" if isinstance(a["result"], Stored) and a["result"].dtype is DType.BOOL else "",
+    "cast it to int8, or use it with quantized tensors where it is computed",
     lambda target: not target.has_booleans,
 )
 #: of every operator; `result` is what it has computed

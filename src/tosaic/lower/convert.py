@@ -16,6 +16,7 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.encode import encode
 from tosaic.ir.graph import DType, Value
 from tosaic.ir.qparams import QParams, along
+from tosaic.lower.booleans import is_table, store_bool
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Const, Stored, Tensor, fill_gaps, with_value
 
@@ -26,14 +27,18 @@ def is_real(t: Tensor) -> bool:
 
 
 def can_be_real(lo: Lowering, t: Tensor) -> bool:
-    """Tell whether `to_real` can make a stored float tensor of it."""
+    """Tell whether `to_real` can make a stored tensor of floats or booleans of it."""
+    if is_table(t):
+        return lo.target.has_booleans
     return lo.has_float and not t.is_const and t.dtype is not DType.I48
 
 
 def to_real(lo: Lowering, t: Tensor) -> Tensor:
-    """Convert quantized values, an accumulator or a pending table to float32."""
+    """Convert quantized values, an accumulator or a pending table to float32; a table of booleans to these."""
     if is_real(t):
         return t
+    if is_table(t):
+        return store_bool(lo, t)
     if isinstance(t, Const):
         return _dequantize_const(t)
     if t.dtype is DType.I48:

@@ -10,6 +10,7 @@ import numpy as np
 
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import Array, DType, Value
+from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
 from tosaic.lower.arguments import integers, make_movable
@@ -80,7 +81,13 @@ def _repeat_each(lo: Lowering, x: Tensor, dim: int, times: int) -> Tensor:
 
 
 def linear_combination(lo: Lowering, x: Tensor, dim: int, rows: Array, divisor: int) -> Tensor:
-    """Compute sums along a dimension with int8 weights [new, old], divided and rounded once, with the input's scale.
+    """Compute sums along a dimension with int8 weights [new, old], divided and rounded once, with the input's scale."""
+    q = lo.codes(x).qparams
+    return combine(lo, x, dim, rows, QParams((1.0 / divisor,), (0,), DType.I8, -127, 127), q)
+
+
+def combine(lo: Lowering, x: Tensor, dim: int, rows: Array, weight_q: QParams, into: QParams | None = None) -> Stored:
+    """Compute sums along a dimension with int8 weights [new, old]: quantized `into` some qparams, or an accumulator.
 
     It is a 1x1 convolution with that dimension as channels.
     """
@@ -89,7 +96,10 @@ def linear_combination(lo: Lowering, x: Tensor, dim: int, rows: Array, divisor: 
     order = (*others, dim)
     last = lo.permute(x, order)
     image = lo.permute(lo.reshape(last, (1, 1, prod(last.shape[:-1]), last.shape[-1])), (0, 3, 1, 2))
-    out = arith.convolve_fixed_point(lo, image, rows.reshape(rows.shape[0], 1, 1, rows.shape[1]), divisor)
+    weight = np.ascontiguousarray(rows.reshape(rows.shape[0], 1, 1, rows.shape[1]))
+    out = arith.convolve(lo, image, weight, weight_q, None)
+    # Before it is moved: 8 bits are cheaper to move than 32.
+    out = out if into is None else replace(lo.quantize(out, into), q=into)
     flat = lo.reshape(lo.permute(out, (0, 2, 3, 1)), (*last.shape[:-1], rows.shape[0]))
     return lo.permute(flat, inverse(order))
 

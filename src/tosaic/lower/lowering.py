@@ -277,6 +277,11 @@ class Lowering:
             return value if (low, high) == (-128, 127) else tosa.clamp(self.b, value, low, high)
         return tosa.table(self.b, value, codes.astype(np.int8))
 
+    def emit_table(self, t: Stored) -> Value:
+        """Emit a TABLE for a pending function whose results are int8 numbers or booleans."""
+        assert t.lut is not None
+        return tosa.table(self.b, t.value, t.lut.astype(np.int8))
+
     def _bound(self, value: Value, q: QParams, clamp: tuple[float, float] | None, known: QParams | None) -> Value:
         """Emit CLAMP to the range of `q` and to pending real bounds, if that is tighter than saturation."""
         least, most = RANGES[q.dtype]

@@ -70,6 +70,7 @@ class Record:
     reads_weight_matrix  a constant operand is a weight matrix and is quantized like weights
     folds_into_producer  becomes part of the previous layer, so nothing is observed between them
     computes_in_float32  has 16-bit floats computed in float32 and rounded once, as torch does
+    fits_int32           if its result is int64 in torch, 32 bits hold it
     """
 
     name: str
@@ -91,6 +92,7 @@ class Record:
     reads_weight_matrix: bool = False
     folds_into_producer: bool = False
     computes_in_float32: bool = False
+    fits_int32: bool = False
 
 
 class Fields(TypedDict, total=False):
@@ -111,6 +113,7 @@ class Fields(TypedDict, total=False):
     reads_weight_matrix: bool
     folds_into_producer: bool
     computes_in_float32: bool
+    fits_int32: bool
 
 
 class Registry:

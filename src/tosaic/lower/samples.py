@@ -54,7 +54,7 @@ Function: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A random input: uniform in [low, high] (`float32`), or integers from low to high."""
+    """A random input: uniform in [low, high] (`float32`), or integers from low to high - 1; booleans are 0 and 1."""
 
     shape: tuple[int, ...]
     low: float = -2.0
@@ -83,6 +83,18 @@ def f32(*shape: int, low: float = -2.0, high: float = 2.0) -> Input:
 
 def i32(*shape: int, low: int = -100, high: int = 100) -> Input:
     return Input(shape, low, high, "int32")
+
+
+def i16(*shape: int, low: int = -1000, high: int = 1000) -> Input:
+    return Input(shape, low, high, "int16")
+
+
+def i8(*shape: int, low: int = -128, high: int = 128) -> Input:
+    return Input(shape, low, high, "int8")
+
+
+def boolean(*shape: int) -> Input:
+    return Input(shape, 0, 2, "bool")
 
 
 def _flavours(inputs: tuple[Input, ...]) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from tosaic.ir.graph import Array, DType
 from tosaic.ir.qparams import QParams
 from tosaic.lower.arguments import find_qparams, make_movable
 from tosaic.lower.aten import Aten
+from tosaic.lower.constraints import NO_STORED_BOOLEANS
 from tosaic.lower.convert import convert_all, is_list, is_real, is_small, narrow, to_real, widen
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Record, registry
@@ -150,8 +151,8 @@ def tabulate(lo: Lowering, call: Call) -> Call | Result:
     out = torch_op(call.node)(**given)
     if not isinstance(out, torch.Tensor) or out.shape != (256,):
         return call
-    if lo.has_float and out.dtype is not torch.float32:
-        # A bool from a table could not be stored; the comparison itself can.
+    if out.dtype is not torch.float32 and (lo.has_float or out.dtype is not torch.bool):
+        # The comparison itself can be stored in float models, and integers always.
         return call
     return replace(base, lut=to_numpy(out), clamp=None)
 
@@ -220,6 +221,8 @@ class LoweringAten:
 
 def apply(lo: Lowering, record: Record, arguments: Mapping[str, object]) -> Result:
     """Lower by the record's own function, or by its decomposition if there is none for these arguments."""
+    for tensor in find_tensors(arguments.values()):
+        NO_STORED_BOOLEANS.enforce(lo, {"result": tensor})
     for constraint in record.constraints:
         constraint.enforce(lo, arguments)
     result: Result | list[Tensor] | None = None

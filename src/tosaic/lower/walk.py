@@ -85,11 +85,11 @@ class GraphLowering:
         index = node.args[1]
         assert isinstance(items, tuple) and isinstance(index, int)
         item = items[index]
-        if not isinstance(item, Unsupported):
-            return item
-        if node.users:
+        if not node.users:
+            return ()
+        if isinstance(item, Unsupported):
             raise item
-        return ()
+        return item
 
     def _can_widen(self, node: Node) -> bool:
         results = [self.get(n) for n in node.all_input_nodes]

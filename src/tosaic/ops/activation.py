@@ -11,14 +11,15 @@ import numpy as np
 
 from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
-from tosaic.ir.graph import NUMPY, RANGES, DType
+from tosaic.ir.graph import RANGES, DType
+from tosaic.ir.qparams import accumulator
 from tosaic.lower import arithmetic as arith
-from tosaic.lower import convolution, elementwise
+from tosaic.lower import convolution, elementwise, movement
 from tosaic.lower.arguments import unary
 from tosaic.lower.forms import pointwise, unop
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, op, with_inplace
-from tosaic.lower.samples import F, Sample, call, f32, i32, module, nn, torch
+from tosaic.lower.samples import F, Sample, call, f32, i8, i16, i32, module, nn, torch
 from tosaic.lower.tensor import Const, Tensor, with_value
 
 
@@ -34,13 +35,13 @@ def bound(lo: Lowering, x: Tensor, low: float, high: float) -> Tensor:
     if x.is_float:
         return with_value(x, tosa.clamp(lo.b, x.value, low, high))
     least, most = RANGES[x.dtype]
-    value = x.value
+    value = arith.to_int32(lo.b, x.value)
     # TOSA has no CLAMP of int32.
     for bound, build in ((low, tosa.maximum), (high, tosa.minimum)):
         if math.isfinite(bound):
-            number = np.full((1,) * value.rank, np.clip(bound, least, most), NUMPY[x.dtype])
-            value = build(lo.b, value, lo.constant(number, x.dtype))
-    return with_value(x, value)
+            number = np.full((1,) * value.rank, np.clip(bound, least, most), np.int32)
+            value = build(lo.b, value, lo.constant(number, DType.I32))
+    return with_value(x, value if value.dtype is x.dtype else tosa.cast(lo.b, value, x.dtype))
 
 
 def _multiply(lo: Lowering, x: Tensor, factor: float) -> Tensor:
@@ -109,10 +110,43 @@ def hardtanh(lo: Lowering, self: Tensor, min_val: float = -1.0, max_val: float =
         call(lambda x: x.clamp(max=0.25), f32(5, 5)),
         call(lambda x: torch.clamp_min(x, 0.5), f32(5, 5)),
         call(lambda x: x.clamp(-7, 20), i32(3, 3)),
+        call(lambda x: x.clamp(-7, 100), i8(3, 17)),
+        call(lambda x: x.clamp(min=-7), i16(3, 3)),
     ],
 )
 def clamp(lo: Lowering, self: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
     return bound(lo, self, -math.inf if min is None else float(min), math.inf if max is None else float(max))
+
+
+@op(
+    "clamp_tensor",
+    *with_inplace("clamp.Tensor", "clamp_min.Tensor", "clamp_max.Tensor"),
+    pointwise=True,
+    samples=lambda: [
+        call(lambda x, y, z: torch.clamp(x, y, z), f32(3, 17), f32(3, 17, low=-2.0, high=0.0), f32(17, low=0.0)),
+        call(lambda x, y: torch.clamp(x, min=y), f32(1, 3, 4, 4), f32(3, 1, 1)),
+        call(lambda x, y: torch.clamp(x, max=y), f32(1, 5), f32(3, 5, low=-20.0, high=1.0)),
+        call(lambda x, y: torch.clamp(x, y, x), f32(2, 64), f32(2, 64)),
+        call(lambda x: torch.clamp(x, torch.tensor(-0.5), torch.linspace(0.0, 1.0, 5)), f32(3, 5)),
+        call(lambda x: torch.clamp_min(x, torch.full((1, 5), 0.25)) * 2.0, f32(3, 5)),
+        call(lambda x, y: torch.clamp_max(x, y), f32(3, 5), f32(5)),
+        call(lambda x, y, z: torch.clamp(x, y, z), i32(3, 5), i32(3, 5, low=-50, high=0), i32(1, 5, low=-9, high=50)),
+        call(lambda x, y: torch.clamp(x, min=y), i8(3, 5), i8(5)),
+    ],
+)
+def clamp_tensor(lo: Lowering, self: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
+    """Lower to MAXIMUM and MINIMUM: rounding keeps order, so quantized tensors are compared at the result's qparams."""
+    bounds = [(b, build) for b, build in ((min, tosa.maximum), (max, tosa.minimum)) if b is not None]
+    if all(t.q is None for t in (self, *(b for b, _ in bounds))):
+        for bound, build in bounds:
+            self = elementwise.take_extreme(lo, self, bound, build)
+        return self
+    q = lo.out_q()
+    values, view = lo.align(*(movement.requantize(lo, t, q) for t in (self, *(b for b, _ in bounds))))
+    value, *others = (lo.rescale(v, DType.I32, [1.0], q.zp) for v in values)
+    for other, (_, build) in zip(others, bounds, strict=True):
+        value = build(lo.b, value, other)
+    return with_value(view, value, accumulator((q.s,)))
 
 
 unop("sigmoid", tosa.sigmoid, lambda: _samples_bound(lambda x: torch.sigmoid(x)))

@@ -1,7 +1,8 @@
-"""Quantize, dequantize, and the operators that change nothing: clone, dropout, to, alias."""
+"""Quantize, dequantize, casts, and the operators that change nothing: clone, dropout, alias."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,15 +12,17 @@ from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.encode import decode, encode
 from tosaic.ir.graph import NUMPY, RANGES, Array, DType, Value
-from tosaic.ir.qparams import QParams
+from tosaic.ir.qparams import QParams, accumulator
+from tosaic.lower import arithmetic as arith
 from tosaic.lower.arguments import find_dtype, find_qparams
+from tosaic.lower.booleans import CODES, PLAIN, PLAIN_INT16, is_table, to_condition, to_float
 from tosaic.lower.constraints import describe
 from tosaic.lower.convert import to_codes
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, op, with_copy
-from tosaic.lower.samples import F, call, f32, module, nn, torch
-from tosaic.lower.tensor import Const, Tensor
+from tosaic.lower.samples import F, boolean, call, f32, i8, i16, i32, module, nn, torch, with_booleans
+from tosaic.lower.tensor import Const, Stored, Tensor, fill_gaps, of_value, with_value
 
 
 def _channel_params(scales: Tensor, zero_points: Tensor, axis: int, low: int, high: int, dtype: Any) -> QParams:
@@ -155,7 +158,7 @@ def identity(lo: Lowering, train: bool = False, **arguments: Any) -> Tensor:
 
 def _get_dtype(tensor: Tensor) -> DType:
     """Return the dtype in torch of a tensor that is quantized on the NPU."""
-    return DType.F32 if tensor.q is not None else tensor.dtype
+    return DType.BOOL if is_table(tensor) else DType.F32 if tensor.q is not None else tensor.dtype
 
 
 def _convert(lo: Lowering, value: Value, kind: DType) -> Value:
@@ -163,8 +166,12 @@ def _convert(lo: Lowering, value: Value, kind: DType) -> Value:
 
     CAST rounds to the nearest integer and torch drops the fraction; out-of-range integers saturate.
     """
-    if value.dtype is DType.BOOL and kind.is_float:
-        return tosa.select(lo.b, value, _number(lo, value, 1.0, kind), _number(lo, value, 0.0, kind))
+    if value.dtype is DType.BOOL and (kind.is_float or not lo.spec.support_integer()):
+        value = to_float(lo, of_value(value)).value
+        return value if kind is DType.F32 else tosa.cast(lo.b, value, kind)
+    if not (lo.spec.support_integer() or value.dtype.is_float or kind.is_float):
+        # The profile FP has no casts between integers, and float32 holds those of 16 bits.
+        return tosa.cast(lo.b, tosa.cast(lo.b, value, DType.F32), kind)
     if kind.is_float and not value.dtype.is_float and kind is not DType.F32:
         # Torch rounds an integer to float32 first.
         value = tosa.cast(lo.b, value, DType.F32)
@@ -192,11 +199,10 @@ def _convert_array(numbers: Array, kind: DType) -> Array:
 
 
 def _find_dtype(x: Tensor, dtype: Any, other: Tensor | None) -> DType | None:
-    """Return the dtype of a cast's result, None if TOSA has none for it."""
+    """Return the dtype of a cast's result, None if TOSA has none for it; int64 is int32 inside a delegate."""
     if other is not None:
         return _get_dtype(other)
-    if str(dtype) == "torch.int64" and x.q is None and not x.is_float:
-        # Indices are int32 on every target.
+    if str(dtype) == "torch.int64":
         return DType.I32
     return _get_dtype(x) if dtype is None else find_dtype(dtype)
 
@@ -204,32 +210,63 @@ def _find_dtype(x: Tensor, dtype: Any, other: Tensor | None) -> DType | None:
 def _check_cast(lo: Lowering, a: Arguments) -> str:
     x, dtype, other = a["self"], a.get("dtype"), a.get("other")
     before, kind = _get_dtype(x), _find_dtype(x, dtype, other)
-    if kind is before or (kind is not None and x.q is None):
+    small = kind in (DType.F16, DType.BF16) and (x.q is not None or not lo.has_float)
+    if kind is before or (kind is not None and not small and (lo.has_float or not x.is_float)):
         return ""
     result = kind.torch_name if kind is not None else str(dtype).removeprefix("torch.")
     return f"it is from {describe(x)} to {result}"
 
 
-def _check_float(lo: Lowering, a: Arguments) -> str:
-    x = a["self"]
-    kind = _find_dtype(x, a.get("dtype"), a.get("other"))
-    if (
-        kind is None
-        or kind is _get_dtype(x)
-        or isinstance(x, Const)
-        or lo.has_float
-        or not (x.is_float or kind.is_float)
-    ):
-        return ""
-    return f"it is from {x.dtype.torch_name} to {kind.torch_name}"
-
-
 _CASTS = (
     Constraint(
-        "a cast is between bool, int8, int16, int32 and floats that are not quantized", _check_cast, "keep one dtype"
+        "a cast is between bool, int8, int16, int32, float32, and 16-bit floats if the target has them",
+        _check_cast,
+        "keep one dtype",
     ),
-    Constraint("a cast from or to float needs the profile FP", _check_float, "keep this part quantized"),
 )
+
+
+def _dequantize_integers(lo: Lowering, x: Stored) -> Stored:
+    """Take integers as quantized values with a scale of one; nothing is emitted for most of them."""
+    if is_table(x):
+        assert x.lut is not None
+        return replace(x, lut=x.lut.astype(np.float32))
+    if x.dtype is DType.BOOL:
+        x = with_value(x, tosa.cast(lo.b, x.value, DType.I8))
+    q = {DType.I8: PLAIN, DType.I16: PLAIN_INT16}.get(x.dtype)
+    if q is not None:
+        return replace(x, q=q)
+    if lo.next_q is None:
+        return replace(x, q=accumulator((1.0,)))
+    # A RESCALE is not defined for numbers far outside of the range that it scales them to.
+    ends = [(n - lo.next_q.zp) * lo.next_q.s for n in (lo.next_q.qmin - 1, lo.next_q.qmax + 1)]
+    value = x.value
+    for end, build in zip(ends, (tosa.maximum, tosa.minimum), strict=True):
+        number = np.full((1,) * value.rank, np.clip(math.floor(end) if end < 0 else math.ceil(end), *RANGES[DType.I32]))
+        value = build(lo.b, value, lo.constant(number, DType.I32))
+    return with_value(x, value, accumulator((1.0,)))
+
+
+def _truncate(lo: Lowering, x: Stored, kind: DType) -> Stored:
+    """Convert quantized values to integers by tables: one for each byte of the numbers."""
+    if x.lut is None:
+        if lo.codes(x).dtype is not DType.I8:
+            raise Unsupported(f"it is from {describe(x)} to {kind.torch_name}", "quantize to int8")
+        x = replace(x, lut=(CODES - x.qparams.zp).astype(np.float32) * np.float32(x.qparams.s))
+    assert x.lut is not None
+    numbers = np.trunc(np.clip(fill_gaps(x.lut.astype(np.float32)), *RANGES[kind])).astype(np.int64)
+    low = ((numbers + 128) & 255) - 128
+    value = tosa.table(lo.b, x.value, low.astype(np.int8))
+    if np.array_equal(low, numbers):
+        return with_value(x, value if kind is DType.I8 else tosa.cast(lo.b, value, kind))
+    value, rest, factor = tosa.cast(lo.b, value, DType.I32), (numbers - low) >> 8, 256
+    while rest.any():
+        low = ((rest + 128) & 255) - 128
+        part = tosa.cast(lo.b, tosa.table(lo.b, x.value, low.astype(np.int8)), DType.I32)
+        scale = lo.constant(np.full((1,) * part.rank, factor), DType.I32)
+        value = tosa.add(lo.b, value, tosa.mul(lo.b, part, scale))
+        rest, factor = (rest - low) >> 8, factor * 256
+    return with_value(x, value if kind is DType.I32 else tosa.cast(lo.b, value, kind))
 
 
 @data_movement(
@@ -246,6 +283,19 @@ _CASTS = (
         call(lambda x: x.to(torch.float32) * 2.0, f32(2, 3)),
         call(lambda x, y: x.type_as(y) + y, f32(2, 3), f32(2, 3)),
         call(lambda x: x.to(torch.float16).to(torch.float32), f32(2, 3), flavours=()),
+        call(lambda x: x.to(torch.float32) * 0.5, i8(3, 17)),
+        call(lambda x: x.to(torch.float32) + 1.0, i16(1, 3, 4, 4)),
+        call(lambda x: x.float().sigmoid(), i32(3, 64, low=-5, high=5)),
+        call(lambda x: (x > 0.5).float() * 3.0, f32(3, 17)),
+        call(lambda x, y: (x > y).float() + x, f32(3, 17), f32(1, 17)),
+        call(lambda x: x.float() * 2.0, boolean(2, 3), targets=with_booleans),
+        call(lambda x: x.to(torch.int32) + 1, f32(3, 17, low=-9.0, high=9.0), flavours=("INT",)),
+        call(lambda x: (x * 1.5).to(torch.int8), f32(3, 17, low=-80.0, high=80.0), flavours=("INT",)),
+        call(lambda x: x.abs().to(torch.int32), f32(1, 64, low=-9000.0, high=70000.0), flavours=("INT",)),
+        call(lambda x: torch.where(x.floor().to(torch.bool), x, 1.0), f32(3, 17)),
+        call(lambda x: (x > 0.0).to(torch.int8), f32(3, 17), flavours=("INT",)),
+        call(lambda x: (x + x).to(torch.int16), i8(3, 17)),
+        call(lambda x: (x + x).to(torch.int8), i16(3, 17)),
     ],
 )
 def to(lo: Lowering, self: Tensor, dtype: Any = None, other: Tensor | None = None, **_: Any) -> Tensor:
@@ -256,4 +306,13 @@ def to(lo: Lowering, self: Tensor, dtype: Any = None, other: Tensor | None = Non
     assert kind is not None
     if isinstance(self, Const):
         return Const(_convert_array(decode(self.array, self.dtype), kind), kind)
-    return replace(self, value=_convert(lo, self.value, kind))
+    if kind is DType.BOOL and (self.q is not None or not self.is_float):
+        return to_condition(lo, self)
+    if kind.is_float and not lo.has_float:
+        return _dequantize_integers(lo, self)
+    if self.q is not None and not is_table(self):
+        return _truncate(lo, self, kind)
+    value = lo.emit_table(self) if is_table(self) else self.value
+    if value.dtype in (DType.I16, DType.I32) and kind in (DType.I8, DType.I16) and value.dtype is not kind:
+        return with_value(self, arith.wrap(lo, arith.to_int32(lo.b, value), kind))
+    return with_value(self, value if value.dtype is kind else _convert(lo, value, kind))

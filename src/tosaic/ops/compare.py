@@ -12,17 +12,19 @@ import numpy as np
 from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.build import Builder
-from tosaic.ir.graph import Array, DType, Value
+from tosaic.ir.graph import RANGES, Array, DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import elementwise, movement
-from tosaic.lower.arguments import operand, unary
+from tosaic.lower.arguments import operand
+from tosaic.lower.aten import Aten
+from tosaic.lower.booleans import Codes, Mask, combine, invert, is_table, of_sign, store_bool, to_condition
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import binop
 from tosaic.lower.formula import Number, Truth, apply
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Arguments, Constraint, op
-from tosaic.lower.samples import Sample, call, f32, i32, torch, with_booleans
+from tosaic.lower.registry import Arguments, Constraint, composite, op
+from tosaic.lower.samples import Sample, call, f32, i8, i16, i32, torch, with_booleans
 from tosaic.lower.tensor import Const, Stored, Tensor, with_value
 
 Relation: TypeAlias = Callable[[Builder, Value, Value], Value]
@@ -33,41 +35,28 @@ def _find_common_scale(scales: Sequence[float], *operands: Tensor) -> float:
     return max(scales) / (1 << (14 if any(t.dtype is DType.I16 for t in operands) else 19))
 
 
-def _describe_operands(lo: Lowering, a: Arguments) -> str:
-    return f"it takes {' and '.join(describe(value) for value in a.values())}"
-
-
-_NO_BOOLEANS = Constraint(
-    "there are no booleans and no bitwise operators, only lookup tables of one quantized tensor",
-    _describe_operands,
-    "use an Ethos-U85, or compare with a number instead of a tensor",
-    lambda target: not target.has_booleans,
-)
-
-
 def _make_comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Stored]:
     """Convert two operands to comparable values; also return the view of the result."""
     x, y = elementwise.match_operands(lo, a, b)
     scales = [t.q.s for t in (x, y) if t.q is not None]
     if not scales:
-        if x.dtype is not y.dtype:
-            raise Unsupported(
-                f"it compares {x.dtype.torch_name} with {y.dtype.torch_name}", "cast both operands to one dtype"
-            )
+        x, y = elementwise.promote(lo, x, y)
         (u, v), view = lo.align(x, y)
-        return u, v, view
+        return arith.to_int32(lo.b, u), arith.to_int32(lo.b, v), view
     unit = scales[0] if len(set(scales)) == 1 and len(scales) == 2 else _find_common_scale(scales, x, y)
-    x, y = _quantize_constant(lo, x, unit), _quantize_constant(lo, y, unit)
+    most = 2**31 - 1 if DType.I16 in (x.dtype, y.dtype) else 2**28
+    x, y = _quantize_constant(lo, x, unit, most), _quantize_constant(lo, y, unit, most)
     (u, v), view = lo.align(x, y)
     wide = [_widen(lo, w, t, unit) for w, t in ((u, x), (v, y))]
     return wide[0], wide[1], view
 
 
-def _quantize_constant(lo: Lowering, t: Tensor, unit: float) -> Tensor:
+def _quantize_constant(lo: Lowering, t: Tensor, unit: float, most: int) -> Tensor:
     """Quantize a float constant to int32 at a scale; leave quantized values as they are."""
     if t.q is not None or not isinstance(t, Const):
         return lo.codes(t)
-    steps = np.clip(np.rint(t.real() / unit), -(2**31) + 1, 2**31 - 1)
+    # The widened int8 numbers are below 2**27: this keeps order, and differences stay small.
+    steps = np.clip(np.rint(t.real() / unit), -most, most)
     return Const(steps.astype(np.int32), DType.I32)
 
 
@@ -80,21 +69,75 @@ def _samples_compare(name: str) -> list[Sample]:
         return getattr(torch, name)(x, y)
 
     return [
+        call(lambda x, y: torch.where(run(x, y), x, 0.25 * y), f32(3, 4), f32(3, 4)),
         call(run, f32(3, 4), f32(3, 4), targets=with_booleans),
         call(run, f32(1, 17, 3, 3), f32(1, 17, 1, 1, low=-20.0, high=1.0), targets=with_booleans),
         call(run, i32(3, 5, low=-2, high=2), i32(1, 5, low=-2, high=2), targets=with_booleans),
         call(lambda x: run(x, 1), i32(64, low=-2, high=2), targets=with_booleans),
+        call(lambda x: run(x, 0.5), f32(3, 5), targets=with_booleans),
+        call(run, i8(3, 5, low=-2, high=2), i16(1, 5, low=-2, high=2), targets=with_booleans),
         call(lambda x: torch.where(run(x, 0.5), x, 0.25 * x), f32(3, 4)),
         call(lambda x: torch.where(run(torch.floor(x), -1.0), 1.0, x * x), f32(1, 3, 4, 4)),
     ]
 
 
+#: what a relation says of the sign of the difference of its operands
+_SIGNS: dict[str, Callable[[Codes], Mask]] = {
+    "eq": lambda d: d == 0,
+    "ne": lambda d: d != 0,
+    "gt": lambda d: d > 0,
+    "ge": lambda d: d >= 0,
+    "lt": lambda d: d < 0,
+    "le": lambda d: d <= 0,
+}
+
+
+def _check_difference(lo: Lowering, a: Arguments) -> str:
+    """Find operands whose difference may not fit 32 bits."""
+    x, y = a["self"], a["other"]
+    computed = [t for t in (x, y) if isinstance(t, Stored)]
+    small = all(t.dtype is DType.I8 or (t.q is None and t.dtype is DType.I16) for t in computed)
+    return "" if small or _find_number(x, y) is not None else f"it takes {describe(x)} and {describe(y)}"
+
+
+def _find_number(x: Any, y: Any) -> int | None:
+    """Find the integer that plain int32 numbers are compared with."""
+    if not (isinstance(x, Stored) and x.q is None and x.dtype is DType.I32):
+        return None
+    if isinstance(y, Const) and y.size == 1 and not y.is_float:
+        return int(y.array.reshape(-1)[0])
+    return y if isinstance(y, int) else None
+
+
 def _compare(name: str, relation: Relation) -> None:
     def lower(lo: Lowering, self: Any, other: Any) -> Tensor:
+        number = _find_number(self, other)
+        if number is not None and not lo.target.has_booleans:
+            return _compare_int32(lo, self, number, _SIGNS[name])
         x, y, view = _make_comparable(lo, self, other)
-        return with_value(view, relation(lo.b, x, y))
+        if lo.target.has_booleans:
+            return with_value(view, relation(lo.b, x, y))
+        # Ethos-U55 fuses a RESCALE with the difference, which saturates.
+        return of_sign(lo, view, lo.rescale(tosa.sub(lo.b, x, y), DType.I8, [1.0]), _SIGNS[name])
 
-    binop(name, inplace=False, constraints=[_NO_BOOLEANS], samples=lambda: _samples_compare(name))(lower)
+    constraint = Constraint(
+        "a comparison takes int8 numbers, plain int16 numbers, or int32 numbers and a constant",
+        _check_difference,
+        "use an Ethos-U85, or quantize to int8",
+        lambda target: not target.has_booleans,
+    )
+    binop(name, inplace=False, constraints=[constraint], samples=lambda: _samples_compare(name))(lower)
+
+
+def _compare_int32(lo: Lowering, x: Stored, number: int, holds: Callable[[Codes], Mask]) -> Tensor:
+    """Compare with a number: what is left of the difference is one step up or down, which fits 32 bits."""
+    value, (least, most) = x.value, RANGES[DType.I32]
+
+    def constant(n: int) -> Value:
+        return lo.constant(np.full((1,) * value.rank, min(max(n, least), most)), DType.I32)
+
+    near = tosa.minimum(lo.b, tosa.maximum(lo.b, value, constant(number - 1)), constant(number + 1))
+    return of_sign(lo, x, lo.rescale(tosa.sub(lo.b, near, constant(number)), DType.I8, [1.0]), holds)
 
 
 _compare("eq", tosa.equal)
@@ -105,77 +148,65 @@ _compare("lt", lambda b, x, y: tosa.greater(b, y, x))
 _compare("le", lambda b, x, y: tosa.greater_equal(b, y, x))
 
 
-def _store_bool(lo: Lowering, t: Tensor) -> Tensor:
-    """Return a stored tensor of booleans for one that is boolean or a pending table."""
-    if isinstance(t, Stored) and t.lut is not None and t.lut.dtype == np.bool_:
-        ones = tosa.table(lo.b, t.value, t.lut.astype(np.int8))
-        return with_value(t, tosa.cast(lo.b, ones, DType.BOOL))
-    if t.dtype is not DType.BOOL:
-        raise Unsupported("it uses numbers as booleans", "compare the numbers with zero")
-    return t
+@composite(
+    "isclose",
+    samples=lambda: [
+        call(lambda x, y: torch.where(torch.isclose(x, y, 0.5, 0.25), x, y), f32(3, 17), f32(3, 17)),
+        call(lambda x, y: torch.where(x.isclose(y, atol=0.5), x, -x), f32(1, 3, 4), f32(3, 4)),
+        call(lambda x, y: x.isclose(y, atol=1.0, equal_nan=True), f32(2, 64), f32(64), flavours=()),
+    ],
+)
+def isclose(
+    aten: Aten[Any], self: Any, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Any:
+    """Compare the distance of two numbers with a part of the second one."""
+    if equal_nan:
+        return None
+    distance = aten("abs.default", aten("sub.Tensor", self, other))
+    return aten("le.Tensor", distance, aten("add.Scalar", aten("mul.Scalar", aten("abs.default", other), rtol), atol))
 
 
-def _logic(name: str, overloads: tuple[str, ...], logical: Relation, bitwise: Relation | None = None) -> None:
+def _logic(name: str) -> None:
     def lower(lo: Lowering, self: Any, other: Any) -> Tensor:
         like = self if isinstance(self, Tensor) else other
-        x, y = operand(lo, self, like), operand(lo, other, like)
-        if bitwise is not None and x.q is None and x.dtype is DType.I32:
-            return arith.build_binary(lo, bitwise, x, y)
-        return arith.build_binary(lo, logical, _store_bool(lo, x), _store_bool(lo, y))
+        x, y = (to_condition(lo, operand(lo, t, like)) for t in (self, other))
+        return combine(lo, name.removeprefix("logical_"), x, y)
 
     def samples() -> list[Sample]:
         def run(x: Any, y: Any) -> Any:
             return getattr(torch, name)(x, y)
 
-        shared = [
+        return [
+            call(lambda x, y: torch.where(run(x > y, x <= 0.5), x, y), f32(3, 17), f32(3, 17)),
             call(lambda x, y: run(x > y, x <= 0.5), f32(3, 17), f32(3, 17), targets=with_booleans),
             call(lambda x: torch.where(run(x > 0.5, x > 1.0), x, -x), f32(1, 3, 4, 4)),
             call(lambda x, y: run(x > 0.0, y > 0.0), f32(1, 64), f32(3, 64), targets=with_booleans),
-        ]
-        if bitwise is None:
-            return shared
-        return [
-            *shared,
-            call(run, i32(3, 5), i32(3, 5), targets=with_booleans),
-            call(lambda x: run(x, 6), i32(4), targets=with_booleans),
+            call(lambda x, y: torch.where(run(x.floor(), y > 0.0), x, y), f32(1, 64), f32(3, 64)),
+            call(run, i32(3, 5, low=-2, high=2), i32(1, 5, low=-2, high=2), targets=with_booleans),
+            call(run, i8(3, 5, low=-2, high=2), i8(3, 5, low=-2, high=2), targets=with_booleans),
         ]
 
-    op(name, *overloads, pointwise=True, constraints=[_NO_BOOLEANS], samples=samples)(lower)
+    op(name, pointwise=True, samples=samples)(lower)
 
 
-def _list_bitwise(name: str) -> tuple[str, ...]:
-    """List the overloads of a bitwise operator: as a function, and as Python's operator."""
-    return tuple(f"{form}.{kind}" for form in (f"bitwise_{name}", f"__{name}__") for kind in ("Tensor", "Scalar"))
-
-
-_logic("logical_and", (), tosa.logical_and)
-_logic("logical_or", (), tosa.logical_or)
-_logic("logical_xor", (), tosa.logical_xor)
-_logic("bitwise_and", _list_bitwise("and"), tosa.logical_and, tosa.bitwise_and)
-_logic("bitwise_or", _list_bitwise("or"), tosa.logical_or, tosa.bitwise_or)
-_logic("bitwise_xor", _list_bitwise("xor"), tosa.logical_xor, tosa.bitwise_xor)
+_logic("logical_and")
+_logic("logical_or")
+_logic("logical_xor")
 
 
 @op(
     "logical_not",
-    "logical_not.default",
-    "bitwise_not.default",
     pointwise=True,
-    constraints=[_NO_BOOLEANS],
     samples=lambda: [
+        call(lambda x, y: torch.where(torch.logical_not(x > y), x, y), f32(3, 4), f32(3, 4)),
         call(lambda x, y: torch.logical_not(x > y), f32(3, 4), f32(3, 4), targets=with_booleans),
-        call(lambda x, y: ~(x > y), f32(1, 17), f32(3, 17), targets=with_booleans),
-        call(lambda x: torch.where(~(x > 0.5), x, -x), f32(1, 64)),
-        call(lambda x: ~x, i32(3, 4), targets=with_booleans),
+        call(lambda x: torch.where(torch.logical_not(x.floor()), 1.0, x), f32(1, 64)),
+        call(lambda x: torch.logical_not(x), i32(3, 4, low=-2, high=2), targets=with_booleans),
+        call(lambda x: torch.logical_not(x), i16(3, 4, low=-2, high=2), targets=with_booleans),
     ],
 )
 def logical_not(lo: Lowering, self: Tensor) -> Tensor:
-    if self.q is None and self.dtype is DType.I32:
-        build: Callable[[Builder, Value], Value] = tosa.bitwise_not
-        x = self
-    else:
-        build, x = tosa.logical_not, _store_bool(lo, self)
-    return unary(lo, build, x)
+    return invert(lo, to_condition(lo, self))
 
 
 def _predicate(name: str, formula: Callable[[Number], Truth]) -> None:
@@ -194,7 +225,7 @@ def _predicate(name: str, formula: Callable[[Number], Truth]) -> None:
             call(lambda x: run(-torch.relu(x).reciprocal()), f32(5), flavours=("FP",)),
         ]
 
-    op(name, pointwise=True, constraints=[_NO_BOOLEANS], samples=samples)(lower)
+    op(name, pointwise=True, samples=samples)(lower)
 
 
 _predicate("isnan", Number.is_nan)
@@ -206,18 +237,18 @@ _predicate("signbit", Number.is_negative)
 
 
 def _is_known(condition: Tensor) -> bool:
-    return isinstance(condition, Const) or condition.lut is not None
+    return isinstance(condition, Const) or is_table(condition)
 
 
 def _check_choice(lo: Lowering, a: Arguments) -> str:
     branches = [a[name] for name in ("self", "other", "value") if name in a]
     if not any(isinstance(b, Tensor) and b.q is not None for b in branches):
         return f"it is between {' and '.join(map(describe, branches))}"
-    return "" if _is_known(a["condition"] if "condition" in a else a["mask"]) else "the condition is computed"
+    return "" if _is_known(a["condition"] if "condition" in a else a["mask"]) else "the condition is a boolean tensor"
 
 
 _KNOWN_CONDITION = Constraint(
-    "a select takes quantized tensors and a condition that is constant or a comparison with a number",
+    "a select takes quantized tensors and a condition that is constant or computed on the NPU",
     _check_choice,
     "use an Ethos-U85, or write the select as a sum of products",
     lambda target: not target.has_select,
@@ -232,13 +263,17 @@ def _choose(lo: Lowering, condition: Tensor, yes: Any, no: Any) -> Tensor:
         codes = [movement.requantize(lo, _as_constant(b, condition), q) for b in (yes, no)]
         if not lo.target.has_select:
             return _select_by_minmax(lo, condition, codes[0], codes[1], q)
-        return _select(lo, _store_bool(lo, condition), codes[0], codes[1], q)
-    like = branches[0] if branches else _as_constant(yes, condition)
-    return _select(lo, _store_bool(lo, condition), operand(lo, yes, like), operand(lo, no, like), None)
+        return _select(lo, store_bool(lo, condition), codes[0], codes[1], q)
+    like = branches[0] if branches else _as_constant(no if isinstance(no, float) else yes, condition)
+    return _select(lo, store_bool(lo, condition), operand(lo, yes, like), operand(lo, no, like), None)
 
 
 def _as_constant(value: Any, like: Tensor) -> Tensor:
-    return value if isinstance(value, Tensor) else Const(np.full((1,) * like.rank, value, np.float32), DType.F32)
+    if isinstance(value, Tensor):
+        return value
+    plain = isinstance(value, int) and not isinstance(value, bool)
+    array = np.full((1,) * like.rank, value, np.int32 if plain else np.float32)
+    return Const(array, DType.I32 if plain else DType.F32)
 
 
 def _select(lo: Lowering, condition: Tensor, yes: Tensor, no: Tensor, q: QParams | None) -> Tensor:
@@ -298,9 +333,11 @@ def _make_mask(*shape: int) -> Any:
         call(lambda x, y, z: torch.where(x > 0, y, z), f32(2, 5), f32(2, 5), f32(2, 5)),
         call(lambda x, y: torch.where(_make_mask(4, 5), x, y), f32(3, 4, 5), f32(4, 5)),
         call(lambda x: torch.where(_make_mask(6), x, 0.0), f32(2, 6)),
-        call(lambda x, y: torch.where(x > y, x, y * 2.0), f32(3, 4), f32(3, 4), targets=with_booleans),
-        call(lambda x, y: torch.where(x > y, 1.0, -1.0) * x, f32(3, 4), f32(3, 4), targets=with_booleans),
+        call(lambda x, y: torch.where(x > y, x, y * 2.0), f32(3, 4), f32(3, 4)),
+        call(lambda x, y: torch.where(x > y, 1.0, -1.0) * x, f32(3, 4), f32(3, 4)),
         call(lambda x, y: torch.where(x > 3, x, y), i32(3, 4), i32(3, 4), targets=with_booleans),
+        call(lambda x: torch.where(x > 0.5, 1.0, -2.0), f32(3, 17)),
+        call(lambda x: torch.where(x > 3, 1, -2).to(torch.int32), i32(3, 17), targets=with_booleans),
     ],
 )
 def where(lo: Lowering, condition: Tensor, self: Any, other: Any) -> Tensor:
@@ -318,7 +355,7 @@ def where(lo: Lowering, condition: Tensor, self: Any, other: Any) -> Tensor:
         call(lambda x: x.masked_fill(_make_mask(4, 4), -1.0), f32(1, 3, 4, 4)),
         call(lambda x: x.masked_fill(_make_mask(64), torch.tensor(0.5)), f32(3, 64)),
         call(lambda x, y: x.masked_fill(y < 0.0, -2.0), f32(3, 4), f32(1, 4)),
-        call(lambda x, y: x.masked_fill(x < y, 0.0), f32(3, 4), f32(3, 4), targets=with_booleans),
+        call(lambda x, y: x.masked_fill(x < y, 0.0), f32(3, 4), f32(3, 4)),
     ],
 )
 def masked_fill(lo: Lowering, self: Tensor, mask: Tensor, value: Any) -> Tensor:

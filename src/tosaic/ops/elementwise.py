@@ -21,8 +21,9 @@ from tosaic.lower.constraints import describe
 from tosaic.lower.forms import binop, unop
 from tosaic.lower.formula import Number
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Arguments, Constraint, op
-from tosaic.lower.samples import Sample, call, f32, i32, torch
+from tosaic.lower.registry import Arguments, Constraint, op, with_inplace
+from tosaic.lower.registry import add as add_record
+from tosaic.lower.samples import Sample, call, f32, i8, i16, i32, torch
 from tosaic.lower.tensor import Const, Stored, Tensor
 
 
@@ -39,7 +40,7 @@ def _pair(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
     x, y = elementwise.match_operands(lo, a, b)
     if x.q is not None or y.q is not None:
         x, y = _quantize_constant(lo, x), _quantize_constant(lo, y)
-    return x, y
+    return elementwise.promote(lo, x, y)
 
 
 def _samples_binary(name: str) -> Callable[[], list[Sample]]:
@@ -59,6 +60,9 @@ def _samples_binary(name: str) -> Callable[[], list[Sample]]:
             call(lambda x: run(x, 1.5), f32(2, 5)),
             call(lambda x: run(x, x), f32(2, 5)),
             call(run, i32(3, 5), i32(3, 5)),
+            call(run, i8(3, 5), i8(3, 5)),
+            call(run, i16(3, 5, low=-(2**15), high=2**15), i16(1, 5)),
+            call(run, i8(3, 5), i32(3, 1)),
         ]
         return cases
 
@@ -118,7 +122,8 @@ def rsub(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
 
 def _samples_extreme(name: str) -> list[Sample]:
     return [
-        *_samples_binary(name)()[:-3],
+        *_samples_binary(name)()[:-6],
+        *_samples_binary(name)()[-3:],
         call(lambda x: getattr(torch, name)(x, torch.full((1, 5), 0.5)), f32(2, 5)),
         call(lambda x: getattr(torch, name)(x, x * 0.5), f32(2, 5)),
         call(lambda x, y: getattr(torch, name[:3])(x, y), f32(1, 3, 5), f32(3, 1)),
@@ -168,6 +173,7 @@ def _samples_neg() -> list[Sample]:
         call(lambda x: -x, f32(4)),
         call(lambda x: -x, f32(3, 17, 2, 2)),
         call(lambda x: -x, i32(2, 3)),
+        call(lambda x: -x, i8(64)),
     ]
 
 
@@ -177,6 +183,8 @@ def _samples_abs() -> list[Sample]:
         call(lambda x: x.abs(), f32(3, 17, 2, 2, low=-30.0, high=2.0)),
         call(lambda x, y: (x - y).abs(), f32(1, 64), f32(3, 64)),
         call(lambda x: x.abs(), i32(2, 3)),
+        call(lambda x: x.abs(), i8(64)),
+        call(lambda x: x.abs(), i16(2, 3)),
     ]
 
 
@@ -198,8 +206,22 @@ def _sqrt(b: Builder, v: Value) -> Value:
     return Number(b, v).sqrt().value
 
 
-unop("neg", lambda b, v: tosa.negate(b, v), _samples_neg)
-unop("abs", tosa.abs, _samples_abs)
+def _to_other_sign(name: str, build: Callable[[Builder, Value], Value], samples: Callable[[], list[Sample]]) -> None:
+    """Register neg or abs: in int8 and int16 the lowest number is its own negative, and TOSA's operators saturate."""
+
+    def lower(lo: Lowering, self: Tensor) -> Tensor:
+        def built(b: Builder, value: Value) -> Value:
+            if value.dtype not in (DType.I8, DType.I16):
+                return build(b, value)
+            return arith.wrap(lo, build(b, arith.to_int32(b, value)), value.dtype)
+
+        return unary(lo, built, self)
+
+    add_record(name, *with_inplace(f"{name}.default"), beside=samples, lower=lower, pointwise=True, samples=samples)
+
+
+_to_other_sign("neg", lambda b, v: tosa.negate(b, v), _samples_neg)
+_to_other_sign("abs", tosa.abs, _samples_abs)
 unop("exp", tosa.exp, _samples_unary("exp", -4.0, 3.0))
 unop("log", tosa.log, _samples_unary("log", 0.05, 6.0))
 unop("sqrt", _sqrt, _samples_unary("sqrt", 0.0, 9.0))

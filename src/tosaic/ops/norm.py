@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from tosaic.lower import convolution
 from tosaic.lower.aten import Aten
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import composite, op
-from tosaic.lower.samples import F, Sample, call, f32, module, nn, torch
+from tosaic.lower.samples import F, call, f32, module, nn
 from tosaic.lower.tensor import Const, Tensor
 
 
@@ -254,70 +253,3 @@ def rms_norm(aten: Aten[Any], input: Any, normalized_shape: Any, weight: Any = N
     smallest = float(np.finfo(np.float32).eps) if eps is None else eps
     out = aten("mul.Tensor", input, aten("rsqrt.default", aten("add.Tensor", power, smallest)))
     return out if weight is None else aten("mul.Tensor", out, weight)
-
-
-def _variance(aten: Aten[Any], x: Any, dim: Any, divisor: float, keepdim: bool) -> Any:
-    """Compute the variance: a mean of squares, scaled for the divisor."""
-    dims = list(range(len(aten.shape(x)))) if dim is None or dim == [] else [dim] if isinstance(dim, int) else list(dim)
-    count = math.prod(aten.shape(x)[d] for d in dims)
-    if count <= divisor:
-        raise Unsupported("the variance of so few values is infinite", "reduce over more values")
-    centered = aten("sub.Tensor", x, aten("mean.dim", x, dims, True))
-    variance = aten("mean.dim", aten("mul.Tensor", centered, centered), dims, keepdim)
-    return aten("mul.Tensor", variance, count / (count - divisor)) if divisor else variance
-
-
-@composite(
-    "var",
-    "var.default",
-    "var.dim",
-    "var.correction",
-    samples=lambda: _samples_variance("var"),
-)
-def var(
-    aten: Aten[Any], self: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, correction: Any = None
-) -> Any:
-    return _variance(aten, self, dim, float(unbiased) if correction is None else float(correction), keepdim)
-
-
-@composite(
-    "std",
-    "std.default",
-    "std.dim",
-    "std.correction",
-    samples=lambda: _samples_variance("std"),
-)
-def std(aten: Aten[Any], self: Any, **how: Any) -> Any:
-    return aten("sqrt.default", var(aten, self, **how))
-
-
-def _samples_variance(name: str) -> list[Sample]:
-    def run(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
-        return lambda x: getattr(torch, name)(x, *args, **kwargs)
-
-    return [
-        call(run(-1), f32(2, 17)),
-        call(run((2, 3), keepdim=True), f32(1, 5, 6, 7)),
-        call(run(1, unbiased=False), f32(3, 8, 5)),
-        call(run(dim=(0, 1), correction=2), f32(4, 6)),
-        call(run(), f32(3, 4)),
-    ]
-
-
-@composite(
-    "vector_norm",
-    "linalg_vector_norm.default",
-    samples=lambda: [
-        call(lambda x: torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32), f32(3, 8)),
-        call(lambda x: torch.linalg.vector_norm(x, 1, dim=(1, 2), keepdim=True), f32(2, 4, 5)),
-    ],
-)
-def vector_norm(
-    aten: Aten[Any], self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
-) -> Any:
-    dims = list(range(len(aten.shape(self)))) if dim is None else [dim] if isinstance(dim, int) else list(dim)
-    if str(dtype) not in ("None", "torch.float32") or ord not in (1, 2):
-        return None
-    powers = aten("mul.Tensor", self, self) if ord == 2 else aten("abs.default", self)
-    total = aten("sum.dim_IntList", powers, dims, keepdim)
-    return aten("sqrt.default", total) if ord == 2 else total

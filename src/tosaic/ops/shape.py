@@ -9,9 +9,10 @@ import numpy as np
 
 from tosaic.core.errors import Unsupported
 from tosaic.lower import movement
+from tosaic.lower.aten import Aten
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import with_copy
+from tosaic.lower.registry import composite, with_copy
 from tosaic.lower.samples import call, f32, torch
 from tosaic.lower.tensor import Tensor
 
@@ -144,6 +145,17 @@ def expand(lo: Lowering, self: Tensor, size: Sequence[int], implicit: bool = Fal
     kept = (1,) * (len(size) - self.rank) + self.shape
     shape = [d if n == -1 else int(n) for n, d in zip(size, kept, strict=True)]
     return movement.expand(lo, movement.require_movable(lo, self), shape)
+
+
+@composite(
+    "expand_as",
+    samples=lambda: [
+        call(lambda x, y: (x + 1.0).expand_as(y) * y, f32(1, 4), f32(3, 4)),
+        call(lambda x, y: (x + 1.0).expand_as(y) + y, f32(17, 1), f32(3, 17, 2)),
+    ],
+)
+def expand_as(aten: Aten[Any], self: Any, other: Any) -> Any:
+    return aten("expand.default", self, list(aten.shape(other)))
 
 
 @data_movement(

@@ -230,7 +230,7 @@ def decompose_composites(module: GraphModule, wanted: Callable[[Node], bool], ha
             if record is None or record.decompose is None or not wanted(node):
                 continue
             # Integers and booleans may be moved too.
-            if not (is_float(node) or record.moves or record.looks_up):
+            if not (any(map(is_float, (node, *node.all_input_nodes))) or record.moves or record.looks_up):
                 continue
             operators: Aten[Node] = GraphAten(module, node, has_integers)
             with module.graph.inserting_before(node):

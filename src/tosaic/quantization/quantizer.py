@@ -19,6 +19,7 @@ from tosaic.lower.registry import Record
 from tosaic.ops import registry
 from tosaic.quantization import prepare
 from tosaic.quantization.decompose import decompose_unknown
+from tosaic.quantization.float32 import convert_to_float32
 from tosaic.quantization.prepare import ANNOTATION_KEY, CONFIG, CONSTANT
 from tosaic.quantization.widen_accumulated import widen_sums
 
@@ -129,12 +130,6 @@ class TosaQuantizer(pt2e.Quantizer):
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Transform the graph into the form that is annotated; parameters stay parameters."""
-        other = prepare.find_other_float(model.graph)
-        if other is not None:
-            raise Invalid(
-                f"the model is {other}, and only float32 is quantized",
-                fix="call model.float(), export it with float32 inputs, and pass float32 inputs at run time",
-            )
         prepare.strip_guards(model)
         for quantizer in self._others:
             model = quantizer.transform_for_annotation(model)
@@ -142,6 +137,8 @@ class TosaQuantizer(pt2e.Quantizer):
             for node in find(model):
                 node.meta[CONFIG] = (config,)
         inline(model)
+        if prepare.find_other_float(model.graph) is not None:
+            convert_to_float32(model)
         prepare.make_functional(model)
         decompose_unknown(model, lambda n: self._config(n) is not None)
         prepare.fold_constants(model)
@@ -290,7 +287,11 @@ def _derived_bias(x: Node, weight: Node, node: Node, spec: pt2e.QuantizationSpec
 
 def _annotate_share(node: Node, config: Any) -> None:
     floats = [n for n in node.all_input_nodes if _is_float(n)]
-    if not floats or config.input_activation is None:
+    if config.input_activation is None:
+        return
+    if not floats:
+        # A cast of integers to float.
+        _set(node, {}, config)
         return
     first, *others = floats
     shared = pt2e.SharedQuantizationSpec((first, node))
@@ -300,7 +301,8 @@ def _annotate_share(node: Node, config: Any) -> None:
 
 def _annotate_observe(node: Node, config: Any, record: Record | None) -> None:
     floats = [n for n in node.all_input_nodes if _is_float(n) and not _is_number(n)]
-    if not floats:
+    # A choice between two numbers has a float result without a float tensor among its inputs.
+    if not floats and not _is_float(node):
         return
     inputs = dict.fromkeys(floats, config.input_activation)
     if record is not None and record.reads_weight_matrix and config.weight is not None:

@@ -1,0 +1,288 @@
+"""The largest and smallest numbers and where they are: amax, amin, max, min, argmax, argmin, aminmax, topk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tosaic.core.errors import Unsupported
+from tosaic.ir import ops as tosa
+from tosaic.ir.build import Builder
+from tosaic.ir.graph import DType, Value
+from tosaic.lower import arithmetic as arith
+from tosaic.lower import movement
+from tosaic.lower.arguments import dim_list, integers, keep_dims
+from tosaic.lower.aten import Aten
+from tosaic.lower.constraints import describe
+from tosaic.lower.lowering import Lowering
+from tosaic.lower.registry import Arguments, Constraint, composite, op
+from tosaic.lower.samples import Sample, call, f32, i8, i32, torch, with_booleans
+from tosaic.lower.tensor import Stored, Tensor, of_value, with_value
+
+#: the table that reverses the order of int8 numbers
+_MIRROR = np.arange(127, -129, -1).astype(np.int8)
+
+
+def _samples_reduce(name: str) -> list[Sample]:
+    def run(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+        return lambda x: getattr(torch, name)(x, *args, **kwargs)
+
+    return [
+        call(run(-1), f32(2, 17)),
+        call(run(1), f32(3, 4, 5)),
+        call(run((2, 3)), f32(1, 17, 6, 7)),
+        call(run((-1, -2), keepdim=True), f32(3, 64, 4, 4)),
+        call(run(1, keepdim=True), f32(1, 3, 4, 4)),
+        call(run((0, 2)), f32(3, 2, 5)),
+        call(run(0), f32(9)),
+        call(run((1, 3)), f32(2, 3, 2, 4, 3)),
+        call(lambda x: getattr(torch, name[1:])(x), f32(3, 4, 5)),
+        call(run(1), i32(3, 5)),
+        call(run(0), i8(3, 5)),
+    ]
+
+
+def _reduce(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, highest: bool) -> Tensor:
+    def build(b: Builder, value: Value, axis: int) -> Value:
+        if highest:
+            return tosa.reduce_max(b, value, axis)
+        if not lo.target.has_reduce_min and value.dtype is DType.I8:
+            # Take the maximum of the negated numbers.
+            return tosa.table(b, tosa.reduce_max(b, tosa.table(b, value, _MIRROR), axis), _MIRROR)
+        return tosa.reduce_min(b, value, axis)
+
+    dims = dim_list(dim, x.rank)
+    source = x if x.q is None else lo.codes(x)
+    if x.dtype is DType.I32 and not lo.target.reduces_int32:
+        return keep_dims(lo, _reduce_by_halves(lo, source, dims, highest), dims, keepdim)
+    return keep_dims(lo, arith.reduce_codes(lo, source, dims, build), dims, keepdim)
+
+
+def _reduce_by_halves(lo: Lowering, x: Tensor, dims: Sequence[int], highest: bool) -> Tensor:
+    """Compare one half with the other until one number is left; two halves of an odd size overlap."""
+    for dim in dims:
+        while (size := x.shape[dim]) > 1:
+            half = (size + 1) // 2
+            parts = [movement.crop(lo, x, dim, start, half) for start in (0, size - half)]
+            (u, v), view = lo.align(*parts)
+            x = with_value(view, (tosa.maximum if highest else tosa.minimum)(lo.b, u, v))
+    return x
+
+
+@op(
+    "amax",
+    "amax.default",
+    "max.default",
+    quant="share",
+    computes_in_float32=True,
+    samples=lambda: _samples_reduce("amax"),
+)
+def amax(lo: Lowering, self: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
+    return _reduce(lo, self, dim, keepdim, True)
+
+
+@op(
+    "amin",
+    "amin.default",
+    "min.default",
+    quant="share",
+    computes_in_float32=True,
+    samples=lambda: _samples_reduce("amin"),
+)
+def amin(lo: Lowering, self: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
+    return _reduce(lo, self, dim, keepdim, False)
+
+
+def _check_size(lo: Lowering, a: Arguments) -> str:
+    x, dim, target = a["self"], a.get("dim"), lo.target
+    size = x.size if dim is None or not x.rank else x.shape[dim % x.rank]
+    places = x.size // size
+    fits = target.longest_argmax is None or size <= target.longest_argmax
+    fits = fits and (target.most_argmaxes is None or places <= target.most_argmaxes)
+    return "" if fits else f"it is among {size} numbers, in {places} places"
+
+
+def _check_type(lo: Lowering, a: Arguments) -> str:
+    x = a["self"]
+    return "" if lo.target.has_booleans or x.dtype is not DType.I32 else f"it is of {describe(x)}"
+
+
+_CONSTRAINTS = (
+    Constraint(
+        "argmax finds the largest of at most 127 numbers, in at most 65536 places",
+        _check_size,
+        "use an Ethos-U85, or argmax on the CPU",
+        lambda target: target.longest_argmax is not None,
+    ),
+    Constraint(
+        "an argmax is of 8 or 16 bits",
+        _check_type,
+        "use an Ethos-U85, or quantize the tensor",
+        lambda target: not target.has_booleans,
+    ),
+)
+
+
+def _samples_arg(name: str) -> list[Sample]:
+    def run(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+        return lambda x: getattr(torch, name)(x, *args, **kwargs).to(torch.int32)
+
+    return [
+        call(run(-1), f32(3, 17)),
+        call(run(1), f32(1, 64, 3, 4)),
+        call(run(1, keepdim=True), f32(3, 5, 4)),
+        call(run(), f32(2, 3)),
+        call(run(-1), f32()),
+        call(lambda x: run(-1)(x + 1.0), f32(1, 200), targets=lambda t: t.longest_argmax is None),
+        call(run(1), f32(1, 3, 5, 5, low=-30.0, high=0.1)),
+        call(run(1), i8(3, 5)),
+        call(run(0), i32(3, 5, low=-3, high=3), targets=with_booleans),
+        call(run(-1, keepdim=True), i32(2, 3, 4, low=-3, high=3), targets=with_booleans),
+    ]
+
+
+def _find(lo: Lowering, self: Tensor, dim: int | None, keepdim: bool, highest: bool) -> Tensor:
+    """Lower to ARGMAX, which is int32: `driver.carry` casts what leaves a delegate."""
+    x = self if self.q is None else lo.codes(self)
+    everything = dim is None or not x.rank
+    if everything:
+        x = lo.reshape(x, (x.size,))
+    d = 0 if dim is None else dim % x.rank
+    rest = [n for i, n in enumerate(x.shape) if i != d]
+    kept = [1] * self.rank if everything else [1 if i == d else n for i, n in enumerate(x.shape)]
+    shape = kept if keepdim else rest
+    if x.dtype is DType.I32:
+        return lo.reshape(_find_int32(lo, lo.store(x), d, highest), shape)
+    if lo.target.is_npu:
+        # The dimension goes last and all others are merged: Ethos-U55 supports no other form.
+        last = lo.permute(x, [*(i for i in range(x.rank) if i != d), d])
+        found = _emit_argmax(lo, lo.emit(lo.reshape(last, (1, 1, prod(rest), x.shape[d]))), 3, highest)
+    else:
+        found = _emit_argmax(lo, lo.emit(x), d, highest)
+    if "INT" in lo.spec.profiles:
+        return lo.reshape(of_value(found), shape)
+    return of_value(integers(lo, of_value(found), shape))
+
+
+def _emit_argmax(lo: Lowering, value: Value, axis: int, highest: bool) -> Value:
+    """Emit ARGMAX, of numbers in reverse order to find the smallest one."""
+    if not highest and value.dtype is DType.I8:
+        value = tosa.table(lo.b, value, _MIRROR)
+    elif not highest and value.dtype is DType.I16:
+        wide = tosa.sub(
+            lo.b, lo.constant(np.full((1,) * value.rank, -1), DType.I32), lo.rescale(value, DType.I32, [1.0])
+        )
+        value = lo.rescale(wide, DType.I16, [1.0])
+    elif not highest:
+        value = tosa.negate(lo.b, value)
+    return tosa.argmax(lo.b, value, axis)
+
+
+def _find_int32(lo: Lowering, x: Stored, dim: int, highest: bool) -> Stored:
+    """Find the first position of the extreme among int32 numbers, which ARGMAX does not take; the dimension is kept."""
+    axis, size = x.perm[dim], x.shape[dim]
+    best = (tosa.reduce_max if highest else tosa.reduce_min)(lo.b, x.value, axis)
+    places = np.arange(size).reshape([size if i == axis else 1 for i in range(x.value.rank)])
+    nowhere = lo.constant(np.full((1,) * x.value.rank, size), DType.I32)
+    where = tosa.select(lo.b, tosa.equal(lo.b, x.value, best), lo.constant(places, DType.I32), nowhere)
+    first = with_value(x, tosa.reduce_min(lo.b, where, axis))
+    return Stored(tuple(1 if i == dim else n for i, n in enumerate(x.shape)), first.value, x.perm)
+
+
+@op(
+    "argmax",
+    computes_in_float32=True,
+    fits_int32=True,
+    constraints=_CONSTRAINTS,
+    samples=lambda: _samples_arg("argmax"),
+)
+def argmax(lo: Lowering, self: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    return _find(lo, self, dim, keepdim, True)
+
+
+@op(
+    "argmin",
+    computes_in_float32=True,
+    fits_int32=True,
+    constraints=_CONSTRAINTS,
+    samples=lambda: _samples_arg("argmin"),
+)
+def argmin(lo: Lowering, self: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    return _find(lo, self, dim, keepdim, False)
+
+
+def _samples_dim(name: str) -> list[Sample]:
+    def run(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+        return lambda x: getattr(torch, name)(x, *args, **kwargs)
+
+    return [
+        call(lambda x: run(-1)(x)[0], f32(2, 17)),
+        call(lambda x: run(1, keepdim=True)(x).values * 2.0, f32(1, 64, 4, 4)),
+        call(lambda x: (run(1)(x)[0], run(1)(x)[1].to(torch.int32)), f32(3, 5, 4)),
+        call(lambda x: run(-2, True)(x)[1].to(torch.int32), f32(3, 4, 5)),
+        call(lambda x: run(0)(x)[0], i32(3, 5)),
+        call(lambda x: run(1)(x)[0], f32(1, 3, 200)),
+    ]
+
+
+def _register_dim(name: str, highest: bool) -> None:
+    """Register max or min along one dimension, which is amax with argmax."""
+
+    def decompose(aten: Aten[Any], self: Any, dim: int, keepdim: bool = False) -> Any:
+        extreme, place = ("amax", "argmax") if highest else ("amin", "argmin")
+        return aten(f"{extreme}.default", self, [dim], keepdim), aten(f"{place}.default", self, dim, keepdim)
+
+    def lower(lo: Lowering, self: Tensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+        try:
+            for constraint in _CONSTRAINTS:
+                constraint.enforce(lo, {"self": self, "dim": dim})
+            places: Any = _find(lo, self, dim, keepdim, highest)
+        except Unsupported as error:
+            places = error
+        return _reduce(lo, self, dim, keepdim, highest), places
+
+    op(
+        f"{name}_dim",
+        f"{name}.dim",
+        quant="none",
+        decompose=decompose,
+        computes_in_float32=True,
+        fits_int32=True,
+        samples=lambda: _samples_dim(name),
+    )(lower)
+
+
+_register_dim("max", True)
+_register_dim("min", False)
+
+
+@composite(
+    "aminmax",
+    samples=lambda: [
+        call(lambda x: torch.aminmax(x, dim=1, keepdim=True), f32(3, 17)),
+        call(lambda x: torch.aminmax(x, dim=-2)[1] * 2.0, f32(1, 3, 4, 5)),
+        call(lambda x: torch.aminmax(x), f32(3, 64)),
+    ],
+)
+def aminmax(aten: Aten[Any], self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    dims = list(range(len(aten.shape(self)))) if dim is None else [dim]
+    return aten("amin.default", self, dims, keepdim), aten("amax.default", self, dims, keepdim)
+
+
+@composite(
+    "topk",
+    fits_int32=True,
+    samples=lambda: [
+        call(lambda x: torch.topk(x, 1)[0], f32(3, 17)),
+        call(lambda x: (torch.topk(x, 1, 1)[0], torch.topk(x, 1, 1)[1].to(torch.int32)), f32(1, 64, 3)),
+        call(lambda x: torch.topk(x, 1, -2, largest=False, sorted=False)[0] * 2.0, f32(3, 4, 5)),
+    ],
+)
+def topk(aten: Aten[Any], self: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    if k != 1:
+        return None
+    extreme, place = ("amax", "argmax") if largest else ("amin", "argmin")
+    return aten(f"{extreme}.default", self, [dim], True), aten(f"{place}.default", self, dim, True)
