@@ -37,6 +37,7 @@ from tosaic.fx.arrays import to_numpy
 from tosaic.fx.decompositions import functionalize
 from tosaic.fx.source import QDQ, Source, overload
 from tosaic.ops import registry
+from tosaic.quantization.norms import fold_norms
 from tosaic.quantization.prepare import find_other_float, is_private, mutates
 from tosaic.quantization.quantizer import TosaQuantizer
 from tosaic.quantization.ranges import watch
@@ -95,14 +96,17 @@ def _quantize(
     chosen = quantizer or TosaQuantizer().set_global(get_symmetric_quantization_config())
     program = make_functional(program)
     with torch.no_grad():
-        module = program.module()
-        _reset(module, program)
-        module = prepare_pt2e(module, chosen)
+        with collect_garbage_after():
+            module = program.module()
+            _reset(module, program)
+            fold_norms(module)
+            module = prepare_pt2e(module, chosen)
         fix = "make sure that it returns finite numbers for every sample"
         with translate_errors("the model cannot be calibrated", fix), watch(module, notes):
             for sample in samples:
                 module(*sample)
-        return _reset(convert_pt2e(module), program)
+        with collect_garbage_after():
+            return _reset(convert_pt2e(module), program)
 
 
 def _reset(module: GraphModule, program: ExportedProgram) -> GraphModule:
