@@ -61,7 +61,7 @@ def compare(batches: list[torch.Tensor], bits: torch.dtype = torch.int8) -> None
                 assert torch.equal(want, got)
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 1000, 20000])
+@pytest.mark.parametrize("count", [1, 7, 1000, pytest.param(300_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_one_batch(shape: str, count: int) -> None:
     compare([SHAPES[shape](draw(count, count))])
@@ -69,13 +69,13 @@ def test_one_batch(shape: str, count: int) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_growing_ranges(shape: str) -> None:
-    first = SHAPES[shape](draw(500, 0))
-    compare([first, 0.5 * first, 1.5 * first, 3 * first + 0.01, draw(300, 1)])
+    first = SHAPES[shape](draw(50, 0))
+    compare([first, 0.5 * first, 1.5 * first + 0.01, draw(30, 1)])
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_range_after_a_constant(shape: str) -> None:
-    compare([torch.full((3,), 0.5), SHAPES[shape](draw(500, 2))])
+    compare([torch.full((3,), 0.5), SHAPES[shape](draw(50, 2))])
 
 
 def test_other_tensors() -> None:

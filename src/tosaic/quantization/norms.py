@@ -19,14 +19,15 @@ from tosaic.quantization.prepare import attribute, replace_result
 
 def fold_norms(module: GraphModule) -> None:
     """Fold each norm that is the only reader of a convolution with weights of its own."""
-    reads = Counter(node.target for node in module.graph.find_nodes(op="get_attr"))
+    readers = Counter(node.target for node in module.graph.find_nodes(op="get_attr") for _ in node.users)
     for norm in list(module.graph.nodes):
         layer: Any = norm.args[0] if _has(norm, "folds_into_producer", True) else None
         if isinstance(layer, Node) and _has(layer, "quant", "weight") and len(layer.users) == 1:
             arguments = bind(layer)
             weight: Any = arguments["weight"]
-            is_plain = weight.op == "get_attr" and weight.meta["val"].dim() > 2 and "output_padding" not in arguments
-            if is_plain and reads[weight.target] == 1:
+            is_convolution = weight.meta["val"].dim() > 2 and "output_padding" not in arguments
+            own = [p for p in (weight, arguments["bias"]) if p is not None]
+            if is_convolution and all(p.op == "get_attr" and readers[p.target] == 1 for p in own):
                 _fold(module, layer, norm)
     module.graph.eliminate_dead_code()
 

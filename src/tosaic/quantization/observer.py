@@ -25,6 +25,8 @@ from tosaic.fx.arrays import to_numpy
 _STEP = 1e-5
 #: how many ranges are compared at once; the search ends after two or three of them as a rule
 _AT_ONCE = 4
+#: how many numbers are counted at once: larger tensors do not fit into the cache, and are slow to allocate
+_PART = 2**18
 #: Wider ranges overflow when they are scaled; torch has a way of its own for them.
 _WIDEST = 2.0**100
 
@@ -58,8 +60,10 @@ class HistogramObserver(pt2e.HistogramObserver):
         width = high - low
         if not 0.0 < width < _WIDEST:
             return None
-        bins = (x - low).mul_(self.bins).div_(width).to(torch.int32)
-        counts = torch.bincount(bins.reshape(-1), minlength=self.bins + 1)
+        counts = torch.zeros(self.bins + 1, dtype=torch.int64, device=x.device)
+        for part in torch.tensor_split(x.reshape(-1), -(-x.numel() // _PART)):
+            bins = (part - low).mul_(self.bins).div_(width).to(torch.int32)
+            counts += torch.bincount(bins, minlength=self.bins + 1)
         # The largest number belongs to the last bin.
         counts[self.bins - 1] += counts[self.bins]
         return counts[: self.bins].to(torch.float32)
