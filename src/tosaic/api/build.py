@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from tosaic.fx.arrays import to_numpy
 from tosaic.fx.decompositions import functionalize
 from tosaic.fx.source import QDQ, Source, overload
 from tosaic.ops import registry
+from tosaic.quantization.loops import has_loops, unroll_loops
 from tosaic.quantization.norms import fold_norms
 from tosaic.quantization.prepare import find_other_float, is_private, mutates
 from tosaic.quantization.quantizer import TosaQuantizer
@@ -77,7 +78,7 @@ def quantize(
     quantizer: Quantizer | None = None,
 ) -> GraphModule:
     """Quantize an exported program after training, with calibration samples."""
-    return _quantize(program, samples, quantizer, [])
+    return unroll_loops(_quantize(program, samples, quantizer, []))
 
 
 def _quantize(
@@ -86,7 +87,7 @@ def _quantize(
     quantizer: Quantizer | None,
     notes: list[str],
 ) -> GraphModule:
-    """Quantize, and record what calibration has measured."""
+    """Quantize, and record what calibration has measured; recurrent layers stay rolled."""
     exported: Any = program
     if not isinstance(exported, ExportedProgram):
         raise Invalid(
@@ -100,7 +101,7 @@ def _quantize(
             module = program.module()
             _reset(module, program)
             fold_norms(module)
-            module = prepare_pt2e(module, chosen)
+            module = prepare_pt2e(module, chosen.keep_rolled() if isinstance(chosen, TosaQuantizer) else chosen)
         fix = "make sure that it returns finite numbers for every sample"
         with translate_errors("the model cannot be calibrated", fix), watch(module, notes):
             for sample in samples:
@@ -268,6 +269,9 @@ def _export_and_quantize(
             samples = data.read(calibration, inputs, max_memory)
         results = _run(program.module(), samples)
         module = _quantize(program, samples, quantizer, notes)
+    with stages.stage("unroll") if has_loops(module) else nullcontext():
+        module = unroll_loops(module)
+    with stages.stage("quantize"):
         kept = _keep(samples, results, _run(module, samples))
     return module, kept
 
