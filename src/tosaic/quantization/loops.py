@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 from torchao.quantization.pt2e.quantizer import SharedQuantizationSpec
 
-from tosaic.fx.source import aten, overload
+from tosaic.fx.source import aten, overload, torch_op
 from tosaic.lower.arguments import is_sequence
 from tosaic.quantization.prepare import ANNOTATION_KEY, KEPT_META
 from tosaic.quantization.recurrent import LOOP, run_steps
@@ -102,14 +102,15 @@ class _Unrolling:
         """Copy a node of the cell for one step."""
         if self.loop in node.all_input_nodes:
             return state[int(str(node.args[1]))]
-        args, kwargs = (
+        found: Any = [
             map_arg(a, lambda n: made[n] if n in made else self._select(n, at) if n in rolled else n)
             for a in (node.args, node.kwargs)
-        )
+        ]
+        args, kwargs = found
         stored: Any = args[0]
-        if overload(node) == _QUANTIZE and overload(stored) == _DEQUANTIZE and args[1:] == stored.args[1:]:
+        if _overload(node) == _QUANTIZE and _overload(stored) == _DEQUANTIZE and args[1:] == stored.args[1:]:
             return stored.args[0]
-        new = self.graph.call_function(node.target, args, kwargs)
+        new = self.graph.call_function(torch_op(node), args, kwargs)
         new.meta = {key: node.meta[key] for key in KEPT_META if key in node.meta}
         if "val" in node.meta:
             new.meta["val"] = self._val(node)
@@ -131,17 +132,17 @@ class _Unrolling:
         """Emit a data movement of dequantized numbers, quantized like what it reads."""
         moved = self.graph.call_function(aten(name), (value, *args))
         moved.meta = {key: _behind(like).meta[key] for key in KEPT_META if key in _behind(like).meta} | {"val": val}
-        if overload(like) != _DEQUANTIZE:
+        if _overload(like) != _DEQUANTIZE:
             return moved
         quantize: Any = like.args[0]
         stored = self.graph.call_function(quantize.target, (moved, *quantize.args[1:]))
-        return self.graph.call_function(like.target, (stored, *like.args[1:]))
+        return self.graph.call_function(torch_op(like), (stored, *like.args[1:]))
 
     def _connect(self, node: Node, cell: set[Node], count: int) -> None:
         """Let what reads all steps of a node of the cell read the copies instead."""
         readers = [user for user in node.users if user not in cell]
         for user in list(readers):
-            if overload(user) == "aten.select.int" and user.args[1] == self.axis:
+            if _overload(user) == "aten.select.int" and user.args[1] == self.axis:
                 user.replace_all_uses_with(self.copies[node][int(str(user.args[2])) % count])
                 readers.remove(user)
         if readers:
@@ -175,23 +176,23 @@ def _lead_to(nodes: Iterable[Node]) -> set[Node]:
 
 def _behind(node: Node) -> Node:
     """Return what a dequantized value is made of."""
-    while overload_of(node) in (_QUANTIZE, _DEQUANTIZE):
+    while _overload(node) in (_QUANTIZE, _DEQUANTIZE):
         node = node.all_input_nodes[0]
     return node
 
 
-def overload_of(node: Node) -> str:
+def _overload(node: Node) -> str:
     return overload(node) if node.op == "call_function" else ""
 
 
 def _stores(node: Node, ends: list[Node]) -> bool:
     """Tell whether a node quantizes or dequantizes one of the ends."""
-    return overload_of(node) in (_QUANTIZE, _DEQUANTIZE) and _behind(node) in ends
+    return _overload(node) in (_QUANTIZE, _DEQUANTIZE) and _behind(node) in ends
 
 
 def _last_reader(end: Node, made: dict[Node, Node]) -> Node:
     """Return what the next step reads of the state: dequantized, if it is quantized."""
-    stored = [user for user in end.users if overload_of(user) == _QUANTIZE]
+    stored = [user for user in end.users if _overload(user) == _QUANTIZE]
     return made[next(iter(stored[0].users))] if stored else made[end]
 
 

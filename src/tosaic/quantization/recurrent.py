@@ -100,13 +100,21 @@ def write(node: Node, mode: Any, *, rolled: bool) -> GraphModule | None:
 
 
 def run_steps(
-    layer: str, products: torch.Tensor, start: Sequence[torch.Tensor], w_h: Any, b_h: Any, w_r: Any, axis: int, back: bool
+    layer: str,
+    products: torch.Tensor,
+    start: Sequence[torch.Tensor],
+    w_h: Any,
+    b_h: Any,
+    w_r: Any,
+    axis: int,
+    back: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """Compute the state before each step of a rolled layer, from the products of all inputs; of a fake one, its shape."""
+    """Compute the state before each step of a rolled layer, from the products of all inputs; only its shape if fake."""
     count = products.shape[axis]
     if isinstance(products, FakeTensor):
         return tuple(torch.stack([part] * count, axis) for part in start)
-    state, seen = tuple(start), [()] * count
+    state: tuple[Any, ...] = tuple(start)
+    seen: list[tuple[Any, ...]] = [()] * count
     for at in range(count)[:: -1 if back else 1]:
         seen[at] = state
         state = _advance(_LAYERS[layer], products.select(axis, at), state, w_h, b_h, w_r)
