@@ -111,13 +111,6 @@ def test_a_transposed_parameter_is_a_weight() -> None:
     assert any("dequantize_per_channel" in name for name in names)
 
 
-def test_what_torch_alone_can_do_stays_whole() -> None:
-    """A layer without a batch: its steps cannot be distinguished from the rest."""
-    model = Net(Layer(torch.nn.LSTM)).eval()
-    program = tosaic.compile(model, (torch.rand(6, 8),), "ethos-u55-128")
-    assert "aten.lstm.input" in [r.op for r in program.reasons if not r.border]
-
-
 @pytest.mark.parametrize("name", WHOLE)
 def test_on_the_npu_in_one_delegate(name: str) -> None:
     check(Net(WHOLE[name]).eval())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -269,9 +269,8 @@ def _export_and_quantize(
             samples = data.read(calibration, inputs, max_memory)
         results = _run(program.module(), samples)
         module = _quantize(program, samples, quantizer, notes)
-    with stages.stage("unroll") if has_loops(module) else nullcontext():
+    with stages.stage("unroll" if has_loops(module) else "quantize"):
         module = unroll_loops(module)
-    with stages.stage("quantize"):
         kept = _keep(samples, results, _run(module, samples))
     return module, kept
 

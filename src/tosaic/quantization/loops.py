@@ -43,6 +43,8 @@ def has_loops(module: GraphModule) -> bool:
 
 def unroll_loops(module: GraphModule) -> GraphModule:
     """Unroll all rolled layers of a quantized module: each gets one copy of its cell per step."""
+    if not has_loops(module):
+        return module
     for loop in list(_find_loops(module.graph)):
         _Unrolling(module.graph, loop).run()
         module.graph.eliminate_dead_code()
