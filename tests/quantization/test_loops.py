@@ -1,4 +1,4 @@
-"""Recurrent layers: one product for the inputs of all steps, one cell in quantization, one copy of it per step after."""
+"""Recurrent layers: one product of the inputs of all steps, one cell in quantization, one copy per step after it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils._pytree as pytree
 from torch import nn
 
 import tosaic
@@ -58,7 +59,7 @@ def check(net: Net, inputs: Any) -> Any:
     module = tosaic.quantize(torch.export.export(net, inputs), [inputs])
     assert not has_loops(module)
     with torch.no_grad():
-        got, want = (torch.utils._pytree.tree_leaves(run(*inputs)) for run in (module, net))
+        got, want = (pytree.tree_leaves(run(*inputs)) for run in (module, net))
     assert [one.shape for one in got] == [one.shape for one in want]
     # The last state is small beside the others, whose range it shares.
     one, other = (torch.cat([x.flatten() for x in results]) for results in (got, want))

@@ -269,10 +269,11 @@ def _export_and_quantize(
             samples = data.read(calibration, inputs, max_memory)
         results = _run(program.module(), samples)
         module = _quantize(program, samples, quantizer, notes)
-    with stages.stage("unroll" if has_loops(module) else "quantize"):
+        if not has_loops(module):
+            return module, _keep(samples, results, _run(module, samples))
+    with stages.stage("unroll"):
         module = unroll_loops(module)
-        kept = _keep(samples, results, _run(module, samples))
-    return module, kept
+        return module, _keep(samples, results, _run(module, samples))
 
 
 def _run(module: GraphModule, samples: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
