@@ -8,8 +8,6 @@ import warnings
 import pytest
 import torch
 
-from support.shortcuts import install_search
-
 pytest_plugins = ["support.fixtures"]
 warnings.filterwarnings("ignore", category=FutureWarning)
 # An internal error that would only cost a node is a failure here, in child processes too.
@@ -20,5 +18,3 @@ os.environ["TOSAIC_STRICT"] = "1"
 def quick_torch() -> None:
     # Two pytest workers on two cores: more threads would only fight.
     torch.set_num_threads(1)
-    # Torch's own search takes most of the time of a quantization.
-    install_search()

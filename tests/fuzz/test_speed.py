@@ -8,24 +8,11 @@ import sys
 import time
 
 import pytest
-import torch
-from torchao.quantization.pt2e.observer import HistogramObserver
 
 from support import samples
 from support.fuzzer import campaign
 from support.fuzzer.generate import Generator
 from support.golden import list_ops, write_op
-from support.shortcuts import ORIGINAL_SEARCH, SEARCH, search_range
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_quick_search_finds_the_range_that_torch_finds(seed: int) -> None:
-    numbers = torch.randn((2, 3, 5 + 20 * seed), generator=torch.Generator().manual_seed(seed)) ** 3
-    observer = HistogramObserver(dtype=torch.int8, quant_min=-128, quant_max=127)
-    observer(numbers)
-    want = ORIGINAL_SEARCH(observer)
-    assert search_range(observer) == want
-    assert want != (observer.min_val, observer.max_val)
 
 
 @pytest.mark.slow
@@ -33,7 +20,6 @@ def test_quick_search_finds_the_range_that_torch_finds(seed: int) -> None:
 def test_shortcuts_change_no_graph(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = write_op(op)
     samples.quantized.cache_clear()
-    monkeypatch.setattr(HistogramObserver, SEARCH, ORIGINAL_SEARCH)
     monkeypatch.setattr(samples, "without_qat_patterns", contextlib.nullcontext)
     assert write_op(op) == quick
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torchao.quantization.pt2e import HistogramObserver, PerChannelMinMaxObserver
+from torchao.quantization.pt2e import PerChannelMinMaxObserver
 from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 import tosaic
@@ -18,6 +18,7 @@ from tosaic.core.specification import Specification
 from tosaic.core.targets import find
 from tosaic.ir.graph import DType, Type
 from tosaic.lower.lowering import Lowering
+from tosaic.quantization.observer import HistogramObserver
 from tosaic.quantization.quantizer import TosaQuantizer
 from tosaic.quantizer import QuantizationConfig
 

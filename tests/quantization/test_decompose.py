@@ -64,7 +64,11 @@ class Cell(torch.nn.Module):
 WHOLE = {
     "lstm": Layer(torch.nn.LSTM, batch_first=True),
     "lstm_both_ways": Layer(torch.nn.LSTM, bidirectional=True, num_layers=2),
+    "lstm_projected": Layer(torch.nn.LSTM, proj_size=4, num_layers=2, bidirectional=True, batch_first=True),
+    "lstm_projected_without_bias": Layer(torch.nn.LSTM, proj_size=4, bias=False),
     "gru": Layer(torch.nn.GRU, batch_first=True),
+    "gru_both_ways": Layer(torch.nn.GRU, bidirectional=True, num_layers=2, batch_first=True),
+    "rnn_tanh": Layer(torch.nn.RNN, bias=False, bidirectional=True),
     "gru_without_bias": Layer(torch.nn.GRU, bias=False),
     "rnn_relu": Layer(torch.nn.RNN, nonlinearity="relu"),
     "lstm_cell": Cell(torch.nn.LSTMCell),

@@ -67,6 +67,10 @@ class RmsNorm(nn.Module):
 class LlamaBlock(nn.Module):
     """A decoder block with rotary positions, grouped keys, a causal mask and a gated feed-forward layer."""
 
+    cos: Tensor
+    sin: Tensor
+    mask: Tensor
+
     def __init__(self, width: int = 32, heads: int = 4, groups: int = 2, length: int = 8) -> None:
         super().__init__()
         self.heads, self.groups, size = heads, groups, width // heads
@@ -97,6 +101,8 @@ class LlamaBlock(nn.Module):
 
 class WhisperEncoder(nn.Module):
     """Two convolutions over a spectrogram, sinusoidal positions, and an encoder layer."""
+
+    places: Tensor
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -152,6 +158,8 @@ class Vit(nn.Module):
 
 class SwinBlock(nn.Module):
     """Attention inside shifted windows, with relative positions and the mask of the shift; then patches are merged."""
+
+    mask: Tensor
 
     def __init__(self, width: int = 16, side: int = 8, window: int = 4) -> None:
         super().__init__()
@@ -249,6 +257,8 @@ class ConvNextBlock(nn.Module):
 class LevitBlock(nn.Module):
     """Attention with narrow keys, a bias by relative position, batch norms, and hardswish."""
 
+    index: Tensor
+
     def __init__(self, width: int = 16, side: int = 4) -> None:
         super().__init__()
         self.qkv, self.qkv_norm = nn.Linear(width, 2 * (8 + 8 + 16), bias=False), nn.BatchNorm1d(2 * (8 + 8 + 16))
@@ -289,6 +299,9 @@ class DetrHead(nn.Module):
 
 class YoloHead(nn.Module):
     """A pyramid of two levels, boxes as distributions over distances (DFL), and classes."""
+
+    centers: Tensor
+    strides: Tensor
 
     def __init__(self, channels: int = 16, classes: int = 3, bins: int = 8) -> None:
         super().__init__()
@@ -456,6 +469,8 @@ class WaveNet(nn.Module):
 
 class PointNet(nn.Module):
     """A learned transform of points, shared layers, and the maximum over all points."""
+
+    identity: Tensor
 
     def __init__(self) -> None:
         super().__init__()

@@ -39,6 +39,8 @@ from tosaic.fx.decompositions import functionalize
 from tosaic.fx.source import QDQ, Source, overload
 from tosaic.ops import registry
 from tosaic.quantization.decompose import simplify
+from tosaic.quantization.loops import has_loops, unroll_loops
+from tosaic.quantization.norms import fold_norms
 from tosaic.quantization.prepare import find_other_float, is_private, mutates
 from tosaic.quantization.quantizer import TosaQuantizer
 from tosaic.quantization.ranges import watch
@@ -78,7 +80,7 @@ def quantize(
     quantizer: Quantizer | None = None,
 ) -> GraphModule:
     """Quantize an exported program after training, with calibration samples."""
-    return _quantize(program, samples, quantizer, [])
+    return unroll_loops(_quantize(program, samples, quantizer, []))
 
 
 def _quantize(
@@ -87,7 +89,7 @@ def _quantize(
     quantizer: Quantizer | None,
     notes: list[str],
 ) -> GraphModule:
-    """Quantize, and record what calibration has measured."""
+    """Quantize, and record what calibration has measured; recurrent layers stay rolled."""
     exported: Any = program
     if not isinstance(exported, ExportedProgram):
         raise Invalid(
@@ -97,14 +99,17 @@ def _quantize(
     chosen = quantizer or TosaQuantizer().set_global(get_symmetric_quantization_config())
     program = make_functional(program)
     with torch.no_grad():
-        module = program.module()
-        _reset(module, program)
-        module = prepare_pt2e(module, chosen)
+        with collect_garbage_after():
+            module = program.module()
+            _reset(module, program)
+            fold_norms(module)
+            module = prepare_pt2e(module, chosen.keep_rolled() if isinstance(chosen, TosaQuantizer) else chosen)
         fix = "make sure that it returns finite numbers for every sample"
         with translate_errors("the model cannot be calibrated", fix), watch(module, notes):
             for sample in samples:
                 module(*sample)
-        return _reset(convert_pt2e(module), program)
+        with collect_garbage_after():
+            return _reset(convert_pt2e(module), program)
 
 
 def _reset(module: GraphModule, program: ExportedProgram) -> GraphModule:
@@ -272,8 +277,11 @@ def _export_and_quantize(
             samples = data.read(calibration, inputs, max_memory)
         results = _run(program.module(), samples)
         module = _quantize(program, samples, quantizer, notes)
-        kept = _keep(samples, results, _run(module, samples))
-    return module, kept
+        if not has_loops(module):
+            return module, _keep(samples, results, _run(module, samples))
+    with stages.stage("unroll"):
+        module = unroll_loops(module)
+        return module, _keep(samples, results, _run(module, samples))
 
 
 def _run(module: GraphModule, samples: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:

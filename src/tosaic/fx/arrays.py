@@ -1,4 +1,4 @@
-"""Methods of tensors with types, which torch's own lack: conversion from and to numpy arrays, distinct numbers."""
+"""Methods of tensors with types, which torch's own lack: conversion from and to numpy arrays."""
 
 from __future__ import annotations
 
@@ -17,13 +17,3 @@ def to_numpy(tensor: torch.Tensor) -> Array:
 def to_torch(array: Array) -> torch.Tensor:
     """Return a tensor that shares an array's memory."""
     return torch.from_numpy(array)
-
-
-def unique(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the distinct numbers of a tensor, in ascending order."""
-    return tensor.unique()
-
-
-def count_unique(tensor: torch.Tensor) -> torch.Tensor:
-    """Count how often each distinct number of a tensor occurs, in ascending order of the numbers."""
-    return tensor.unique(return_counts=True)[1]

@@ -17,6 +17,8 @@ from tosaic.lower.tensor import Const, Stored, Tensor, of_value, with_value
 
 #: up to this many channels a convolution reverses them in a fifth of the cycles that REVERSE takes
 MOST_REVERSED = 256
+#: how many tensors a list of TOSA has at most, at any level
+_LONGEST = 64
 
 
 def require_movable(lo: Lowering, x: Tensor) -> Tensor:
@@ -63,8 +65,11 @@ def concatenate(lo: Lowering, tensors: Sequence[Tensor], dim: int) -> Tensor:
     axis = dim % parts[0].rank
     lead = next((p for p in parts if isinstance(p, Stored) and not p.is_materialized and not p.has_reshape), None)
     perm = tuple(range(parts[0].rank)) if lead is None else lead.perm
-    values = [lo.to_layout(p, perm) for p in parts]
-    value = values[0] if len(values) == 1 else tosa.concat(lo.b, values, perm[axis])
+    values: list[Value] = [lo.to_layout(p, perm) for p in parts]
+    while len(values) > 1:
+        groups = [values[i : i + _LONGEST] for i in range(0, len(values), _LONGEST)]
+        values = [group[0] if len(group) == 1 else tosa.concat(lo.b, group, perm[axis]) for group in groups]
+    value = values[0]
     shape = tuple(value.shape[p] for p in perm)
     return Stored(shape, value, perm, parts[0].q)
 

@@ -32,19 +32,22 @@ from tosaic.quantization.prepare import (
     replace_result,
     strip_guards,
 )
-from tosaic.quantization.recurrent import unroll
+from tosaic.quantization.recurrent import LOOP, run_steps, write
 from tosaic.quantization.widen_accumulated import STATE
 
 #: a larger graph would not help: an LSTM of hundreds of steps
 _MOST = 4000
 
 
-def decompose_unknown(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
-    """Decompose operators without a record, if everything in torch's decomposition has one."""
+def decompose_unknown(module: GraphModule, wanted: Callable[[Node], bool], *, rolled: bool = False) -> None:
+    """Decompose operators without a record, if everything in torch's decomposition has one.
+
+    rolled  recurrent layers are unrolled later, by `loops.unroll_loops`
+    """
     for node in list(module.graph.nodes):
         if not _is_unknown(node) or not wanted(node):
             continue
-        traced = _trace(node)
+        traced = _trace(node, rolled)
         if traced is not None and _is_known(traced):
             _inline(module, node, traced)
 
@@ -83,7 +86,7 @@ def _is_known(traced: GraphModule) -> bool:
     for node in traced.graph.nodes:
         if node.op == "get_attr" or (node.op == "call_function" and fixed >= set(node.all_input_nodes)):
             fixed.add(node)
-        elif node.op == "call_function" and overload(node) != "getitem":
+        elif node.op == "call_function" and overload(node) != "getitem" and node.target is not run_steps:
             record = registry().find(overload(node))
             if record is None and torch.Tag.pointwise not in getattr(torch_op(node), "tags", ()):
                 return False
@@ -98,7 +101,7 @@ def _table() -> dict[Any, Any]:
     return {op: how for op, how in core_decompositions().items() if registry().find(str(op)) is None}
 
 
-def _trace(node: Node) -> GraphModule | None:
+def _trace(node: Node, rolled: bool) -> GraphModule | None:
     """Trace torch's decomposition of a call; None if it is not simpler."""
     inputs = node.all_input_nodes
 
@@ -112,7 +115,7 @@ def _trace(node: Node) -> GraphModule | None:
     mode = detect_fake_mode(values)
     assert mode is not None
     try:
-        traced = unroll(node, mode)
+        traced = write(node, mode, rolled=rolled)
         if traced is None:
             with torch.no_grad(), mode:
                 traced = make_fx(call, decomposition_table=_table())(*values)
@@ -138,7 +141,7 @@ def _inline(module: GraphModule, node: Node, traced: GraphModule) -> None:
             elif inner.op == "call_function":
                 made[inner] = module.graph.node_copy(inner, lambda n: made[n])
                 kept = {key: node.meta[key] for key in KEPT_META if key in node.meta}
-                own = {key: inner.meta[key] for key in ("val", STATE) if key in inner.meta}
+                own = {key: inner.meta[key] for key in ("val", STATE, LOOP) if key in inner.meta}
                 made[inner].meta = own | kept
             else:
                 result = map_arg(inner.args[0], lambda n: made[n])

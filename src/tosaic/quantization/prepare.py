@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from torch._guards import detect_fake_mode
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
@@ -96,8 +97,7 @@ class GraphAten:
         return new
 
     def _type(self, target: Any, args: Any, kwargs: Any) -> Any:
-        values = [n.meta["val"] for n in self.module.graph.nodes if "val" in n.meta]
-        mode = detect_fake_mode(values)
+        mode = _find_mode(self.module.graph)
         swap = map_arg
         assert mode is not None
         with mode, torch.no_grad():
@@ -145,15 +145,19 @@ def _is_cast(value: Node) -> bool:
 
 def buffer(module: GraphModule, tensor: torch.Tensor, before: Node) -> Node:
     """Add a constant to the module and return the node that reads it."""
-    index = 0
-    while hasattr(module, f"_tosaic_constant_{index}"):
-        index += 1
-    name = f"_tosaic_constant_{index}"
+    taken = dict(module.named_buffers(recurse=False))
+    name = next(name for name in map("_tosaic_constant_{}".format, itertools.count()) if name not in taken)
     module.register_buffer(name, tensor)
     node = module.graph.get_attr(name)
-    mode = detect_fake_mode([n.meta["val"] for n in module.graph.nodes if "val" in n.meta])
+    mode = _find_mode(module.graph)
     node.meta["val"] = mode.from_tensor(tensor, static_shapes=True) if mode is not None else tensor
     return node
+
+
+def _find_mode(graph: Graph) -> FakeTensorMode | None:
+    """Find the mode that the values of a graph were computed in: one for all of them."""
+    values = (node.meta.get("val") for node in graph.nodes)
+    return next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None)
 
 
 def fold_constants(module: GraphModule) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import replace
 from typing import Any, Protocol, Self
 
@@ -20,7 +21,9 @@ from tosaic.ops import registry
 from tosaic.quantization import prepare
 from tosaic.quantization.decompose import decompose_unknown
 from tosaic.quantization.float32 import convert_to_float32
+from tosaic.quantization.loops import share_states
 from tosaic.quantization.prepare import ANNOTATION_KEY, CONFIG, CONSTANT
+from tosaic.quantization.recurrent import LOOP
 from tosaic.quantization.widen_accumulated import widen_sums
 
 _PER_CHANNEL = (torch.per_channel_symmetric, torch.per_channel_affine)
@@ -49,6 +52,13 @@ class TosaQuantizer(pt2e.Quantizer):
         self._by_type: dict[Callable[..., torch.nn.Module], Any] = {}
         self._by_node: list[tuple[Callable[[GraphModule], Iterator[Node]], Any]] = []
         self._others: list[pt2e.Quantizer] = []
+        self._rolled = False
+
+    def keep_rolled(self) -> Self:
+        """Return a quantizer that leaves recurrent layers rolled; the caller unrolls them after `convert_pt2e`."""
+        kept = copy(self)
+        kept._rolled = True
+        return kept
 
     @property
     def global_config(self) -> Any:
@@ -140,7 +150,7 @@ class TosaQuantizer(pt2e.Quantizer):
         if prepare.find_other_float(model.graph) is not None:
             convert_to_float32(model)
         prepare.make_functional(model)
-        decompose_unknown(model, lambda n: self._config(n) is not None)
+        decompose_unknown(model, lambda n: self._config(n) is not None, rolled=self._rolled)
         prepare.fold_constants(model)
         prepare.decompose_composites(model, lambda n: self._config(n) is not None)
         prepare.split_biases(model, lambda n: self._config(n) is not None)
@@ -160,6 +170,7 @@ class TosaQuantizer(pt2e.Quantizer):
                 if config is not None:
                     _annotate(node, config)
         widen_sums(model.graph)
+        share_states(model.graph)
         if self._io is not None:
             _annotate_io(model, self._io)
         return model
@@ -319,6 +330,8 @@ def _fuse(node: Node, inputs: dict[Node, Any], record: Record) -> None:
     before: Any = node.args[0]
     annotation = before.meta.get(ANNOTATION_KEY) if isinstance(before, Node) else None
     if annotation is None or len(before.users) != 1 or annotation.output_qspec is None:
+        return
+    if LOOP in before.meta:  # the next step reads it too
         return
     producer = registry().find(overload(before)) if before.op == "call_function" else None
     if record.folds_into_producer and (producer is None or producer.quant != "weight"):

@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.fx import GraphModule, Node
 
-from tosaic.fx.arrays import count_unique, unique
+from tosaic.fx.arrays import to_numpy
 from tosaic.fx.source import overload, source_line
 from tosaic.quantization.prepare import CONSTANT
 
@@ -36,7 +38,8 @@ class _Seen:
     count: int = 0
 
     def add(self, x: torch.Tensor) -> None:
-        self.low, self.high = min(self.low, float(x.min())), max(self.high, float(x.max()))
+        low, high = torch.aminmax(x.detach())
+        self.low, self.high = min(self.low, float(low)), max(self.high, float(high))
         if self.count < _IN_ALL:
             flat = x.detach().reshape(-1)
             part = flat[:: -(-flat.numel() // _PER_SAMPLE)].clone()
@@ -45,12 +48,13 @@ class _Seen:
 
     def measure(self, width: float) -> float:
         """Return the part of a range of this width that holds most of the distinct numbers."""
-        numbers = unique(torch.cat(self.kept))
-        if numbers.numel() < _FEWEST or width <= 0.0:
+        numbers: NDArray[np.float32] = np.unique(to_numpy(torch.cat(self.kept)).astype(np.float32))
+        if numbers.size < _FEWEST or width <= 0.0:
             return 1.0
-        counts = count_unique(((numbers - self.low) * (_PARTS / width)).floor())
-        sums = counts.sort(descending=True)[0].cumsum(0)
-        needed = int((sums < _MOST * numbers.numel()).sum()) + 1
+        parts = np.floor((numbers - np.float32(self.low)) * np.float32(_PARTS / width))
+        counts = np.sort(np.unique(parts, return_counts=True)[1])[::-1]
+        sums = np.cumsum(counts)
+        needed = int((sums < _MOST * numbers.size).sum()) + 1
         return needed / _PARTS
 
 

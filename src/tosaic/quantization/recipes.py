@@ -11,6 +11,7 @@ from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 from tosaic.core.errors import Invalid
 from tosaic.fx.observers import with_args
+from tosaic.quantization.observer import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
 
 
 @dataclass(frozen=True, eq=True)
@@ -29,7 +30,7 @@ def _activation(
     observer: Any = (
         with_args(pt2e.FusedMovingAvgObsFakeQuantize, observer=pt2e.MovingAverageMinMaxObserver, eps=eps)
         if is_qat
-        else with_args(pt2e.HistogramObserver, eps=eps)
+        else with_args(HistogramObserver, eps=eps)
     )
     return QuantizationSpec(dtype, observer, qmin, qmax, scheme, is_dynamic=False)
 
@@ -40,7 +41,7 @@ def _weight(qmin: int, qmax: int, per_channel: bool, is_qat: bool) -> Quantizati
         inner: Any = pt2e.MovingAveragePerChannelMinMaxObserver if per_channel else pt2e.MovingAverageMinMaxObserver
         observer: Any = with_args(pt2e.FakeQuantize, observer=inner)
     else:
-        observer = pt2e.PerChannelMinMaxObserver if per_channel else pt2e.MinMaxObserver
+        observer = PerChannelMinMaxObserver if per_channel else MinMaxObserver
     return QuantizationSpec(torch.int8, observer, qmin, qmax, scheme, 0 if per_channel else None, False)
 
 

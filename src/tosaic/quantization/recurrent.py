@@ -1,7 +1,12 @@
-"""Unrolls recurrent layers and cells into single steps.
+"""Writes recurrent layers and cells in operators that can be lowered.
 
 Torch computes its cells in place, in slices: a trace of them contains nothing that can be lowered. Here the inputs of
 all steps are multiplied at once, and a step is reduced to one product with the state and the gates.
+
+A layer is written in one of two forms. Unrolled, it has a copy of its cell per step. Rolled, it has one cell, whose
+operands are the tensors of all steps: a call of `run_steps` computes the state before each of them. So observers see
+all steps at once, and quantization takes the same time for any number of steps; `unroll_loops` unrolls the layer after
+it (`quantization/loops.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node, Proxy
 from torch.fx.node import map_aggregate, map_arg
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
@@ -24,31 +30,35 @@ _aten = torch.ops.aten
 _TANH_SATURATION = 4.0
 #: One step: takes the product of its input, the state, and the product of the state; returns the next state, output
 #: first.
-Step: TypeAlias = Callable[[Proxy, Sequence[Proxy], Proxy], tuple[Proxy, ...]]
+Step: TypeAlias = Callable[[Any, Sequence[Any], Any], tuple[Any, ...]]
+#: Marks a rolled layer: its name on the call of `run_steps`, name and part on each part of the state after all steps.
+LOOP = "tosaic_loop"
+#: more steps would fill the memory of an NPU's program
+_MOST_STEPS = 1000
 
 
-def _step_lstm(of_x: Proxy, state: Sequence[Proxy], of_h: Proxy) -> tuple[Proxy, ...]:
+def _step_lstm(of_x: Any, state: Sequence[Any], of_h: Any) -> tuple[Any, ...]:
     begin, keep, new, show = _chunk(_aten.add.Tensor(of_x, of_h), 4)
     kept = _aten.mul.Tensor(_aten.sigmoid.default(keep), state[1])
     c = _aten.add.Tensor(kept, _aten.mul.Tensor(_aten.sigmoid.default(begin), _aten.tanh.default(new)))
     # It grows far beyond the saturation of its tanh, and is accumulated over many steps.
-    c.node.meta[STATE] = True
+    _mark(c, STATE, True)
     seen = _aten.hardtanh.default(c, -_TANH_SATURATION, _TANH_SATURATION)
     return _aten.mul.Tensor(_aten.sigmoid.default(show), _aten.tanh.default(seen)), c
 
 
-def _step_gru(of_x: Proxy, state: Sequence[Proxy], of_h: Proxy) -> tuple[Proxy, ...]:
+def _step_gru(of_x: Any, state: Sequence[Any], of_h: Any) -> tuple[Any, ...]:
     (reset_x, keep_x, new_x), (reset_h, keep_h, new_h) = _chunk(of_x, 3), _chunk(of_h, 3)
     reset, keep = (_aten.sigmoid.default(_aten.add.Tensor(*pair)) for pair in ((reset_x, reset_h), (keep_x, keep_h)))
     new = _aten.tanh.default(_aten.add.Tensor(new_x, _aten.mul.Tensor(reset, new_h)))
     return (_aten.add.Tensor(new, _aten.mul.Tensor(keep, _aten.sub.Tensor(state[0], new))),)
 
 
-def _step_tanh(of_x: Proxy, state: Sequence[Proxy], of_h: Proxy) -> tuple[Proxy, ...]:
+def _step_tanh(of_x: Any, state: Sequence[Any], of_h: Any) -> tuple[Any, ...]:
     return (_aten.tanh.default(_aten.add.Tensor(of_x, of_h)),)
 
 
-def _step_relu(of_x: Proxy, state: Sequence[Proxy], of_h: Proxy) -> tuple[Proxy, ...]:
+def _step_relu(of_x: Any, state: Sequence[Any], of_h: Any) -> tuple[Any, ...]:
     return (_aten.relu.default(_aten.add.Tensor(of_x, of_h)),)
 
 
@@ -66,8 +76,8 @@ _LAYERS: dict[str, Step] = {
 }
 
 
-def unroll(node: Node, mode: Any) -> GraphModule | None:
-    """Unroll a recurrent call into a graph whose inputs are those of the node; None if it is something else."""
+def write(node: Node, mode: Any, *, rolled: bool) -> GraphModule | None:
+    """Write a recurrent call as a graph whose inputs are those of the node; None if it is something else."""
     name, graph = overload(node), Graph()
     tracer = GraphAppendingTracer(graph)
     given: dict[Node, Any] = {n: Proxy(graph.placeholder(n.name), tracer) for n in node.all_input_nodes}
@@ -77,7 +87,7 @@ def unroll(node: Node, mode: Any) -> GraphModule | None:
         result = _run_cell(_CELLS[name], x, state, weights)
     elif name in _LAYERS:
         shape = node.all_input_nodes[0].meta["val"].shape
-        result = _run_layers(_LAYERS[name], shape, *arguments)
+        result = _run_layers(name, node.name if rolled else None, shape, *arguments)
     else:
         return None
     if result is None:
@@ -87,6 +97,34 @@ def unroll(node: Node, mode: Any) -> GraphModule | None:
     with torch.no_grad():
         FakeTensorProp(module, mode).propagate_dont_convert_inputs(*(n.meta["val"] for n in given))
     return module
+
+
+def run_steps(
+    layer: str,
+    products: torch.Tensor,
+    start: Sequence[torch.Tensor],
+    w_h: Any,
+    b_h: Any,
+    w_r: Any,
+    axis: int,
+    back: bool,
+) -> tuple[torch.Tensor, ...]:
+    """Compute the state before each step of a rolled layer, from the products of all inputs; only its shape if fake."""
+    count = products.shape[axis]
+    if isinstance(products, FakeTensor):
+        return tuple(torch.stack([part] * count, axis) for part in start)
+    state: tuple[Any, ...] = tuple(start)
+    seen: list[tuple[Any, ...]] = [()] * count
+    for at in range(count)[:: -1 if back else 1]:
+        seen[at] = state
+        state = _advance(_LAYERS[layer], products.select(axis, at), state, w_h, b_h, w_r)
+    return tuple(torch.stack(parts, axis) for parts in zip(*seen, strict=True))
+
+
+def _advance(step: Step, of_x: Any, state: Sequence[Any], w_h: Any, b_h: Any, w_r: Any) -> tuple[Any, ...]:
+    """Compute the next state; a projection makes the output of a step smaller."""
+    output, *others = step(of_x, state, _aten.linear.default(state[0], w_h, b_h))
+    return output if w_r is None else _aten.linear.default(output, w_r), *others
 
 
 def _run_cell(step: Step, x: Proxy, state: Proxy | Sequence[Proxy], weights: Sequence[Proxy | None]) -> Any:
@@ -100,24 +138,40 @@ def _run_cell(step: Step, x: Proxy, state: Proxy | Sequence[Proxy], weights: Seq
 class _Walk:
     """One layer in one direction."""
 
-    step: Step
+    layer: str
     weights: Sequence[Proxy]
+    biases: bool
     axis: int
-    steps: Sequence[int]
+    count: int
+    back: bool
+    #: the name of the loop, if it is rolled
+    loop: str | None
 
-    def run(self, x: Proxy, state: tuple[Proxy, ...]) -> tuple[dict[int, Proxy], tuple[Proxy, ...]]:
-        w_x, w_h, b_x, b_h = (*self.weights, None, None)[:4]
+    def run(self, x: Proxy, state: tuple[Proxy, ...]) -> tuple[Proxy, tuple[Proxy, ...]]:
+        """Return the outputs of all steps, and the last state."""
+        w_x, w_h, *others = self.weights
+        b_x, b_h = others[:2] if self.biases else (None, None)
+        w_r = others[-1] if len(others) % 2 else None
         products = _aten.linear.default(x, w_x, b_x)
-        outputs: dict[int, Proxy] = {}
-        for at in self.steps:
-            of_x = _aten.select.int(products, self.axis, at)
-            state = self.step(of_x, state, _aten.linear.default(state[0], w_h, b_h))
-            outputs[at] = state[0]
-        return outputs, state
+        order, step = range(self.count)[:: -1 if self.back else 1], _LAYERS[self.layer]
+        if self.loop is None:
+            outputs: dict[int, Proxy] = {}
+            for at in order:
+                state = _advance(step, _aten.select.int(products, self.axis, at), state, w_h, b_h, w_r)
+                outputs[at] = state[0]
+            return _aten.stack.default([outputs[at] for at in range(self.count)], self.axis), state
+        arguments = (self.layer, products, state, w_h, b_h, w_r, self.axis, self.back)
+        before = products.tracer.create_proxy("call_function", run_steps, arguments, {})
+        before.node.meta[LOOP] = self.loop
+        after = _advance(step, products, [before[part] for part in range(len(state))], w_h, b_h, w_r)
+        for part, value in enumerate(after):
+            value.node.meta[LOOP] = self.loop, part
+        return after[0], tuple(_aten.select.int(value, self.axis, order[-1]) for value in after)
 
 
 def _run_layers(
-    step: Step,
+    layer: str,
+    name: str | None,
     shape: Sequence[int],
     x: Proxy,
     states: Proxy | Sequence[Proxy],
@@ -130,30 +184,33 @@ def _run_layers(
     batch_first: bool,
 ) -> Any:
     """Run all layers of a module: return the output of every step, then each part of the last state."""
-    directions, each = 1 + bidirectional, 4 if biases else 2
-    # A projection has more weights; a batch is needed to distinguish steps from the rest.
-    if len(weights) != layers * directions * each or len(shape) != 3 or (train and dropout):
+    walks = layers * (1 + bidirectional)
+    each, rest = divmod(len(weights), walks)
+    axis = 1 if batch_first else 0
+    # A batch is needed to distinguish steps from the rest.
+    if rest or len(shape) != 3 or (train and dropout) or (name is not None and shape[axis] > _MOST_STEPS):
         return None
     parts = (states,) if isinstance(states, Proxy) else tuple(states)
-    axis = 1 if batch_first else 0
     last: list[tuple[Proxy, ...]] = []
-    for layer in range(layers):
-        found: list[dict[int, Proxy]] = []
-        for direction in range(directions):
-            number = layer * directions + direction
-            steps = range(shape[axis])[:: -1 if direction else 1]
-            walk = _Walk(step, weights[number * each : (number + 1) * each], axis, steps)
+    for first in range(0, walks, 1 + bidirectional):
+        found: list[Proxy] = []
+        for number in range(first, first + 1 + bidirectional):
+            own = weights[number * each : (number + 1) * each]
+            loop = None if name is None else f"{name}_{number}"
+            walk = _Walk(layer, own, biases, axis, shape[axis], number > first, loop)
             outputs, state = walk.run(x, tuple(_aten.select.int(part, 0, number) for part in parts))
             found.append(outputs)
             last.append(state)
-        x = _aten.stack.default([_join([outputs[at] for outputs in found]) for at in range(shape[axis])], axis)
+        x = found[0] if len(found) == 1 else _aten.cat.default(found, -1)
     return x, *(_aten.stack.default([state[part] for state in last], 0) for part in range(len(parts)))
 
 
-def _join(outputs: list[Proxy]) -> Proxy:
-    return outputs[0] if len(outputs) == 1 else _aten.cat.default(outputs, -1)
+def _mark(value: Any, key: str, mark: object) -> None:
+    """Mark the node of a value in a graph; the steps also run on tensors."""
+    if isinstance(value, Proxy):
+        value.node.meta[key] = mark
 
 
-def _chunk(gates: Proxy, count: int) -> Iterator[Proxy]:
+def _chunk(gates: Any, count: int) -> Iterator[Any]:
     chunks = _aten.chunk.default(gates, count, -1)
     return (chunks[index] for index in range(count))

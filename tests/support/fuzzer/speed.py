@@ -12,8 +12,6 @@ import torch
 import torch._export.utils
 import torchao.quantization.pt2e.quantize_pt2e as pt2e
 
-from support.shortcuts import install_search
-
 #: graphs between two collections of garbage
 GRAPHS_PER_COLLECTION = 20
 _graphs = itertools.count(1)
@@ -25,7 +23,6 @@ def prepare() -> None:
     torch.set_num_threads(1)
     _run_once(torch._export.utils, "_materialize_cpp_cia_ops")
     pt2e._fold_conv_bn_qat = lambda module: module
-    install_search()
     gc.collect()
     gc.freeze()
     gc.disable()
