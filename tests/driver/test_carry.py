@@ -29,6 +29,10 @@ CASES: dict[str, Any] = {
 }
 
 
+#: What else is on the CPU: a float profile has no integers that could be moved.
+MORE_ON_CPU = {("moved", "TOSA-1.0+FP"): ("aten.reshape.default",)}
+
+
 def compare(program: Any, model: Any) -> None:
     wanted = model(X)
     for got, want in zip(program.run(X), wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
@@ -46,7 +50,7 @@ def test_compile(name: str, target: str) -> None:
     program = tosaic.compile(model, (X,), target)
     assert len(program.delegates) == 1
     left = {r.op for r in program.reasons if not r.border}
-    assert left <= {"aten._to_copy.default"}
+    assert left <= {"aten._to_copy.default", *MORE_ON_CPU.get((name, target), ())}
     compare(program, model)
     assert program.verify().ok
 
@@ -67,7 +71,8 @@ def test_partitioner(name: str, target: str) -> None:
     calls = [str(n.target) for n in graph.nodes if n.op == "call_function"]
     assert sum("executorch_call_delegate" in c for c in calls) == 1
     others = [c for c in calls if "call_delegate" not in c and "getitem" not in c and "quantize_per_tensor" not in c]
-    assert all("to_dim_order_copy" in c or "_to_copy" in c for c in others)
+    more = ("view_copy",) if (name, target) in MORE_ON_CPU else ()
+    assert all(any(word in c for word in ("to_dim_order_copy", "_to_copy", *more)) for c in others)
     wanted = model(X)
     outputs = [n.meta["val"] for n in graph.output_node().all_input_nodes]
     expected = wanted if isinstance(wanted, tuple) else (wanted,)

@@ -13,8 +13,8 @@ from tosaic.ops import registry
 ROOT = Path(tosaic.__file__).parent
 MODULES = [path for package in ("quantization", "lower") for path in sorted((ROOT / package).glob("*.py"))]
 RECORDS = registry().records.values()
-#: the name of an argument, too
-ARGUMENTS = {"pad"}
+#: an argument and a rounding mode have these names, too
+ARGUMENTS = {"pad", "floor"}
 FAMILIES = {target.family for target in (*ACCELERATORS.values(), VGF)}
 
 

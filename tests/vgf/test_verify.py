@@ -37,7 +37,7 @@ class Net(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.sigmoid(self.first(x)).mean((2, 3))
-        return self.last(torch.cumsum(y, 1))
+        return self.last(torch.topk(y, y.shape[1], 1)[0])
 
 
 X = (torch.linspace(-2, 2, 3 * 8 * 8).reshape(1, 3, 8, 8),)

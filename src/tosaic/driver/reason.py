@@ -12,7 +12,7 @@ from torch.fx import Node
 from tosaic.core.errors import FloatInput, Unsupported
 from tosaic.core.hints import Hint, prepend
 from tosaic.core.location import describe_place
-from tosaic.fx.source import ASSERTIONS, QDQ, find_module, origin, overload, source_line
+from tosaic.fx.source import ASSERTIONS, QDQ, find_module, input_node, origin, overload, source_line
 
 _log = logging.getLogger("tosaic")
 
@@ -85,7 +85,10 @@ def _name(node: Node) -> str:
 
 def _find_cpu_producer(node: Node, out: Mapping[Node, Unsupported]) -> Node | None:
     """Find the operator on the CPU from which a node gets float numbers."""
-    return next((n for n in node.all_input_nodes if n in out and overload(n) not in QDQ), None)
+    found = next((n for n in node.all_input_nodes if n in out and overload(n) not in QDQ), None)
+    if found is not None and overload(found) == "getitem" and input_node(found) in out:
+        return input_node(found)
+    return found
 
 
 def _suggest_fix(node: Node, out: Mapping[Node, Unsupported]) -> str:

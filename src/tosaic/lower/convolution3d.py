@@ -192,7 +192,7 @@ def _merge_kernels(weight: Const, taps: Sequence[Tap], axis: int) -> Const:
 
 def _join(lo: Lowering, parts: Sequence[Tensor], x: Tensor) -> Stored:
     """Join the frames of the result; quantized first, so that int8 and not int32 is concatenated."""
-    q = None if x.q is None else lo.out_q("convolution")
+    q = None if x.q is None else lo.out_q("three-dimensional convolution")
     codes = [p if q is None or not p.is_accumulator else lo.quantize(p, q) for p in parts]
     values = [lo.to_layout(p, NHWC) for p in codes]
     image = values[0] if len(values) == 1 else tosa.concat(lo.b, values, 3)
@@ -207,7 +207,7 @@ def _convolve_pixels(lo: Lowering, x: Tensor, weight: Const, bias: Tensor | None
     out = convolution.convolve_2d(
         lo, rows, kernel, bias, (1, window.stride[0]), (0, 0, *window.pad[:2]), (1, window.dilation[0]), 1
     )
-    q = lo.out_q("convolution")
+    q = lo.out_q("three-dimensional convolution")
     codes = replace(lo.quantize(out, q), q=q) if out.is_accumulator else out
     return lo.permute(lo.reshape(codes, (n, out.shape[1], h, w, out.shape[3])), (0, 1, 4, 2, 3))
 
@@ -217,7 +217,7 @@ def _convolve_groups(
 ) -> Stored:
     """Convolve each group and concatenate the channels."""
     size_in, size_out = x.shape[1] // groups, weight.shape[0] // groups
-    q = None if x.q is None else lo.out_q("convolution")
+    q = None if x.q is None else lo.out_q("three-dimensional convolution")
     parts: list[Tensor] = []
     for g in range(groups):
         a, z = g * size_out, (g + 1) * size_out
@@ -231,7 +231,7 @@ def _convolve_groups(
 def convolve_depthwise(lo: Lowering, x: Tensor, weight: Const, bias: Tensor | None, window: Window3d) -> Stored:
     """Convolve each channel alone: a sum of 2-D depthwise convolutions, one for each frame of the kernel."""
     out = sum_depthwise(lo, x, weight, bias, window)
-    q = None if x.q is None else lo.out_q("convolution")
+    q = None if x.q is None else lo.out_q("three-dimensional convolution")
     return from_frames(lo, out.value if q is None else lo.quantize(out, q).value, x.shape[0], weight.shape[0], q)
 
 

@@ -8,10 +8,13 @@ from math import prod
 
 import numpy as np
 
+from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
+from tosaic.lower.booleans import is_table
+from tosaic.lower.constraints import NO_STORED_BOOLEANS
 from tosaic.lower.lowering import NHWC, Lowering, of_image
 from tosaic.lower.tensor import Const, Stored, Tensor, of_value, with_value
 
@@ -23,6 +26,8 @@ _LONGEST = 64
 
 def require_movable(lo: Lowering, x: Tensor) -> Tensor:
     """Return the tensor if its data can be moved as stored; raise for one with a pending function."""
+    if is_table(x) and not lo.target.has_booleans:
+        raise Unsupported(f"{NO_STORED_BOOLEANS.sentence}; here one is moved", NO_STORED_BOOLEANS.fix)
     if x.q is not None and not x.is_accumulator:
         return lo.codes(x)
     return x

@@ -89,8 +89,21 @@ def upsample_trilinear3d(aten: Aten[T], align_corners: bool, **arguments: Any) -
     size: Sequence[int] | None = arguments.get("output_size")
     depth, high, wide = size or [int(old * (scale or 1.0)) for old, scale in zip((d, h, w), scales, strict=True)]
     image = aten("reshape.default", aten("permute.default", x, [0, 2, 1, 3, 4]), [n, d * c, h, w])
-    image = aten("upsample_bilinear2d.default", image, [high, wide], align_corners, scales[1], scales[2])
+    image = _interpolate(aten, "upsample_bilinear2d", image, [high, wide], align_corners, scales[1:])
     pixels = aten("permute.default", aten("reshape.default", image, [n, d, c, high, wide]), [0, 2, 3, 4, 1])
     rows = aten("reshape.default", pixels, [n, c * high * wide, d])
-    rows = aten("upsample_linear1d.default", rows, [depth], align_corners, scales[0])
+    rows = _interpolate(aten, "upsample_linear1d", rows, [depth], align_corners, scales[:1])
     return aten("permute.default", aten("reshape.default", rows, [n, c, high, wide, depth]), [0, 1, 4, 2, 3])
+
+
+def _interpolate(
+    aten: Aten[T], name: str, x: T, size: list[int], align_corners: bool, scales: Sequence[float | None]
+) -> T:
+    """Call the overload that export makes, if it can express the call: exir decomposes the other one."""
+    given = [scale for scale in scales if scale is not None]
+    if not given:
+        return aten(f"{name}.vec", x, size, align_corners, None)
+    old = aten.shape(x)[2:]
+    if len(given) == len(scales) and size == [int(n * scale) for n, scale in zip(old, given, strict=True)]:
+        return aten(f"{name}.vec", x, None, align_corners, given)
+    return aten(f"{name}.default", x, size, align_corners, *scales)

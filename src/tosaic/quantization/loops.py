@@ -11,13 +11,10 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 from torchao.quantization.pt2e.quantizer import SharedQuantizationSpec
 
-from tosaic.fx.source import aten, overload, torch_op
+from tosaic.fx.source import DEQUANTIZE, QUANTIZE, aten, overload, torch_op
 from tosaic.lower.arguments import is_sequence
 from tosaic.quantization.prepare import ANNOTATION_KEY, KEPT_META
 from tosaic.quantization.recurrent import LOOP, run_steps
-
-_QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
-_DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
 
 
 def share_states(graph: Graph) -> None:
@@ -110,7 +107,7 @@ class _Unrolling:
         ]
         args, kwargs = found
         stored: Any = args[0]
-        if _overload(node) == _QUANTIZE and _overload(stored) == _DEQUANTIZE and args[1:] == stored.args[1:]:
+        if _overload(node) == QUANTIZE and _overload(stored) == DEQUANTIZE and args[1:] == stored.args[1:]:
             return stored.args[0]
         new = self.graph.call_function(torch_op(node), args, kwargs)
         new.meta = {key: node.meta[key] for key in KEPT_META if key in node.meta}
@@ -134,7 +131,7 @@ class _Unrolling:
         """Emit a data movement of dequantized numbers, quantized like what it reads."""
         moved = self.graph.call_function(aten(name), (value, *args))
         moved.meta = {key: _behind(like).meta[key] for key in KEPT_META if key in _behind(like).meta} | {"val": val}
-        if _overload(like) != _DEQUANTIZE:
+        if _overload(like) != DEQUANTIZE:
             return moved
         quantize: Any = like.args[0]
         stored = self.graph.call_function(quantize.target, (moved, *quantize.args[1:]))
@@ -144,7 +141,7 @@ class _Unrolling:
         """Let what reads all steps of a node of the cell read the copies instead."""
         readers = [user for user in node.users if user not in cell]
         for user in list(readers):
-            if _overload(user) == "aten.select.int" and user.args[1] == self.axis:
+            if user.target == aten("select.int") and user.args[1] == self.axis:
                 user.replace_all_uses_with(self.copies[node][int(str(user.args[2])) % count])
                 readers.remove(user)
         if readers:
@@ -178,7 +175,7 @@ def _lead_to(nodes: Iterable[Node]) -> set[Node]:
 
 def _behind(node: Node) -> Node:
     """Return what a dequantized value is made of."""
-    while _overload(node) in (_QUANTIZE, _DEQUANTIZE):
+    while _overload(node) in (QUANTIZE, DEQUANTIZE):
         node = node.all_input_nodes[0]
     return node
 
@@ -189,12 +186,12 @@ def _overload(node: Node) -> str:
 
 def _stores(node: Node, ends: list[Node]) -> bool:
     """Tell whether a node quantizes or dequantizes one of the ends."""
-    return _overload(node) in (_QUANTIZE, _DEQUANTIZE) and _behind(node) in ends
+    return _overload(node) in (QUANTIZE, DEQUANTIZE) and _behind(node) in ends
 
 
 def _last_reader(end: Node, made: dict[Node, Node]) -> Node:
     """Return what the next step reads of the state: dequantized, if it is quantized."""
-    stored = [user for user in end.users if _overload(user) == _QUANTIZE]
+    stored = [user for user in end.users if _overload(user) == QUANTIZE]
     return made[next(iter(stored[0].users))] if stored else made[end]
 
 
