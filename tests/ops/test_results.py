@@ -134,3 +134,16 @@ def test_a_clamp_of_integers_by_fractions() -> None:
     program = tosaic.compile(samples.Call(lambda x: (x + 1).clamp(0.5, 2.5)).eval(), (x,), "TOSA-1.0+INT")
     found, wanted = program.run(x, engine="tosa")[0], (x + 1).clamp(0.5, 2.5).numpy()
     assert found.dtype == wanted.dtype and np.abs(found - wanted).max() <= 2.5 / 255
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_strides_of_a_tensor_in_another_memory_order(spec: str) -> None:
+    """Torch keeps the order of a transposed tensor in memory, and `as_strided` sees it; quantized too."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x.t() * 1.5).as_strided((2, 2), (1, 2), 1)
+
+    x = torch.linspace(-1.0, 1.0, 12).reshape(3, 4)
+    program = tosaic.compile(samples.Call(function).eval(), (x,), spec, calibration=[(x,)])
+    assert [r.op for r in program.reasons if not r.border] == []
+    assert np.abs(program.run(x, engine="tosa")[0] - function(x).numpy()).max() < 0.02

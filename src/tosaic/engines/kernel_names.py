@@ -31,7 +31,8 @@ where xlogy zeros zeros_like
 """
 #: The same beyond what ExecuTorch's own runtime has: CPU fallbacks of models should run here all the same.
 _MORE = """
-_upsample_bicubic2d_aa adaptive_max_pool2d addcdiv addcmul cummax cummin diag_embed dist hardshrink heaviside
+__lshift__ __rshift__ _upsample_bicubic2d_aa adaptive_max_pool2d adaptive_max_pool3d addcdiv addcmul cummax cummin
+diag_embed diagonal_scatter dist hardshrink heaviside
 index_copy index_fill linalg_vector_norm mish softshrink std
 """
 #: Out variants whose result shapes depend on values of their inputs.

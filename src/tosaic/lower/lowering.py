@@ -43,14 +43,15 @@ class Lowering:
     """Builds one TOSA graph.
 
     next_q          what the current node's result is quantized to, if that is known
-    in_plain_order  whether torch has the current node's operands in memory in the order of their dimensions
+    memory_order    the dimensions of the current node's first operand from outer to inner as torch has them in memory;
+                    None if there is more or less in memory than the operand
     """
 
     target: Target
     spec: Specification
     b: Builder = field(default_factory=Builder)
     next_q: QParams | None = None
-    in_plain_order: bool = True
+    memory_order: tuple[int, ...] | None = None
     _transposed: dict[tuple[Value, tuple[int, ...]], Value] = field(default_factory=dict)
     _reshaped: dict[tuple[Value, tuple[int, ...]], Value] = field(default_factory=dict)
 

@@ -12,6 +12,7 @@ from torch.fx import Node
 
 from tosaic.core.errors import FloatInput, Unsupported
 from tosaic.fx.arrays import to_numpy, to_torch
+from tosaic.fx.dynamic import has_fixed_shape
 from tosaic.fx.source import (
     DTYPES,
     FILLS,
@@ -24,6 +25,7 @@ from tosaic.fx.source import (
     bind_arguments,
     fill,
     has_tag,
+    input_node,
     overload,
     torch_op,
 )
@@ -162,7 +164,7 @@ def lower_by_record(lo: Lowering, call: Call) -> Result:
     if call.record is None:
         raise no_lowering(call.name)
     lo.next_q = quantized_to(call.node)
-    lo.in_plain_order = all(_is_contiguous(call.source.val(n)) for n in call.node.all_input_nodes)
+    lo.memory_order = _find_order(call)
     return apply(lo, call.record, call.arguments)
 
 
@@ -318,8 +320,17 @@ def _is_summing(record: Record) -> bool:
     return (record.decompose is not None and not record.moves) or record.computes_in_float32
 
 
-def _is_contiguous(val: Val) -> bool:
-    return not isinstance(val, torch.Tensor) or val.is_contiguous()
+def _find_order(call: Call) -> tuple[int, ...] | None:
+    """Find the order of the dimensions of a call's first operand in memory."""
+    node = next(iter(call.node.all_input_nodes), None)
+    # Quantize and dequantize keep that order, but their types do not show it.
+    while node is not None and node.op == "call_function" and overload(node) in QDQ:
+        node = input_node(node)
+    val = None if node is None else call.source.val(node)
+    if not isinstance(val, torch.Tensor) or not has_fixed_shape(val) or val.storage_offset():
+        return None
+    order = sorted(range(val.dim()), key=lambda d: (-val.stride(d), d))
+    return tuple(order) if val.permute(order).is_contiguous() else None
 
 
 def _makes_indices(node: Node) -> bool:

@@ -22,7 +22,8 @@ def _list_dims(aten: Aten[Any], x: Any, dim: int | Sequence[int] | None) -> list
 def _variance(aten: Aten[Any], x: Any, dim: Any, divisor: float, keepdim: bool) -> tuple[Any, Any]:
     """Compute the variance, a mean of squares scaled for the divisor, and the mean, which keeps its dimensions."""
     dims = _list_dims(aten, x, dim)
-    count = math.prod(aten.shape(x)[d] for d in dims)
+    # A tensor without dimensions has dimension 0 all the same, with one number.
+    count = math.prod((aten.shape(x) or (1,))[d] for d in dims)
     if count <= divisor:
         raise Unsupported("the variance of so few values is infinite", "reduce over more values")
     mean = aten("mean.dim", x, dims, True)
@@ -45,6 +46,7 @@ def _samples_variance(name: str) -> list[Sample]:
         call(run(1, unbiased=False), f32(3, 8, 5)),
         call(run(dim=(0, 1), correction=2), f32(4, 6)),
         call(run(), f32(3, 4)),
+        call(run(0, unbiased=False), f32()),
     ]
 
 

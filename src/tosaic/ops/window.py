@@ -124,7 +124,7 @@ def col2im(
 
 
 def _check_order(lo: Lowering, a: Arguments) -> str:
-    return "" if lo.in_plain_order else "the order in memory is another one"
+    return "" if lo.memory_order is not None else "it is a part of one"
 
 
 @data_movement(
@@ -132,9 +132,9 @@ def _check_order(lo: Lowering, a: Arguments) -> str:
     *with_copy("as_strided.default"),
     constraints=[
         Constraint(
-            "a tensor that is read by strides is in memory in the order of its dimensions",
+            "a tensor that is read by strides is all that is in its memory",
             _check_order,
-            "call .contiguous() before as_strided",
+            "call .clone() before as_strided",
         )
     ],
     samples=lambda: [
@@ -151,7 +151,8 @@ def as_strided(
     positions = np.full(tuple(size), storage_offset or 0, np.int64)
     for axis, step in enumerate(stride):
         positions += np.arange(size[axis]).reshape(-1, *([1] * (len(size) - axis - 1))) * step
-    return lookup.take_flat(lo, movement.require_movable(lo, self), positions)
+    assert lo.memory_order is not None, "_check_order refuses it"
+    return lookup.take_flat(lo, lo.permute(movement.require_movable(lo, self), lo.memory_order), positions)
 
 
 @data_movement(

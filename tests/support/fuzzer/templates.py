@@ -67,20 +67,26 @@ def _make(sample: Sample, name: str) -> tuple[torch.nn.Module, tuple[torch.Tenso
 
 
 @functools.cache
+def list_samples(name: str) -> list[Sample]:
+    """The samples that some target takes."""
+    return [sample for sample in registry().records[name].samples() if sample.flavours]
+
+
+@functools.cache
 def names() -> list[str]:
     """The records that have samples."""
-    return [name for name, record in registry().records.items() if record.samples()]
+    return [name for name in registry().records if list_samples(name)]
 
 
 @functools.cache
 def count(name: str) -> int:
-    return len(registry().records[name].samples())
+    return len(list_samples(name))
 
 
 @functools.cache
 def templates(name: str, index: int, decomposed: bool) -> tuple[Template, ...]:
     """The calls that a sample exports to; with `decomposed` those of core ATen, which the ExecuTorch API sees."""
-    model, inputs = _make(registry().records[name].samples()[index], f"{name}-{index}")
+    model, inputs = _make(list_samples(name)[index], f"{name}-{index}")
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.export(model, inputs)
