@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -147,3 +148,19 @@ def test_strides_of_a_tensor_in_another_memory_order(spec: str) -> None:
     program = tosaic.compile(samples.Call(function).eval(), (x,), spec, calibration=[(x,)])
     assert [r.op for r in program.reasons if not r.border] == []
     assert np.abs(program.run(x, engine="tosa")[0] - function(x).numpy()).max() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"), [((1, 3, 2, 97), (4, 194)), ((1, 2, 5, 7), (9, 10)), ((1, 1, 3, 4), (6, 8))]
+)
+@pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u85-256"])
+def test_an_interpolation_is_clamped_after_it(shape: tuple[int, ...], size: tuple[int, int], target: str) -> None:
+    """Its pixels are not limited before they are weighted."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.clamp(F.interpolate(x, size=size, mode="bilinear"), -0.75, 1.5)
+
+    x = torch.linspace(-40.0, 40.0, math.prod(shape)).reshape(shape).sin() * 2.0 + 1.0
+    program = tosaic.compile(samples.Call(function).eval(), (x,), target, calibration=[(x,)])
+    # One step of the input and one of the output.
+    assert np.abs(program.run(x)[0] - function(x).numpy()).max() <= 4.0 / 255 + 2.25 / 255

@@ -65,7 +65,10 @@ def concatenate(lo: Lowering, tensors: Sequence[Tensor], dim: int) -> Tensor:
     parts = [require_movable(lo, t) for t in tensors if t.shape != (0,)]
     if any(p.q is not None for p in parts):
         parts = [lo.codes(p) for p in parts]
-        q = lo.next_q or next(p.q for p in parts if p.q is not None)
+        q = next(p.q for p in parts if p.q is not None)
+        # Parts of one grid keep it: what follows may compute with them before it clamps.
+        if not all(p.q is not None and p.q.same_grid(q) for p in parts):
+            q = lo.next_q or q
         parts = [requantize(lo, p, q) for p in parts]
     axis = dim % parts[0].rank
     lead = next((p for p in parts if isinstance(p, Stored) and not p.is_materialized and not p.has_reshape), None)

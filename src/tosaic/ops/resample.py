@@ -53,6 +53,9 @@ def _bicubic_matrix(old: int, new: int, step: float, corners: bool) -> Matrix:
 
 def _antialias_matrix(old: int, new: int, step: float, reach: float, weigh: Callable[[float], float]) -> Matrix:
     """Return the weights [new, old] of a filter that is as wide as the step if the image becomes smaller."""
+    if old == new:
+        # Torch leaves a dimension of the same size as it is, whatever its scale.
+        return np.eye(new)
     matrix, wide = np.zeros((new, old)), max(step, 1.0)
     for i in range(new):
         center = step * (i + 0.5)
@@ -73,7 +76,8 @@ def _resample(aten: Aten[T], arguments: Arguments, make: Callable[[int, int, flo
         old = aten.shape(x)[3]
         new = int(size[axis]) if size is not None else int(old * (scales[axis] or 1.0))
         matrix = make(old, new, _find_step(old, new, scales[axis], corners), corners)
-        x = aten("linear.default", x, aten.constant(matrix.astype(np.float32)))
+        if not np.array_equal(matrix, np.eye(new, old)):
+            x = aten("linear.default", x, aten.constant(matrix.astype(np.float32)))
         x = aten("transpose.int", x, 2, 3)
     return x
 
@@ -127,6 +131,7 @@ def upsample_bicubic2d_aa(aten: Aten[T], **arguments: Any) -> T:
     samples=lambda: [
         *_samples("bilinear", True),
         call(lambda x: torch.ops.aten._upsample_bilinear2d_aa(x + 1.0, [5, 2], False, 2.5, 0.7), f32(1, 3, 2, 3)),
+        call(lambda x: torch.ops.aten._upsample_bilinear2d_aa(x + 1.0, [5, 2], False, 2.5, 0.7), f32(1, 3, 2, 2)),
     ],
 )
 def upsample_bilinear2d_aa(aten: Aten[T], **arguments: Any) -> T:

@@ -336,6 +336,9 @@ def _fuse(node: Node, inputs: dict[Node, Any], record: Record) -> None:
     producer = registry().find(overload(before)) if before.op == "call_function" else None
     if record.folds_into_producer and (producer is None or producer.quant != "weight"):
         return
+    # It rounds to the range of its input, so a narrower one would show the rounding.
+    if producer is not None and producer.quant == "share" and not producer.moves:
+        return
     annotation.output_qspec = None
     inputs.pop(before, None)
 
