@@ -76,7 +76,7 @@ def _resample(aten: Aten[T], arguments: Arguments, make: Callable[[int, int, flo
         old = aten.shape(x)[3]
         new = int(size[axis]) if size is not None else int(old * (scales[axis] or 1.0))
         matrix = make(old, new, _find_step(old, new, scales[axis], corners), corners)
-        if not np.array_equal(matrix, np.eye(new, old)):
+        if not np.array_equal(matrix, np.eye(old)):
             x = aten("linear.default", x, aten.constant(matrix.astype(np.float32)))
         x = aten("transpose.int", x, 2, 3)
     return x
