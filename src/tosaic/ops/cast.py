@@ -221,7 +221,7 @@ _CASTS = (
     Constraint(
         "a cast is between bool, int8, int16, int32, float32, and 16-bit floats if the target has them",
         _check_cast,
-        "keep one dtype",
+        "cast to float32 or int32 instead",
     ),
 )
 
