@@ -99,9 +99,19 @@ def find_leader(node: Node, out: Mapping[Node, Unsupported]) -> tuple[Node, str]
 
 def _find_producer(node: Node, out: Mapping[Node, Unsupported]) -> Node | None:
     """Find the operator on the CPU from which a node gets its input; a dequantize only if there is no other."""
-    found = [_look_through(n, out) for n in node.all_input_nodes if n in out]
+    error = out[node]
+    kind = error.kind if isinstance(error, InputRefused) else ""
+    found = [_look_through(n, out) for n in node.all_input_nodes if n in out and _has_kind(n, kind)]
     computing = [n for n in found if overload(n) not in QDQ]
     return next(iter(computing or (found if overload(node) not in QDQ else ())), None)
+
+
+def _has_kind(node: Node, kind: str) -> bool:
+    """Tell whether a node may be the one whose result has a type that another node refuses."""
+    dtype: Any = getattr(node.meta.get("val"), "dtype", None)
+    if not kind or dtype is None:
+        return True
+    return bool(dtype.is_floating_point) if kind == "float" else str(dtype) == f"torch.{kind}"
 
 
 def _look_through(node: Node, out: Mapping[Node, Unsupported]) -> Node:

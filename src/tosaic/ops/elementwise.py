@@ -242,7 +242,8 @@ def _check_power(lo: Lowering, a: Arguments) -> str:
 def _check_integer_power(lo: Lowering, a: Arguments) -> str:
     x, y = a["self"], a["exponent"]
     number = y.real().reshape(-1)[0] if isinstance(y, Const) and y.size == 1 else y
-    if (x if isinstance(x, Tensor) else y).dtype.is_float or isinstance(number, float):
+    like = x if isinstance(x, Tensor) else y
+    if like.q is not None or like.is_float or isinstance(number, float):
         return ""
     short = isinstance(x, Tensor) and not isinstance(number, Tensor) and 0 < number <= _LONGEST_PRODUCT
     return "" if short else _describe_power(a)

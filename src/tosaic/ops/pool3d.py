@@ -89,7 +89,7 @@ def max_pool3d(lo: Lowering, self: Tensor, **arguments: Any) -> Tensor:
 def max_pool3d_with_indices(lo: Lowering, **arguments: Any) -> tuple[Any, Any]:
     """Lower the form that exir decomposes to. The values are on the NPU; the indices are not."""
     return max_pool3d(lo, **arguments), Unsupported(
-        "the positions of the maxima are not available on the NPU", "use the maxima only"
+        "the positions of the maxima are not available on the NPU", "use return_indices=False"
     )
 
 

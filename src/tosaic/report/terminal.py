@@ -188,7 +188,7 @@ def _explain_cpu(page: Page, reasons: Sequence[Reason]) -> None:
         names = {reason.node for reason in members}
         followers = [reason for reason in reasons if reason.cause in names]
         page.line(f"`{op}` x{len(members)}", indent=2)
-        pairs = (("why", why), ("fix", fix), ("where", _list_places(members)), ("so too", _count_ops(followers)))
+        pairs = (("why", why), ("fix", fix), ("where", _list_places(members)), ("also", _count_followers(followers)))
         page.pairs(((label, text) for label, text in pairs if text), indent=4)
     borders = [reason for reason in reasons if reason.border and reason.cause not in roots]
     if borders:
@@ -196,9 +196,13 @@ def _explain_cpu(page: Page, reasons: Sequence[Reason]) -> None:
         page.pairs([("fix", borders[0].fix)], indent=4)
 
 
+def _count_followers(followers: Sequence[Reason]) -> str:
+    return f"{count(len(followers), 'node')} because of it: {_count_ops(followers)}" if followers else ""
+
+
 def _count_ops(reasons: Sequence[Reason]) -> str:
     """Count the operators among some nodes, by their short names."""
-    return describe_counts(Counter(reason.op.split(".")[1] for reason in reasons)) if reasons else ""
+    return describe_counts(Counter(reason.op.split(".")[1] for reason in reasons))
 
 
 def _list_places(reasons: Sequence[Reason]) -> str:
