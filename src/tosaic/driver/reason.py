@@ -108,8 +108,10 @@ def _find_producer(node: Node, out: Mapping[Node, Unsupported]) -> Node | None:
 
 def _has_kind(node: Node, kind: str) -> bool:
     """Tell whether a node may be the one whose result has a type that another node refuses."""
+    if not kind or overload(node) in QDQ:
+        return kind in ("", "float")
     dtype: Any = getattr(node.meta.get("val"), "dtype", None)
-    if not kind or dtype is None:
+    if dtype is None:
         return True
     return bool(dtype.is_floating_point) if kind == "float" else str(dtype) == f"torch.{kind}"
 

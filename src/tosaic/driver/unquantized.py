@@ -33,7 +33,8 @@ def explain_float(source: Source, target: Target, node: Node) -> Unsupported | N
         return None
     try:
         with contained(f"explaining `{node.name}` ({overload(node)})"):
-            if record.decompose is not None:
+            # A decomposition of data movement only narrows its indices.
+            if record.decompose is not None and not (record.moves or record.looks_up):
                 _try_decomposition(source, node, record)
             elif record.quant == "weight" or isinstance(source.val(node), (tuple, list)):
                 _try_lowering(source, target, node)
