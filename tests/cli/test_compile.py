@@ -60,7 +60,7 @@ def test_summary_tells_all(floats: tuple[Path, Outcome], cpu_line: int, tiny: Pa
         "input 1 `y` float32 [1, 8, 6, 6] nchw",
         "export 0.",
         "why Tosaic has no lowering for `aten.sort.default`",
-        "fix replace the operator",
+        "fix write it with other operators",
         "fix compile with `--io int8`, for a program with quantized inputs and outputs",
         "warning: no calibration data: ranges come from the example input only; pass samples with `--calibration`",
         f"tiny.pte` ({path.stat().st_size:,} bytes)",

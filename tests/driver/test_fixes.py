@@ -378,7 +378,7 @@ CASES = {
     ),
     "unknown": Case(
         "Tosaic has no lowering for `aten.sort.default`",
-        "replace the operator, or leave it on the CPU",
+        "write it with other operators, or leave it on the CPU",
         program(lambda x: torch.sort(x + 1.0)[0], r(3, 4)),
         None,
     ),
@@ -535,3 +535,22 @@ def test_float_inputs_and_outputs_are_one_choice() -> None:
     reasons = tosaic.compile(nn.Conv2d(3, 4, 1).eval(), (r(1, 3, 4, 4),), U55).reasons
     assert {r.fix for r in reasons} == {'compile with `io="int8"`, for a program with quantized inputs and outputs'}
     assert tosaic.compile(nn.Conv2d(3, 4, 1).eval(), (r(1, 3, 4, 4),), U55, io="int8").reasons == ()
+
+
+def choose_sorted(x: torch.Tensor) -> torch.Tensor:
+    above = x > 0.5
+    return torch.where(above, (torch.sort(above.to(torch.int8), 1)[0] != 0).float() * x, x)
+
+
+def test_what_is_fused_around_an_operator_of_the_cpu_follows_it() -> None:
+    reasons = tosaic.compile(Call(choose_sorted).eval(), (r(3, 4),), U55).reasons
+    (cause,) = [one for one in reasons if not one.cause and not one.border]
+    assert cause.op == "aten.sort.default"
+    fused = [one for one in reasons if one.why.startswith("it is fused with operators that need the result of `sort`")]
+    assert {one.op for one in fused} > {"aten.gt.Scalar", "aten.where.self"}
+    assert {(one.cause, one.fix) for one in fused} == {("sort", f"for `sort`: {cause.fix}")}
+
+
+def test_every_reason_has_a_fix() -> None:
+    # torch.sinc has no record of its own: it is a table in int8, and nothing in float.
+    assert all(leave(program(torch.sinc, r(3, 4)), FP).values())

@@ -74,9 +74,9 @@ def test_a_quantize_in_the_middle_names_the_operator_before_it() -> None:
     first, last = [r for r in reasons if ".quantize_per_tensor" in r.op]
     assert first.fix == 'compile with `io="int8"`, for a program with quantized inputs and outputs'
     assert last.why.startswith("it takes the float result of `sort` (aten.sort.default)")
-    assert last.fix == "for `sort`: replace the operator, or leave it on the CPU"
+    assert last.fix == "for `sort`: write it with other operators, or leave it on the CPU"
     (out,) = [r for r in reasons if ".dequantize" in r.op and "sort" in r.why]
-    assert out.fix == "for `sort`: replace the operator, or leave it on the CPU"
+    assert out.fix == "for `sort`: write it with other operators, or leave it on the CPU"
 
 
 def test_quantize_and_dequantize_around_a_refused_operator_point_to_it() -> None:

@@ -316,16 +316,18 @@ def _exclude_cycles(source: Source, cluster_of: Mapping[Node, Node], out: dict[N
 
 def _find_between(inside: set[Node], out: Mapping[Node, Unsupported]) -> Node | None:
     """Find a node on the CPU that needs a result of a cluster, and gives one to it; None if nothing does."""
-    seen: dict[Node, Node | None] = {}
+    seen: set[tuple[Node, bool]] = set()
     todo: list[tuple[Node, Node | None]] = [(u, None) for n in inside for u in n.users if u not in inside]
     while todo:
         node, passed = todo.pop()
         if node in inside:
             if passed is not None:
                 return passed
-        elif node not in seen:
-            seen[node] = passed or (node if node in out else None)
-            todo.extend((u, seen[node]) for u in node.users)
+            continue
+        passed = passed or (node if node in out else None)
+        if (node, passed is not None) not in seen:
+            seen.add((node, passed is not None))
+            todo.extend((u, passed) for u in node.users)
     return None
 
 
@@ -370,7 +372,7 @@ def _exclude_idle(partitions: Sequence[Partition], move_data: bool, out: dict[No
             out.update(dict.fromkeys(partition.nodes, _UNUSED))
         elif not partition.inputs or not any(_computes(n, move_data) for n in partition.nodes):
             found = True
-            fix = "" if move_data else _MOVE_DATA
+            fix = "nothing to fix: its result is a constant" if move_data else _MOVE_DATA
             for node in partition.nodes:
                 out[node] = Unsupported("it only moves data, and no computation on the NPU needs it", fix)
     return found

@@ -45,6 +45,10 @@ class Fused(Unsupported):
         self.node = node
 
 
+#: for what has no better one
+_NO_FIX = "write it with other operators, or leave it on the CPU"
+
+
 def explain(out: Mapping[Node, Unsupported]) -> dict[Node, Reason]:
     """Explain every node that falls back to the CPU.
 
@@ -58,11 +62,11 @@ def explain(out: Mapping[Node, Unsupported]) -> dict[Node, Reason]:
 
 
 def _reason(node: Node, error: Unsupported, out: Mapping[Node, Unsupported]) -> Reason:
-    why, fix, cause = error.what, error.fix, None
+    why, fix, cause = error.what, error.fix or _NO_FIX, None
     leader = find_leader(node, out)
     if leader is not None:
         cause = _find_root(node, out)
-        why, fix = leader[1], prepend(f"for `{cause.name}`: ", out[cause].fix) if out[cause].fix else ""
+        why, fix = leader[1], prepend(f"for `{cause.name}`: ", out[cause].fix or _NO_FIX)
     border = _is_boundary(node, out)
     if overload(node) == "getitem":
         node = node.all_input_nodes[0]

@@ -283,7 +283,7 @@ def _fits_int32(tensor: torch.Tensor) -> bool:
 
 def no_lowering(name: str) -> Unsupported:
     """Make the error for an operator without a lowering."""
-    return Unsupported(f"Tosaic has no lowering for `{name}`", "replace the operator, or leave it on the CPU")
+    return Unsupported(f"Tosaic has no lowering for `{name}`", "write it with other operators, or leave it on the CPU")
 
 
 def find_tensors(values: Iterable[object]) -> Iterable[Tensor]:
