@@ -13,6 +13,7 @@ from torch import nn
 
 import tosaic
 from support.samples import Call
+from support.shortcuts import without_qat_patterns
 from tosaic.api.build import export, quantize
 from tosaic.ethosu import EthosUCompileSpec
 from tosaic.lower.constraints import RESULT
@@ -487,7 +488,8 @@ UNREACHABLE = {
 
 def leave(one: Program, target: str) -> dict[str, str]:
     model = one.model if isinstance(one.model, nn.Module) else Call(one.model)
-    reasons = tosaic.compile(model.eval(), one.inputs, target).reasons
+    with without_qat_patterns():
+        reasons = tosaic.compile(model.eval(), one.inputs, target).reasons
     return {r.why: r.fix for r in reasons if not r.border}
 
 
