@@ -18,7 +18,7 @@ class Tiny(torch.nn.Module):
 
     def forward(self, x, y):
         z = torch.relu(self.conv(x))
-        return torch.topk(z, z.shape[1], 1)[0] + y, z
+        return torch.sort(z, 1)[0] + y, z
 
 torch.manual_seed(0)
 model = Tiny().eval()

@@ -11,6 +11,7 @@ from tosaic import doctor
 from tosaic.core.targets import ACCELERATORS
 from tosaic.ops import registry
 from tosaic.report.header import sanitize
+from tosaic.report.operators import FAMILIES
 from tosaic.report.terminal import Page
 from tosaic.tools import vela
 
@@ -62,6 +63,54 @@ def test_ops_shows_the_constraints_of_a_target(tosaic: Command) -> None:
         for row, full in zip(tosaic("ops", name, "--json").json["ops"], everywhere, strict=True):
             assert row["constraints"] == [one for one in full["constraints"] if family in one["targets"]]
     assert tosaic("ops", "u77").code == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["conv2d", "aten.conv2d.default", "torch.nn.functional.conv2d", "torch.ops.aten.conv2d.padding", "nn.Conv2d"],
+)
+def test_ops_shows_one_operator_by_any_of_its_names(tosaic: Command, name: str) -> None:
+    done = tosaic("ops", name)
+    assert done.code == 0
+    assert done.stdout.startswith("conv2d (conv)\n")
+    assert all(f"\n{family} " in done.stdout for family in FAMILIES)
+    assert "1. a stride above 3" in done.stdout and "fix: use strides of at most 3" in done.stdout
+
+
+def test_ops_of_one_operator_counts_what_the_tests_execute(tosaic: Command) -> None:
+    for name in ("where", "softmax", "gelu", "pow"):
+        record = registry().records[name]
+        found = tosaic("ops", name, "--json").json
+        assert (found["schema"], found["name"]) == ("tosaic-operator/1", name)
+        assert found["overloads"] == list(record.overloads)
+        samples = [sample for sample in record.samples() if "INT" in sample.flavours]
+        for family in ("u55", "u85"):
+            target = {"u55": "ethos-u55-128", "u85": "ethos-u85-256"}[family]
+            row = found["targets"][family]
+            assert (row["samples"], row["executed"]) == (
+                len(samples),
+                sum(sample.targets(ACCELERATORS[target]) for sample in samples),
+            )
+            listed = [found["constraints"][number] for number in row["constraints"]]
+            assert listed == [one for one in found["constraints"] if family in one["targets"]]
+    assert tosaic("ops", "softmax", "--json").json["targets"]["u55"]["how"] == "decomposed"
+    assert tosaic("ops", "gelu", "--json").json["targets"]["u55"]["how"] == "a lookup table"
+    assert tosaic("ops", "gelu", "--json").json["targets"]["TOSA FP"]["how"] == "lowered"
+
+
+def test_ops_names_the_parts_of_a_decomposition(tosaic: Command) -> None:
+    assert tosaic("ops", "topk", "--json").json["decomposition"] == [
+        *("aten.amax.default", "aten.argmax.default", "aten.amin.default", "aten.argmin.default")
+    ]
+    assert tosaic("ops", "relu", "--json").json["decomposition"] == []
+
+
+@pytest.mark.parametrize("name", ["con2d", "aten.sofmax.int", "torch.nn.functional.conv2"])
+def test_ops_of_an_unknown_name_lists_close_ones(tosaic: Command, name: str) -> None:
+    done = tosaic("ops", name)
+    assert done.code == 2
+    assert f"unknown operator or target `{name}`" in done.stderr
+    assert "did you mean" in done.stderr and ("conv2d" in done.stderr or "softmax" in done.stderr)
 
 
 def test_targets_lists_all(tosaic: Command) -> None:

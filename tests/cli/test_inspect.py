@@ -45,7 +45,7 @@ def test_pte(tosaic: Command, codes: tuple[Path, Outcome]) -> None:
         "sidecar fits",
         "method `forward`",
         f"input 0 `x` int8 [1, 8, 8, 3] nhwc, scale {border['scale']:.9g}, zero point {border['zero_point']}",
-        "`aten::topk.values` x1",
+        "`aten::sort.values` x1",
         "delegate 1 of `forward`",
         "backend `EthosUBackend`",
         "target ethos-u55-128",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+from executorch.exir.passes.quantize_io_pass import QuantizeInputs, QuantizeOutputs
 from torch import nn
 
 import tosaic
@@ -16,6 +17,7 @@ from tosaic.api.build import export, quantize
 from tosaic.core.location import describe_place
 from tosaic.driver.reason import Reason
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
+from tosaic.report.terminal import Page, show_report
 
 
 class Cut(nn.Module):
@@ -27,7 +29,7 @@ class Cut(nn.Module):
         self.last = nn.Conv2d(4, 2, 1)
 
     def forward(self, t: torch.Tensor) -> torch.Tensor:
-        return self.last(torch.topk(self.body(t), self.last.in_channels, 1)[0])
+        return self.last(torch.sort(self.body(t), 1)[0])
 
 
 X = torch.randn(1, 3, 4, 4, generator=torch.Generator().manual_seed(1))
@@ -53,7 +55,7 @@ BOTH_APIS = pytest.mark.parametrize("compile_model", [compile_front, compile_edg
 def test_every_reason_has_the_users_line_and_the_module(compile_model: Any) -> None:
     reasons = compile_model(Cut())
     assert {r.where for r in reasons} == {LINE}
-    assert next((r.op, r.module, r.layer) for r in reasons if not r.border) == ("aten.topk.default", "", "Cut")
+    assert next((r.op, r.module, r.layer) for r in reasons if not r.border) == ("aten.sort.default", "", "Cut")
     assert {(r.module, r.layer) for r in reasons if r.border} >= {("body.0", "Conv2d"), ("last", "Conv2d")}
 
 
@@ -70,11 +72,11 @@ def test_a_sequential_alone_names_its_layer(compile_model: Any) -> None:
 def test_a_quantize_in_the_middle_names_the_operator_before_it() -> None:
     reasons = compile_front(Cut())
     first, last = [r for r in reasons if ".quantize_per_tensor" in r.op]
-    assert first.fix == 'compile with `io="int8"` to feed the NPU directly'
-    assert last.why.startswith("it takes the float result of `topk` (aten.topk.default)")
-    assert last.fix == "for `topk`: use k=1, or leave it on the CPU"
-    (out,) = [r for r in reasons if ".dequantize" in r.op and "topk" in r.why]
-    assert out.fix == "for `topk`: use k=1, or leave it on the CPU"
+    assert first.fix == 'compile with `io="int8"`, for a program with quantized inputs and outputs'
+    assert last.why.startswith("it takes the float result of `sort` (aten.sort.default)")
+    assert last.fix == "for `sort`: write it with other operators, or leave it on the CPU"
+    (out,) = [r for r in reasons if ".dequantize" in r.op and "sort" in r.why]
+    assert out.fix == "for `sort`: write it with other operators, or leave it on the CPU"
 
 
 def test_quantize_and_dequantize_around_a_refused_operator_point_to_it() -> None:
@@ -83,6 +85,50 @@ def test_quantize_and_dequantize_around_a_refused_operator_point_to_it() -> None
     why = left.pop("conv2d").why
     assert why
     assert {r.why for r in left.values()} == {"it belongs to `conv2d` (aten.conv2d.default), which is on the CPU"}
+
+
+@BOTH_APIS
+def test_followers_name_their_cause(compile_model: Any) -> None:
+    reasons = compile_model(Cut())
+    (cause,) = [r for r in reasons if not r.border]
+    assert cause.cause == ""
+    followers = [r for r in reasons if r.cause]
+    assert {r.cause for r in followers} == {cause.node}
+    pair = ["dequantize_per_tensor", "quantize_per_tensor"]
+    assert sorted(r.op.split(".")[1] for r in followers) == pair
+    # What is left is the float input and output of the model.
+    assert sorted(r.op.split(".")[1] for r in reasons if r.border and not r.cause) == pair
+
+
+def test_the_fix_for_float_inputs_and_outputs_is_one_of_the_api_in_use() -> None:
+    model = nn.Conv2d(3, 4, 1)
+    assert all("`io=" in r.fix for r in compile_front(model))
+    assert all("quantize_io_pass" in r.fix for r in compile_edge(model))
+
+
+def test_the_passes_of_executorch_that_the_fix_names_remove_the_float_inputs_and_outputs() -> None:
+    module = quantize(export(nn.Conv2d(3, 4, 1).eval(), (X,)), [(X,)])
+    partitioner = EthosUPartitioner(EthosUCompileSpec("ethos-u55-128"))
+    edge = to_edge_transform_and_lower(torch.export.export(module, (X,)), partitioner=[partitioner])
+    edge = edge.transform([QuantizeInputs(edge, [0]), QuantizeOutputs(edge, [0])])
+    assert edge.to_executorch().executorch_program.execution_plan[0].operators == []
+
+
+def test_the_report_shows_causes_and_counts_what_follows_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    report = tosaic.compile(Cut().eval(), (X,), "ethos-u55-128").report()
+    show_report(Page(), report)
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("why these are on the CPU")
+    assert [line for line in lines[start + 1 :] if line.startswith("  ") and line[2] != " "] == [
+        "  `aten.sort.default` x1",
+        "  float I/O: `quantize_per_tensor` x1, `dequantize_per_tensor` x1",
+    ]
+    also = "2 nodes because of it: `quantize_per_tensor` x1, `dequantize_per_tensor` x1"
+    assert f"    also   {also}" in lines
+    assert [one["cause"] for one in report.to_json()["reasons"] if not one["border"]] == [""]
 
 
 @BOTH_APIS
@@ -116,4 +162,4 @@ def test_the_high_level_api_logs_its_reasons() -> None:
     assert len(said) == len(reasons)
     assert {record.levelno for record in said} == {logging.DEBUG, logging.INFO}
     place = describe_place(LINE, "", "Cut")
-    assert any(f"topk (aten.topk.default) at {place} stays on the CPU" in record.getMessage() for record in said)
+    assert any(f"sort (aten.sort.default) at {place} stays on the CPU" in record.getMessage() for record in said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -16,9 +17,11 @@ from tosaic.core.targets import ACCELERATORS, VGF, Family, Target, find, list_fa
 from tosaic.lower.constraints import RESULT
 from tosaic.lower.registry import Constraint, Record
 from tosaic.ops import registry
+from tosaic.report.operators import Support, find_record, list_parts, list_support, refuse_name
 from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions, check_options, list_sections
 
 OPS_SCHEMA = "tosaic-ops/2"
+OPERATOR_SCHEMA = "tosaic-operator/1"
 TARGETS_SCHEMA = "tosaic-targets/1"
 _QUANT_WORDS = (
     ("observe", "inputs and output each get a range"),
@@ -33,20 +36,30 @@ _QUANT_WORDS = (
 
 @guarded
 def show_ops(
-    target: Annotated[
-        str | None, typer.Argument(help="Show only the constraints of this target.", show_default=False)
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TARGET|OPERATOR]",
+            help="Show only the constraints of this target, or only this operator: `conv2d`, `aten.add.Tensor`,"
+            " `torch.nn.functional.gelu` ...",
+            show_default=False,
+        ),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List the operators that can run on the NPU and their constraints."""
-    wanted = None if target is None else find(target)
+    """List the operators that can run on the NPU and their constraints, or show one of them."""
+    record = None if name is None else find_record(name)
+    if record is not None:
+        _show_operator(record, as_json)
+        return
+    wanted = None if name is None else _find_target(name)
     records = registry().records.values()
     rows = [_describe_op(record, wanted) for record in records]
     common = _describe_constraints(RESULT, wanted)
     if as_json:
-        name = None if wanted is None else wanted.name
-        plain = {"schema": OPS_SCHEMA, "target": name, "ops": rows, "constraints": common}
+        target = None if wanted is None else wanted.name
+        plain = {"schema": OPS_SCHEMA, "target": target, "ops": rows, "constraints": common}
         typer.echo(json.dumps(plain, indent=2))
         return
     from tosaic.report.terminal import Page
@@ -62,6 +75,53 @@ def show_ops(
     page.title("constraints")
     head = ("operator", f"constraint{'' if wanted is None else f' on {wanted.name}'}")
     page.rows(head, [*(("any", one["sentence"]) for one in common), *owned])
+
+
+def _find_target(name: str) -> Target:
+    """Find a target; a name that is like no target is a misspelled operator."""
+    try:
+        return find(name)
+    except Invalid:
+        if re.match(r"(ethos|tosa|vgf|u)[-_]?\d|ethos|tosa|vgf", name.lower()):
+            raise
+        raise refuse_name(name) from None
+
+
+def _show_operator(record: Record, as_json: bool) -> None:
+    """Show one operator: what it can do on each family of targets."""
+    support, parts, quant = list_support(record), list_parts(record), _name_quant(record)
+    if as_json:
+        targets = {
+            one.family: {
+                "how": one.how,
+                "samples": one.samples,
+                "executed": one.executed,
+                "constraints": [record.constraints.index(each) for each in one.constraints],
+            }
+            for one in support
+        }
+        plain = {"schema": OPERATOR_SCHEMA, **_describe_op(record, None), "decomposition": parts, "targets": targets}
+        typer.echo(json.dumps(plain, indent=2))
+        return
+    from tosaic.report.terminal import Page
+
+    page = Page()
+    page.title(f"{record.name} ({record.family})", gap=False)
+    pairs = [("overloads", ", ".join(record.overloads)), ("quantized", f"{quant}: {dict(_QUANT_WORDS)[quant]}")]
+    page.pairs([*pairs, *([("made of", ", ".join(parts))] if parts else [])])
+    page.title("on each family of targets")
+    rows = [(one.family, one.how or "on the CPU", _number(record, one), one.verdict) for one in support]
+    page.rows(("family", "how", "constraints", "tests"), rows)
+    if record.constraints:
+        page.title("constraints")
+    for number, each in enumerate(record.constraints, 1):
+        page.line(f"{number}. {each.sentence}")
+        page.line(f"fix: {each.fix}", indent=3)
+
+
+def _number(record: Record, one: Support) -> str:
+    """List the numbers of the constraints of a family."""
+    return ", ".join(str(record.constraints.index(each) + 1) for each in one.constraints) or "none"
 
 
 def _describe_op(record: Record, target: Target | None) -> dict[str, Any]:

@@ -53,8 +53,26 @@ class Unsupported(TosaicError):
         super().__init__(why, where=where, fix=fix)
 
 
-class FloatInput(Unsupported):
-    """A node with a float input where the target needs integers; the input's producer may be the real reason."""
+class InputRefused(Unsupported):
+    """A node with an input that the target does not take; the input's producer may be the real reason.
+
+    kind  the type of the input, such as `float`; empty if the type is not the problem
+    """
+
+    def __init__(self, why: str, fix: str = "", *, kind: str = "") -> None:
+        super().__init__(why, fix)
+        self.kind = kind
+
+
+class ResultRefused(Unsupported):
+    """A node with a result that the target cannot store; the user of the result may be the real reason.
+
+    kind  the type of the result, such as `bool`
+    """
+
+    def __init__(self, why: str, fix: str = "", *, kind: str = "") -> None:
+        super().__init__(why, fix)
+        self.kind = kind
 
 
 class Invalid(TosaicError):

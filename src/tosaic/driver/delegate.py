@@ -248,7 +248,7 @@ def _compile(
         with contained("compiling a delegate", planned=(Invalid, ToolFailed)):
             return compile_partition(source, partition, lowered, spec)
     except RefusedPartition as error:
-        fix = f"`tosaic ops {spec.target.name}` lists the known constraints"
+        fix = "write it with other operators" if spec.target.has_booleans else "use an Ethos-U85, or other operators"
         return Failure(Unsupported(f"{error.tool}: {error.why or error.what}", fix), error.nodes)
     except InternalError as error:
         return Failure(error, [])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -95,7 +96,7 @@ class TosaicPartitioner(Partitioner):
         for delegate in built.delegates:
             _hand_over(source, delegate, self.compile_spec)
         tags = dict.fromkeys(tag_partitions(exported_program, source, built.plan), self.delegation_spec)
-        found = tuple(built.plan.reasons.values())
+        found = tuple(map(_name_passes, built.plan.reasons.values()))
         # The reasons of the previous methods are kept.
         self.reasons = found if constants is None else self.reasons + found
         log_reasons(found)
@@ -117,6 +118,17 @@ class TosaicPartitioner(Partitioner):
             if not clashes:
                 return built
             excluded.update(clashes)
+
+
+def _name_passes(reason: Reason) -> Reason:
+    """Replace the fix for float inputs and outputs, an argument of `tosaic.compile`, by the passes of ExecuTorch."""
+    return replace(reason, fix=_IO_PASSES) if reason.border and not reason.cause else reason
+
+
+_IO_PASSES = (
+    "transform the edge program with `QuantizeInputs` and `QuantizeOutputs`"
+    " of `executorch.exir.passes.quantize_io_pass`"
+)
 
 
 def _is_like(real: Any, fake: Any) -> bool:

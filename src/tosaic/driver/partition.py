@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Node
 
-from tosaic.core.errors import Unsupported
+from tosaic.core.errors import InputRefused, ResultRefused, Unsupported
 from tosaic.core.hints import Hint
 from tosaic.core.internal import contained
 from tosaic.core.targets import Target
-from tosaic.driver.reason import FloatResult, Reason, explain
+from tosaic.driver.reason import Fused, Reason, explain, find_leader
+from tosaic.driver.unquantized import explain_float
 from tosaic.fx.dynamic import find_dynamic
 from tosaic.fx.source import ASSERTIONS, QDQ, Source, overload
 from tosaic.ir.graph import Graph
 from tosaic.lower.booleans import is_table
-from tosaic.lower.constraints import NO_STORED_BOOLEANS
+from tosaic.lower.constraints import NO_STORED_BOOLEANS, SHAPE
 from tosaic.lower.convert import can_be_real
 from tosaic.lower.tensor import Opaque, Result, Stored, Tensor
 from tosaic.lower.walk import GraphLowering, is_pending
@@ -96,6 +97,9 @@ def partition_and_lower(
         partitions = _make_partitions(source, cluster_of)
         if not _exclude_idle(partitions, move_data, out):
             break
+    for node, error in out.items():
+        if isinstance(error, InputRefused) and overload(node) not in QDQ and find_leader(node, out) is None:
+            out[node] = explain_float(source, target, node) or error
     return Plan(tuple(partitions), explain(out)), trial
 
 
@@ -152,18 +156,30 @@ def _exclude_escaping(source: Source, walk: GraphLowering, out: dict[Node, Unsup
         if node in out:
             continue
         result = walk.results[node]
+        outside = [u for u in node.users if (u.op != "call_function" or u in out) and overload(u) not in ASSERTIONS]
+        shape = _check_shape(walk, node) if outside else ""
+        if shape:
+            inherited = any(_check_shape(walk, n) for n in node.all_input_nodes)
+            out[node] = (InputRefused if inherited else Unsupported)(f"{SHAPE.sentence}; here {shape}", SHAPE.fix)
+            again = again or any(u not in out for u in node.users if u.op == "call_function")
+            continue
         if result == () or not (_is_inner(source, node, result) or isinstance(result, tuple)):
             continue
         if isinstance(result, Tensor) and can_be_real(walk.lo, result) and not _is_narrow(source, node, result):
             continue
         if carries and _can_carry(source, node, result):
             continue
-        outside = [u for u in node.users if (u.op != "call_function" or u in out) and overload(u) not in ASSERTIONS]
         if not outside and node.users:
             continue
-        out[node] = _find_missing(result) or _explain_escape(source, node, outside)
+        out[node] = _find_missing(result) or _explain_escape(source, node, bool(outside))
         again = again or any(u not in out for u in node.users if u.op == "call_function")
     return again
+
+
+def _check_shape(walk: GraphLowering, node: Node) -> str:
+    """Return what is wrong with the shape of a result, which is a problem only where it is stored."""
+    result = walk.results.get(node)
+    return SHAPE.check(walk.lo, {"result": result}) if isinstance(result, Stored) else ""
 
 
 def _is_inner(source: Source, node: Node, result: Result) -> bool:
@@ -206,15 +222,24 @@ def _find_missing(result: Result) -> Unsupported | None:
     return next((item for item in items if isinstance(item, Unsupported)), None)
 
 
-def _explain_escape(source: Source, node: Node, outside: Sequence[Node]) -> Unsupported:
-    if not outside:
-        return Unsupported("nothing uses its result")
+#: a result of the model that stays real numbers
+_FLOAT_RESULT = Hint(
+    'compile with `io="int8"`, for a program with quantized inputs and outputs',
+    "compile with `--io int8`, for a program with quantized inputs and outputs",
+)
+
+
+def _explain_escape(source: Source, node: Node, used: bool) -> Unsupported:
+    if not used:
+        return _UNUSED
     val = source.val(node)
     if isinstance(val, torch.Tensor) and val.dtype is torch.int64:
-        return Unsupported("its result is int64, which the target does not support", "cast the result to int32")
+        why = "its result is int64, which the target does not support"
+        return ResultRefused(why, "cast the result to int32", kind="int64")
     if isinstance(val, torch.Tensor) and val.dtype is torch.bool:
-        return Unsupported(f"{NO_STORED_BOOLEANS.sentence}; here the result is bool", NO_STORED_BOOLEANS.fix)
-    return FloatResult(outside[0])
+        why = f"{NO_STORED_BOOLEANS.sentence}; here the result is bool"
+        return ResultRefused(why, NO_STORED_BOOLEANS.fix, kind="bool")
+    return ResultRefused("its result leaves the model in float", _FLOAT_RESULT, kind="float")
 
 
 def _clusters(source: Source, walk: GraphLowering, out: Mapping[Node, Unsupported]) -> dict[Node, Node]:
@@ -282,24 +307,28 @@ def _exclude_cycles(source: Source, cluster_of: Mapping[Node, Node], out: dict[N
         members.setdefault(cluster, []).append(node)
     for cluster in sorted(members.values(), key=len, reverse=True):
         inside = set(cluster)
-        if len(cluster) > 1 and _reaches_itself(inside):
-            for node in cluster:
-                out[node] = Unsupported("it is fused with operators that need a result from the CPU")
+        between = _find_between(inside, out) if len(cluster) > 1 else None
+        if between is not None:
+            out.update(dict.fromkeys(cluster, Fused(between)))
             return True
     raise AssertionError("a circle between clusters without a cluster in it")
 
 
-def _reaches_itself(inside: set[Node]) -> bool:
-    seen: set[Node] = set()
-    todo = [u for n in inside for u in n.users if u not in inside]
+def _find_between(inside: set[Node], out: Mapping[Node, Unsupported]) -> Node | None:
+    """Find a node on the CPU that needs a result of a cluster, and gives one to it; None if nothing does."""
+    seen: set[tuple[Node, bool]] = set()
+    todo: list[tuple[Node, Node | None]] = [(u, None) for n in inside for u in n.users if u not in inside]
     while todo:
-        node = todo.pop()
+        node, passed = todo.pop()
         if node in inside:
-            return True
-        if node not in seen:
-            seen.add(node)
-            todo.extend(node.users)
-    return False
+            if passed is not None:
+                return passed
+            continue
+        passed = passed or (node if node in out else None)
+        if (node, passed is not None) not in seen:
+            seen.add((node, passed is not None))
+            todo.extend((u, passed) for u in node.users)
+    return None
 
 
 def _make_partitions(source: Source, cluster_of: Mapping[Node, Node]) -> list[Partition]:
@@ -340,15 +369,16 @@ def _exclude_idle(partitions: Sequence[Partition], move_data: bool, out: dict[No
     for partition in partitions:
         if not partition.outputs:
             found = True
-            out.update(dict.fromkeys(partition.nodes, Unsupported("nothing uses its result")))
+            out.update(dict.fromkeys(partition.nodes, _UNUSED))
         elif not partition.inputs or not any(_computes(n, move_data) for n in partition.nodes):
             found = True
-            fix = "" if move_data else _MOVE_DATA
+            fix = "nothing to fix: its result is a constant" if move_data else _MOVE_DATA
             for node in partition.nodes:
                 out[node] = Unsupported("it only moves data, and no computation on the NPU needs it", fix)
     return found
 
 
+_UNUSED = Unsupported("nothing uses its result", "remove it from the model")
 #: A delegate that only moves data costs more than it saves, so this is not the default.
 _MOVE_DATA = Hint(
     "nothing to fix; `delegate_data_movement = True` of the compile spec delegates it all the same",

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch.fx import Node
 
-from tosaic.core.errors import FloatInput, Unsupported
-from tosaic.core.hints import Hint, prepend
+from tosaic.core.errors import InputRefused, ResultRefused, Unsupported
+from tosaic.core.hints import prepend
 from tosaic.core.location import describe_place
-from tosaic.fx.source import ASSERTIONS, QDQ, find_module, input_node, origin, overload, source_line
+from tosaic.fx.source import ASSERTIONS, QDQ, find_module, origin, overload, source_line
 
 _log = logging.getLogger("tosaic")
 
@@ -23,6 +23,7 @@ class Reason:
 
     where, module, layer  the line it comes from, the path of its nn.Module, and the class of that
     border                marks the quantize and dequantize around a delegate
+    cause                 the node that this one follows to the CPU; empty if the reason is its own
     """
 
     node: str
@@ -33,23 +34,19 @@ class Reason:
     module: str
     layer: str
     border: bool = False
+    cause: str = ""
 
 
-class FloatResult(Unsupported):
-    """A node that passes float numbers to an operator on the CPU, or to the caller."""
+class Fused(Unsupported):
+    """A node that is fused with operators which need the result of a node on the CPU."""
 
-    def __init__(self, user: Node) -> None:
-        if user.op == "output":
-            super().__init__(
-                "its result leaves the model in float",
-                Hint(
-                    'compile with `io="int8"`, or quantize the output of the model',
-                    "compile with `--io int8`, or quantize the output of the model",
-                ),
-            )
-        else:
-            super().__init__(f"its result is needed in float by {_name(user)}, which is on the CPU")
-        self.user = user
+    def __init__(self, node: Node) -> None:
+        super().__init__(f"it is fused with operators that need the result of {_name(node)}, which is on the CPU")
+        self.node = node
+
+
+#: for what has no better one
+_NO_FIX = "write it with other operators, or leave it on the CPU"
 
 
 def explain(out: Mapping[Node, Unsupported]) -> dict[Node, Reason]:
@@ -65,37 +62,84 @@ def explain(out: Mapping[Node, Unsupported]) -> dict[Node, Reason]:
 
 
 def _reason(node: Node, error: Unsupported, out: Mapping[Node, Unsupported]) -> Reason:
+    why, fix, cause = error.what, error.fix or _NO_FIX, None
+    leader = find_leader(node, out)
+    if leader is not None:
+        cause = _find_root(node, out)
+        why, fix = leader[1], prepend(f"for `{cause.name}`: ", out[cause].fix or _NO_FIX)
+    border = _is_boundary(node, out)
     if overload(node) == "getitem":
         node = node.all_input_nodes[0]
-    why, fix, border = error.what, error.fix, _is_boundary(node, out)
-    owner, producer = origin(node), _find_cpu_producer(node, out)
-    if isinstance(error, FloatInput | FloatResult) and not border and owner is not node and owner in out:
-        why, fix = f"it belongs to {_name(owner)}, which is on the CPU", _suggest_fix(owner, out)
-    elif isinstance(error, FloatInput) and producer is not None:
-        why, fix = f"it takes the float result of {_name(producer)}, which is on the CPU", _suggest_fix(producer, out)
-    elif not fix and isinstance(error, FloatResult) and error.user in out:
-        fix = _suggest_fix(error.user, out)
     path, layer = find_module(node)
-    return Reason(node.name, overload(node), why, fix, source_line(node), path, layer, border)
+    name = "" if cause is None else cause.name
+    return Reason(node.name, overload(node), why, fix, source_line(node), path, layer, border, name)
 
 
 def _name(node: Node) -> str:
     return f"`{node.name}` ({overload(node)})"
 
 
-def _find_cpu_producer(node: Node, out: Mapping[Node, Unsupported]) -> Node | None:
-    """Find the operator on the CPU from which a node gets float numbers."""
-    found = next((n for n in node.all_input_nodes if n in out and overload(n) not in QDQ), None)
-    if found is not None and overload(found) == "getitem" and input_node(found) in out:
-        return input_node(found)
-    return found
+def find_leader(node: Node, out: Mapping[Node, Unsupported]) -> tuple[Node, str] | None:
+    """Find the node because of which another one is on the CPU, and say how; None if the cause is its own."""
+    error, owner = out[node], origin(node)
+    if isinstance(error, Fused):
+        return error.node, error.what
+    if not isinstance(error, InputRefused | ResultRefused):
+        return None
+    if not _is_boundary(node, out) and owner is not node and owner in out:
+        return owner, f"it belongs to {_name(owner)}, which is on the CPU"
+    if isinstance(error, InputRefused):
+        producer = _find_producer(node, out)
+        kind = f"{error.kind} result" if error.kind else "result"
+        return (
+            None if producer is None else (producer, f"it takes the {kind} of {_name(producer)}, which is on the CPU")
+        )
+    users = (u for u in node.users if u in out and overload(u) not in ASSERTIONS)
+    user = next((u for u in users if not _waits_for(u, node, out)), None)
+    return (
+        None if user is None else (user, f"its result is needed in {error.kind} by {_name(user)}, which is on the CPU")
+    )
 
 
-def _suggest_fix(node: Node, out: Mapping[Node, Unsupported]) -> str:
-    """Suggest how to bring a node to the NPU; the cause may be an earlier node."""
-    while isinstance(out[node], FloatInput) and (producer := _find_cpu_producer(node, out)) is not None:
-        node = producer
-    return prepend(f"for `{node.name}`: ", out[node].fix) if out[node].fix else ""
+def _find_producer(node: Node, out: Mapping[Node, Unsupported]) -> Node | None:
+    """Find the operator on the CPU from which a node gets its input; a dequantize only if there is no other."""
+    error = out[node]
+    kind = error.kind if isinstance(error, InputRefused) else ""
+    found = [_look_through(n, out) for n in node.all_input_nodes if n in out and _has_kind(n, kind)]
+    computing = [n for n in found if overload(n) not in QDQ]
+    return next(iter(computing or (found if overload(node) not in QDQ else ())), None)
+
+
+def _has_kind(node: Node, kind: str) -> bool:
+    """Tell whether a node may be the one whose result has a type that another node refuses."""
+    if not kind or overload(node) in QDQ:
+        return kind in ("", "float")
+    dtype: Any = getattr(node.meta.get("val"), "dtype", None)
+    if dtype is None:
+        return True
+    return bool(dtype.is_floating_point) if kind == "float" else str(dtype) == f"torch.{kind}"
+
+
+def _look_through(node: Node, out: Mapping[Node, Unsupported]) -> Node:
+    """Find the operator on the CPU behind its quantize and dequantize, or behind one of its several results."""
+    passed = (*QDQ, "getitem")
+    while overload(node) in passed and node.all_input_nodes[0] in out:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _waits_for(user: Node, node: Node, out: Mapping[Node, Unsupported]) -> bool:
+    """Tell whether the user of a node is on the CPU only because the node is."""
+    return isinstance(out[user], InputRefused) and _find_producer(user, out) is node
+
+
+def _find_root(node: Node, out: Mapping[Node, Unsupported]) -> Node:
+    """Find the first cause of a node's fallback."""
+    seen = {node}
+    while (leader := find_leader(node, out)) is not None and leader[0] not in seen:
+        node = leader[0]
+        seen.add(node)
+    return node
 
 
 def log_reasons(reasons: Iterable[Reason]) -> None:

@@ -65,7 +65,9 @@ def operand(lo: Lowering, value: Any, like: Tensor) -> Tensor:
     if like.q is not None:
         return Const(np.full((1,) * like.rank, value, np.float32), DType.F32)
     if isinstance(value, float) and not like.dtype.is_float:
-        raise Unsupported(f"it mixes {like.dtype.torch_name} with the float number {value}", "use an integer number")
+        raise Unsupported(
+            f"it mixes {like.dtype.torch_name} with the float number {value}", "cast the integers to float32 before"
+        )
     if not like.dtype.is_float and not -(2**31) <= value < 2**31:
         raise Unsupported(f"the number {value} does not fit 32 bits", "use a smaller number")
     return lo.scalar(value, like)

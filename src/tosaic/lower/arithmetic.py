@@ -44,7 +44,9 @@ def build_binary(lo: Lowering, op: Binary, x: Tensor, y: Tensor) -> Stored:
     if x.q is not None or y.q is not None:
         raise Unsupported("one of its operands is quantized and the other is not", "quantize both operands")
     if x.dtype is not y.dtype:
-        raise Unsupported(f"it mixes {x.dtype.torch_name} and {y.dtype.torch_name}", "cast both operands to one dtype")
+        raise Unsupported(
+            f"it mixes {x.dtype.torch_name} and {y.dtype.torch_name}", "cast the integers to float32 before"
+        )
     (a, b), view = lo.align(x, y)
     return with_value(view, op(lo.b, a, b))
 

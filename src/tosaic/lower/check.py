@@ -74,7 +74,10 @@ def _check_dtype(got: Stored, want: torch.dtype) -> None:
     found = "bool" if is_bool else "float" if codes or got.is_float else "integer"
     wanted = "bool" if want is torch.bool else "float" if want.is_floating_point else "integer"
     if found != wanted:
-        raise Unsupported(f"its result is {wanted} in torch, {found} on the target", "cast its operands to one dtype")
+        kind = {"float": "float32", "integer": "int32"}.get(wanted, wanted)
+        raise Unsupported(
+            f"its result is {wanted} in torch, {found} on the target", f"cast its operands to {kind} before"
+        )
 
 
 def _check_storage(lo: Lowering, result: Stored) -> None:

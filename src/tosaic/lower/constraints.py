@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tosaic.core.errors import InputRefused
 from tosaic.ir.graph import DType
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint
@@ -86,9 +87,21 @@ SHAPE = Constraint(
 )
 NO_STORED_BOOLEANS = Constraint(
     "boolean tensors cannot be stored",
-    lambda lo, a: "one of them is bool" if isinstance(a["result"], Stored) and a["result"].dtype is DType.BOOL else "",
-    "cast it to int8, or use it with quantized tensors where it is computed",
+    lambda lo, a: "the result is bool" if isinstance(a["result"], Stored) and a["result"].dtype is DType.BOOL else "",
+    "cast the result to int8, or use an Ethos-U85",
     lambda target: not target.has_booleans,
 )
+
+
+def refuse_booleans(lo: Lowering, operand: Tensor) -> None:
+    """Reject an operand that is stored as booleans on a target that has none: a result of the CPU, or an input."""
+    if NO_STORED_BOOLEANS.targets(lo.target) and NO_STORED_BOOLEANS.check(lo, {"result": operand}):
+        raise InputRefused(
+            f"{NO_STORED_BOOLEANS.sentence}; here its input is bool",
+            "pass int8 numbers to the model and compare them with zero, or use an Ethos-U85",
+            kind="bool",
+        )
+
+
 #: of every operator; `result` is what it has computed
 RESULT = (SHAPE, NO_STORED_BOOLEANS)

@@ -13,7 +13,7 @@ from typing import TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from tosaic.core.errors import FloatInput, Unsupported
+from tosaic.core.errors import InputRefused, Unsupported
 from tosaic.core.hints import Hint
 from tosaic.core.specification import Specification
 from tosaic.core.targets import Target
@@ -249,12 +249,13 @@ class Lowering:
     def _quantize_stored(self, t: Stored, q: QParams) -> Stored:
         """Quantize a computed tensor: by TABLE, RESCALE or CLAMP; emit nothing if it already has these qparams."""
         if t.q is None:
-            raise FloatInput(
+            raise InputRefused(
                 "the float input is quantized on the CPU before it reaches the NPU",
                 Hint(
-                    'compile with `io="int8"` to feed the NPU directly',
-                    "compile with `--io int8` to feed the NPU directly",
+                    'compile with `io="int8"`, for a program with quantized inputs and outputs',
+                    "compile with `--io int8`, for a program with quantized inputs and outputs",
                 ),
+                kind="float",
             )
         if t.lut is not None:
             return with_value(t, self._tabulate(t.value, t.lut, q))
@@ -304,7 +305,11 @@ class Lowering:
             raise Unsupported(
                 f"its {what} is float, and the NPU only computes with integers", "quantize this part of the model"
             )
-        raise Unsupported(f"its {what} is not quantized", "let the quantizer annotate the operator before it")
+        if t.q is None:
+            raise Unsupported(f"its {what} is {t.dtype.torch_name} and not quantized", "cast it to float32 before")
+        raise Unsupported(
+            f"its {what} is not quantized", "quantize the output of the operator before it, as Tosaic's quantizer does"
+        )
 
     def out_q(self, of: str = "operator") -> QParams:
         """Return what the current node's result is quantized to, for a lowering that depends on it."""

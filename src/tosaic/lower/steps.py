@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from tosaic.core.errors import FloatInput, Unsupported
+from tosaic.core.errors import InputRefused, ResultRefused, Unsupported
 from tosaic.fx.arrays import to_numpy, to_torch
 from tosaic.fx.dynamic import has_fixed_shape
 from tosaic.fx.source import (
@@ -33,7 +33,7 @@ from tosaic.ir.graph import Array, DType
 from tosaic.ir.qparams import QParams
 from tosaic.lower.arguments import find_qparams, make_movable
 from tosaic.lower.aten import Aten
-from tosaic.lower.constraints import NO_STORED_BOOLEANS
+from tosaic.lower.constraints import refuse_booleans
 from tosaic.lower.convert import convert_all, is_list, is_real, is_small, narrow, to_real, widen
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Record, registry
@@ -106,7 +106,9 @@ def refuse_int64(lo: Lowering, call: Call) -> Call:
     if wide and call.record is not None and call.record.moves and not _makes_indices(call.node):
         made = [n for n in call.node.all_input_nodes if getattr(call.source.val(n), "dtype", None) is not torch.int64]
         if made:
-            raise Unsupported("its result is int64, which the target does not support", "cast it to int32")
+            raise ResultRefused(
+                "its result is int64, which the target does not support", "cast it to int32", kind="int64"
+            )
     return call
 
 
@@ -116,12 +118,15 @@ def refuse_float(lo: Lowering, call: Call) -> Call:
         return call
     given = next((t for t in call.tensors() if t.is_float and not t.is_const), None)
     if given is not None and is_small(given):
-        raise FloatInput(
+        raise InputRefused(
             f"its input is {given.dtype.torch_name} and only float32 is quantized",
-            "call .float() on this part of the model",
+            "make the model float32 with model.float(), and call it with float32 tensors",
+            kind="float",
         )
     if given is not None:
-        raise FloatInput("its input is float, and the target is integer only", "quantize this part of the model")
+        raise InputRefused(
+            "its input is float, and the target is integer only", "quantize this part of the model", kind="float"
+        )
     return call
 
 
@@ -224,7 +229,7 @@ class LoweringAten:
 def apply(lo: Lowering, record: Record, arguments: Mapping[str, object]) -> Result:
     """Lower by the record's own function, or by its decomposition if there is none for these arguments."""
     for tensor in find_tensors(arguments.values()):
-        NO_STORED_BOOLEANS.enforce(lo, {"result": tensor})
+        refuse_booleans(lo, tensor)
     for constraint in record.constraints:
         constraint.enforce(lo, arguments)
     result: Result | list[Tensor] | None = None
@@ -264,11 +269,12 @@ def make_constant(tensor: torch.Tensor) -> Const | Opaque:
     """Make a constant from a torch tensor; int64 and float64 become 32 bits wide."""
     smaller = {torch.int64: torch.int32, torch.float64: torch.float32}.get(tensor.dtype)
     if smaller is torch.int32 and not _fits_int32(tensor):
-        return Opaque("int64 with numbers beyond 32 bits")
+        return Opaque("int64 with numbers beyond 32 bits", "int64")
     if smaller is not None:
         tensor = tensor.to(smaller)
     if tensor.dtype not in DTYPES:
-        return Opaque(str(tensor.dtype).removeprefix("torch."))
+        name = str(tensor.dtype).removeprefix("torch.")
+        return Opaque(name, name)
     return Const(to_numpy(tensor), DTYPES[tensor.dtype])
 
 
@@ -279,7 +285,7 @@ def _fits_int32(tensor: torch.Tensor) -> bool:
 
 def no_lowering(name: str) -> Unsupported:
     """Make the error for an operator without a lowering."""
-    return Unsupported(f"Tosaic has no lowering for `{name}`", "replace the operator, or leave it on the CPU")
+    return Unsupported(f"Tosaic has no lowering for `{name}`", "write it with other operators, or leave it on the CPU")
 
 
 def find_tensors(values: Iterable[object]) -> Iterable[Tensor]:

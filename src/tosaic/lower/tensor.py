@@ -127,9 +127,13 @@ Tensor: TypeAlias = Const | Stored
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A result that TOSA cannot hold (int64, float64, complex ...)."""
+    """A result that TOSA cannot hold (int64, float64, complex ...).
+
+    kind  its type; empty if the type is not the problem
+    """
 
     what: str
+    kind: str
 
 
 #: The result of lowering a node: a tensor, several (some may have no lowering), or a type that TOSA lacks.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch.fx import Node
 
-from tosaic.core.errors import Invalid, Unsupported
+from tosaic.core.errors import InputRefused, Invalid, Unsupported
 from tosaic.core.specification import Specification
 from tosaic.core.targets import Target
 from tosaic.fx.dynamic import has_fixed_shape
@@ -15,10 +15,10 @@ from tosaic.fx.source import DTYPES, QDQ, QUANTIZE, Source, Val, bind, has_schem
 from tosaic.ir.graph import Graph, Type, Value
 from tosaic.lower.arguments import is_sequence
 from tosaic.lower.check import check_call, rounds_twice
-from tosaic.lower.constraints import MOST_DIMENSIONS
+from tosaic.lower.constraints import MOST_DIMENSIONS, SHAPE
 from tosaic.lower.convert import can_be_real, is_real, is_small, to_real
 from tosaic.lower.lowering import NHWC, Lowering
-from tosaic.lower.steps import Call, lower_call, make_constant, no_lowering
+from tosaic.lower.steps import Call, lower_call, make_constant, no_lowering, refuse_unknown
 from tosaic.lower.tensor import Const, Opaque, Result, Stored, Tensor, inverse
 
 
@@ -34,7 +34,7 @@ class GraphLowering:
         """Make a node's result an input of the graph."""
         val = self.source.val(node)
         if isinstance(val, (tuple, list)):
-            result = Opaque("several tensors")
+            result = Opaque("several tensors", kind="")
         else:
             result = self._input(val, find_permutation(self.source, node, self.nhwc))
         self.results[node] = result
@@ -42,14 +42,15 @@ class GraphLowering:
 
     def _input(self, val: Val, permutation: tuple[int, ...] | None) -> Stored | Opaque:
         if not isinstance(val, torch.Tensor):
-            return Opaque(type(val).__name__)
+            return Opaque(type(val).__name__, type(val).__name__)
         if val.dtype not in DTYPES:
-            return Opaque(str(val.dtype).removeprefix("torch."))
+            name = str(val.dtype).removeprefix("torch.")
+            return Opaque(name, name)
         # Converting a symbolic size to a number would specialize it.
         if not has_fixed_shape(val):
-            return Opaque("of dynamic shape")
+            return Opaque("of dynamic shape", kind="")
         if 0 in val.shape or val.dim() > MOST_DIMENSIONS:
-            return Opaque(f"of shape {list(val.shape)}")
+            return Opaque(f"of shape {list(val.shape)}", kind="")
         shape = tuple(int(d) for d in val.shape)
         perm = permutation or tuple(range(len(shape)))
         value = self.lo.b.input(Type(DTYPES[val.dtype], tuple(shape[i] for i in inverse(perm))))
@@ -114,18 +115,34 @@ class GraphLowering:
     def _bind(self, node: Node, wide: bool) -> Call:
         if not has_schema(node):
             raise no_lowering(overload(node))
-        return Call(self.source, node, {name: self._argument(value) for name, value in bind(node).items()}, wide)
+        try:
+            arguments = {name: self._argument(value) for name, value in bind(node).items()}
+        except InputRefused:
+            # Another input would not help an operator without a lowering.
+            refuse_unknown(self.lo, Call(self.source, node, {}))
+            raise
+        return Call(self.source, node, arguments, wide)
 
     def _argument(self, value: object) -> object:
         """Replace nodes by their results."""
         if isinstance(value, Node):
             got = self.get(value)
             if isinstance(got, Opaque):
-                raise Unsupported(
-                    f"its input is {got.what}, which the target does not support", "cast it to int32 or float32"
+                raise InputRefused(
+                    f"its input is {got.what}, which the target does not support",
+                    self._fix_input(value, got),
+                    kind=got.kind,
                 )
             return got
         return [self._argument(item) for item in value] if is_sequence(value) else value
+
+    def _fix_input(self, node: Node, got: Opaque) -> str:
+        """Say what the user can do about an input of the model, or a constant, that TOSA cannot hold."""
+        if not got.kind:
+            return SHAPE.fix
+        if node in self.source.constants:
+            return "make this constant float32, or int32 with numbers of 32 bits"
+        return f"call the model with {'float32' if 'float' in got.kind else 'int32'} tensors"
 
     def _pending_before(self, node: Node) -> list[str]:
         """Name the nodes whose pending results a quantize materializes: those operators belong to them as well."""

@@ -156,7 +156,7 @@ def _find_maxima(lo: Lowering, x: Tensor, counts: Sequence[int]) -> Tensor:
 
 
 def _with_indices(values: Tensor) -> tuple[Tensor, Unsupported]:
-    return values, Unsupported("the positions of the maxima are not available on the NPU")
+    return values, Unsupported("the positions of the maxima are not available on the NPU", "use return_indices=False")
 
 
 @op(

@@ -35,10 +35,16 @@ def _channel_params(scales: Tensor, zero_points: Tensor, axis: int, low: int, hi
 
 
 def _check_profiles(lo: Lowering, a: Arguments) -> str:
-    x = a["input"]
-    if not (lo.has_float and x.is_float and not isinstance(x, Const)) or lo.spec.support_integer():
-        return ""
-    return f"the specification is {lo.spec}"
+    stays = isinstance(a["input"], Const) or lo.spec.support_integer()
+    return "" if stays else f"the specification is {lo.spec}"
+
+
+_PROFILES = Constraint(
+    "quantized values next to float ones need the profiles FP and INT",
+    _check_profiles,
+    "use a specification with FP and INT",
+    lambda target: not target.is_npu,
+)
 
 
 @op(
@@ -46,14 +52,7 @@ def _check_profiles(lo: Lowering, a: Arguments) -> str:
     "quantized_decomposed.quantize_per_tensor.default",
     quant="none",
     is_qdq=True,
-    constraints=[
-        Constraint(
-            "quantizing float values needs the profiles FP and INT",
-            _check_profiles,
-            "use a specification with FP and INT",
-            lambda target: not target.is_npu,
-        )
-    ],
+    constraints=[_PROFILES],
 )
 def quantize(
     lo: Lowering, input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: Any
@@ -65,7 +64,13 @@ def quantize(
     return lo.quantize(input, q)
 
 
-@op("dequantize", "quantized_decomposed.dequantize_per_tensor.default", quant="none", is_qdq=True)
+@op(
+    "dequantize",
+    "quantized_decomposed.dequantize_per_tensor.default",
+    quant="none",
+    is_qdq=True,
+    constraints=[_PROFILES],
+)
 def dequantize(
     lo: Lowering,
     input: Tensor,
@@ -221,7 +226,7 @@ _CASTS = (
     Constraint(
         "a cast is between bool, int8, int16, int32, float32, and 16-bit floats if the target has them",
         _check_cast,
-        "keep one dtype",
+        "cast to float32 or int32 instead",
     ),
 )
 

@@ -123,7 +123,7 @@ def _compare(name: str, relation: Relation) -> None:
     constraint = Constraint(
         "a comparison takes int8 numbers, plain int16 numbers, or int32 numbers and a constant",
         _check_difference,
-        "use an Ethos-U85, or quantize to int8",
+        "use an Ethos-U85, or cast both to float32, which is quantized",
         lambda target: not target.has_booleans,
     )
     binop(name, inplace=False, constraints=[constraint], samples=lambda: _samples_compare(name))(lower)
@@ -250,7 +250,7 @@ def _check_choice(lo: Lowering, a: Arguments) -> str:
 _KNOWN_CONDITION = Constraint(
     "a select takes quantized tensors and a condition that is constant or computed on the NPU",
     _check_choice,
-    "use an Ethos-U85, or write the select as a sum of products",
+    "use an Ethos-U85, or select from float32 tensors, which are quantized",
     lambda target: not target.has_select,
 )
 
@@ -278,7 +278,9 @@ def _as_constant(value: Any, like: Tensor) -> Tensor:
 
 def _select(lo: Lowering, condition: Tensor, yes: Tensor, no: Tensor, q: QParams | None) -> Tensor:
     if yes.dtype is not no.dtype:
-        raise Unsupported(f"it mixes {yes.dtype.torch_name} and {no.dtype.torch_name}", "cast both to one dtype")
+        raise Unsupported(
+            f"it mixes {yes.dtype.torch_name} and {no.dtype.torch_name}", "cast both to float32 or to int32 before"
+        )
     (c, a, b), view = lo.align(condition, yes, no)
     return with_value(view, tosa.select(lo.b, c, a, b), q)
 

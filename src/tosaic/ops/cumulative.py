@@ -145,7 +145,7 @@ def _decompose_product(aten: Aten[Any], self: Any, dim: int, dtype: Any = None) 
 )
 def cumprod(lo: Lowering, self: Tensor, dim: int, dtype: Any = None) -> Tensor:
     if self.q is not None or not (self.is_float or self.dtype is DType.I32):
-        raise Unsupported(f"it is of {describe(self)}", "quantize with Tosaic's quantizer, or cast to int32 before")
+        raise Unsupported(f"it is of {describe(self)}", "cast to int32 before")
     return _scan(lo, self, dim % self.rank, lambda a, b: arith.multiply(lo, a, b)) if self.rank else self
 
 

@@ -236,7 +236,21 @@ unop("cos", tosa.cos, _samples_unary("cos", -6.0, 6.0))
 
 def _check_power(lo: Lowering, a: Arguments) -> str:
     like = a["self"] if isinstance(a["self"], Tensor) else a["exponent"]
-    return f"it is of {describe(a['self'])} and {describe(a['exponent'])}" if like.q is not None else ""
+    return _describe_power(a) if like.q is not None else ""
+
+
+def _check_integer_power(lo: Lowering, a: Arguments) -> str:
+    x, y = a["self"], a["exponent"]
+    number = y.real().reshape(-1)[0] if isinstance(y, Const) and y.size == 1 else y
+    like = x if isinstance(x, Tensor) else y
+    if like.q is not None or like.is_float or isinstance(number, float):
+        return ""
+    short = isinstance(x, Tensor) and not isinstance(number, Tensor) and 0 < number <= _LONGEST_PRODUCT
+    return "" if short else _describe_power(a)
+
+
+def _describe_power(a: Arguments) -> str:
+    return f"it is of {describe(a['self'])} and {describe(a['exponent'])}"
 
 
 @op(
@@ -249,8 +263,13 @@ def _check_power(lo: Lowering, a: Arguments) -> str:
     pointwise=True,
     constraints=[
         Constraint(
+            "a power of integers has a constant exponent from 1 to 8",
+            _check_integer_power,
+            "use a constant exponent from 1 to 8",
+        ),
+        Constraint(
             "a power is a lookup table of one int8 tensor, or takes floats", _check_power, "use a constant exponent"
-        )
+        ),
     ],
     samples=lambda: [
         call(lambda x: x.pow(2), f32(2, 5)),

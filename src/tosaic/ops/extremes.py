@@ -120,7 +120,7 @@ _CONSTRAINTS = (
     Constraint(
         "an argmax is of 8 or 16 bits",
         _check_type,
-        "use an Ethos-U85, or quantize the tensor",
+        "use an Ethos-U85, or cast to float32, which is quantized",
         lambda target: not target.has_booleans,
     ),
 )
@@ -290,6 +290,6 @@ def aminmax(aten: Aten[Any], self: Any, dim: int | None = None, keepdim: bool = 
 )
 def topk(aten: Aten[Any], self: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     if k != 1:
-        return None
+        raise Unsupported(f"topk finds one number; here it is to find {k}", "use k=1, or leave it on the CPU")
     extreme, place = ("amax", "argmax") if largest else ("amin", "argmin")
     return aten(f"{extreme}.default", self, [dim], True), aten(f"{place}.default", self, dim, True)

@@ -45,7 +45,7 @@ def _make_constraints(name: str) -> list[Constraint]:
         Constraint(
             "indices are constants: the NPU cannot index with values computed at run time",
             _check_constant(name),
-            "make the indices a constant of the model, or index on the CPU",
+            "use an Ethos-U85, or make the indices a constant of the model",
             lambda target: not target.has_gather,
         ),
         Constraint(
@@ -269,7 +269,9 @@ def take(aten: Any, self: Any, index: Any) -> Any:
     looks_up=True,
     constraints=[
         Constraint(
-            "the number of repeats is a constant of the model", _check_constant("repeats"), "use constant repeats"
+            "the number of repeats is a constant of the model",
+            _check_constant("repeats"),
+            "make the repeats a constant of the model",
         )
     ],
     samples=lambda: [

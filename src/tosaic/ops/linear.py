@@ -99,7 +99,7 @@ def _check_product(lo: Lowering, a: Arguments) -> str:
 _OPERANDS = Constraint(
     "the operands of a product of two computed matrices are both float or both quantized to int8",
     _check_product,
-    "quantize both to int8",
+    "cast both to float32, and quantize both to int8",
 )
 
 

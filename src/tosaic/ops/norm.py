@@ -67,6 +67,8 @@ def batch_norm(
     cudnn_enabled: bool = False,
 ) -> Tensor:
     if training:
+        if running_mean is None:
+            raise Unsupported("it has no running statistics", "use track_running_stats=True")
         raise Unsupported("batch norm is in train mode", "call model.eval() before export")
     return _normalize_batch(lo, input, weight, bias, running_mean, running_var, eps)
 

@@ -37,21 +37,10 @@ def _samples_pad() -> list[Sample]:
     ]
 
 
-_MODES = ("constant", *movement.PADDINGS)
-
-
-def _check_mode(lo: Lowering, a: Arguments) -> str:
-    mode = a.get("mode", "constant")
-    return "" if mode in _MODES else f"the mode is `{mode}`"
-
-
 @data_movement(
     "pad",
     "constant_pad_nd.default",
     "pad.default",
-    constraints=[
-        Constraint(f"the mode of padding is one of {', '.join(_MODES)}", _check_mode, "use one of these modes")
-    ],
     samples=_samples_pad,
 )
 def pad(lo: Lowering, self: Tensor, pad: Sequence[int], value: float | None = None, mode: str = "constant") -> Tensor:

@@ -91,7 +91,9 @@ def max_pool2d(
 @op("max_pool2d_with_indices", quant="none", computes_in_float32=True, constraints=[_IMAGES])
 def max_pool2d_with_indices(lo: Lowering, **arguments: Any) -> tuple[Any, Any]:
     """Lower the form that exir decomposes to. The values are on the NPU; the indices are not."""
-    return max_pool2d(lo, **arguments), Unsupported("the positions of the maxima are not available on the NPU")
+    return max_pool2d(lo, **arguments), Unsupported(
+        "the positions of the maxima are not available on the NPU", "use return_indices=False"
+    )
 
 
 @op(

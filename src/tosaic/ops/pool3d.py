@@ -88,7 +88,9 @@ def max_pool3d(lo: Lowering, self: Tensor, **arguments: Any) -> Tensor:
 @op("max_pool3d_with_indices", quant="none", computes_in_float32=True)
 def max_pool3d_with_indices(lo: Lowering, **arguments: Any) -> tuple[Any, Any]:
     """Lower the form that exir decomposes to. The values are on the NPU; the indices are not."""
-    return max_pool3d(lo, **arguments), Unsupported("the positions of the maxima are not available on the NPU")
+    return max_pool3d(lo, **arguments), Unsupported(
+        "the positions of the maxima are not available on the NPU", "use return_indices=False"
+    )
 
 
 def _find_windows(shape: Sequence[int], a: Arguments) -> tuple[PoolWindow, PoolWindow]:

@@ -81,7 +81,7 @@ def _to_integers(lo: Lowering, x: Tensor) -> Tensor:
 
 def _check_float(lo: Lowering, a: Arguments) -> str:
     x, kind = a["self"], find_dtype(a.get("dtype"))
-    given = kind is not None and kind.is_float
+    given = lo.has_float and kind is not None and kind.is_float
     return "" if x.q is not None or x.is_float or given else f"it is of {describe(x)}"
 
 
@@ -241,7 +241,7 @@ def _decompose_product(aten: Aten[Any], self: Any, dim: Any = None, keepdim: boo
 def prod(lo: Lowering, self: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
     dims = dim_list(dim, self.rank)
     if self.q is not None or not (self.is_float or self.dtype is DType.I32):
-        raise Unsupported(f"it is of {describe(self)}", "quantize with Tosaic's quantizer, or cast to int32 before")
+        raise Unsupported(f"it is of {describe(self)}", "cast to int32 before")
     if self.is_float:
         return keep_dims(lo, arith.reduce_codes(lo, self, dims, tosa.reduce_product), dims, keepdim)
     x = lo.store(self)

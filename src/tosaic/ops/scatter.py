@@ -50,7 +50,7 @@ def _limit_indices(name: str) -> list[Constraint]:
         Constraint(
             "indices are constants: the NPU cannot write to positions computed at run time",
             _check_constant(name),
-            "make the indices a constant of the model, or write on the CPU",
+            "use an Ethos-U85, or make the indices a constant of the model",
             lambda target: not target.has_gather,
         ),
         Constraint(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -175,16 +176,33 @@ def describe_tensor(tensor: TensorInfo) -> str:
 
 
 def _explain_cpu(page: Page, reasons: Sequence[Reason]) -> None:
-    """Print every reason once, with the locations it applies to."""
+    """Print every cause once, with the locations it applies to and the nodes that follow it to the CPU."""
     groups: dict[tuple[str, str, str], list[Reason]] = {}
+    roots = {reason.node for reason in reasons if not reason.cause and not reason.border}
     for reason in reasons:
-        groups.setdefault((reason.op, reason.why, reason.fix), []).append(reason)
-    if groups:
+        if not reason.border and reason.cause not in roots:
+            groups.setdefault((reason.op, reason.why, reason.fix), []).append(reason)
+    if reasons:
         page.title("why these are on the CPU", gap=False)
     for (op, why, fix), members in groups.items():
+        names = {reason.node for reason in members}
+        followers = [reason for reason in reasons if reason.cause in names]
         page.line(f"`{op}` x{len(members)}", indent=2)
-        pairs = (("why", why), ("fix", fix), ("where", _list_places(members)))
+        pairs = (("why", why), ("fix", fix), ("where", _list_places(members)), ("also", _count_followers(followers)))
         page.pairs(((label, text) for label, text in pairs if text), indent=4)
+    borders = [reason for reason in reasons if reason.border and reason.cause not in roots]
+    if borders:
+        page.line(f"float I/O: {_count_ops(borders)}", indent=2)
+        page.pairs([("fix", borders[0].fix)], indent=4)
+
+
+def _count_followers(followers: Sequence[Reason]) -> str:
+    return f"{count(len(followers), 'node')} because of it: {_count_ops(followers)}" if followers else ""
+
+
+def _count_ops(reasons: Sequence[Reason]) -> str:
+    """Count the operators among some nodes, by their short names."""
+    return describe_counts(Counter(reason.op.split(".")[1] for reason in reasons))
 
 
 def _list_places(reasons: Sequence[Reason]) -> str:
