@@ -321,10 +321,10 @@ CASES = {
         U85,
     ),
     "as_strided": Case(
-        "a tensor that is read by strides",
-        "call .contiguous() before as_strided",
-        program(lambda x: (x + 1).T.as_strided((2, 3), (4, 1)), i(4, 3)),
-        program(lambda x: (x + 1).T.contiguous().as_strided((2, 3), (4, 1)), i(4, 3)),
+        "a tensor that is read by strides is all that is in its memory; here it is a part of one",
+        "call .clone() before as_strided",
+        program(lambda x: (x + 1)[1:].as_strided((2, 3), (3, 1)), i(4, 3)),
+        program(lambda x: (x + 1)[1:].clone().as_strided((2, 3), (3, 1)), i(4, 3)),
     ),
     "rank": Case(
         "a tensor has at most 6 dimensions",
