@@ -67,7 +67,7 @@ def _convolve_groups(
         value = tosa.slice(lo.b, image, (0, 0, 0, g * size_in), (n, h, w, size_in))
         part = of_image(value, x.q)
         a, z = g * size_out, (g + 1) * size_out
-        out = arith.convolve(lo, part, weight[a:z], slice_channels(q, a, z), slice_bias(lo, bias, a, z), window)
+        out = _convolve_dense(lo, part, weight[a:z], slice_channels(q, a, z), slice_bias(lo, bias, a, z), window)
         parts.append(out if out_q is None else lo.quantize(out, out_q))
     return of_image(tosa.concat(lo.b, [p.value for p in parts], 3), out_q)
 
@@ -94,6 +94,44 @@ def _convolve_patches(lo: Lowering, x: Tensor, weight: Array, q: QParams | None,
     out = arith.convolve(lo, nchw, flat, q, bias)
     shape = (n, weight.shape[0], rows, columns)
     return replace(out, shape=shape, perm=out.perm if out.shape == shape else (1, 3, 0, 2))
+
+
+def _convolve_dense(
+    lo: Lowering, x: Tensor, weight: Array, q: QParams | None, bias: Tensor | None, window: arith.Window
+) -> Stored:
+    """Convolve all channels, with a stride that the target has."""
+    longest, single = lo.target.longest_stride, weight.shape[1:3] == (1, 1)
+    # Vela reads single pixels at any distance.
+    if longest is not None and max(window.stride) > longest and window.dilation == (1, 1) and not single:
+        return _convolve_blocks(lo, x, weight, q, bias, window)
+    return arith.convolve(lo, x, weight, q, bias, window)
+
+
+def _convolve_blocks(
+    lo: Lowering, x: Tensor, weight: Array, q: QParams | None, bias: Tensor | None, window: arith.Window
+) -> Stored:
+    """Convolve without a stride: the pixels of a block of the stride's size become channels of one pixel."""
+    (outputs, *kernel, depth), stride = weight.shape, window.stride
+    n, _, *size = x.shape
+    taps = [-(-k // s) for k, s in zip(kernel, stride, strict=True)]
+    pads = [window.pad[:2], window.pad[2:]]
+    results = [(d + sum(p) - k) // s + 1 for d, p, k, s in zip(size, pads, kernel, stride, strict=True)]
+    (rows, columns), (high, wide) = [r + t - 1 for r, t in zip(results, taps, strict=True)], stride
+    after = [b * s - d - p[0] for b, s, d, p in zip((rows, columns), stride, size, pads, strict=True)]
+    image = lo.to_layout(x, NHWC)
+    if min(after) < 0:
+        cut = [d + min(a, 0) for d, a in zip(size, after, strict=True)]
+        image = tosa.slice(lo.b, image, (0, 0, 0, 0), (n, *cut, depth))
+    image = tosa.pad(
+        lo.b, image, (0, 0, pads[0][0], max(after[0], 0), pads[1][0], max(after[1], 0), 0, 0), lo.codes(x).qparams.zp
+    )
+    strips = lo.reshape(of_value(image, x.q), (n * rows, high, columns, wide * depth))
+    pixels = lo.reshape(lo.permute(strips, (0, 2, 1, 3)), (n, rows, columns, high * wide * depth))
+    full = np.zeros((outputs, taps[0] * high, taps[1] * wide, depth), weight.dtype)
+    full[:, : kernel[0], : kernel[1]] = weight
+    blocks = full.reshape(outputs, taps[0], high, taps[1], wide, depth).transpose(0, 1, 3, 2, 4, 5)
+    flat = np.ascontiguousarray(blocks.reshape(outputs, *taps, high * wide * depth))
+    return arith.convolve(lo, lo.permute(pixels, (0, 3, 1, 2)), flat, q, bias)
 
 
 def _width_fold_factor(lo: Lowering, x: Tensor, weight: Array, window: arith.Window) -> int:
@@ -192,7 +230,7 @@ def convolve_2d(
     together = _width_fold_factor(lo, x, ohwi, window)
     if together:
         return _convolve_width_folded(lo, x, ohwi, q, bias, together, window)
-    return arith.convolve(lo, x, ohwi, q, bias, window)
+    return _convolve_dense(lo, x, ohwi, q, bias, window)
 
 
 def as_2d(lo: Lowering, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -50,6 +50,9 @@ def _samples_conv2d() -> list[Sample]:
         module(conv(1, 16, (3, 7), padding=(0, 3), stride=(1, 2), bias=False), f32(1, 1, 5, 16)),
         module(conv(3, 8, 3), f32(1, 3, 9, 9, low=-40.0, high=2.0)),
         module(_make_faint, f32(1, 3, 9, 9)),
+        module(conv(3, 16, 3, stride=4, padding=1), f32(1, 3, 16, 16)),
+        module(conv(4, 8, (7, 5), stride=(5, 4), padding=(3, 1)), f32(3, 4, 19, 23)),
+        module(conv(4, 8, 5, stride=4, padding=2, groups=2), f32(1, 4, 13, 14)),
     ]
 
 
