@@ -118,3 +118,21 @@ def module(
     targets: Callable[[Target], bool] = everywhere,
 ) -> Sample:
     return Sample(factory, inputs, True, _flavours(inputs) if flavours is None else flavours, targets)
+
+
+def reduce_dims(name: str) -> list[Sample]:
+    """Make the samples that all reductions of one or several dimensions share."""
+
+    def run(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+        return lambda x: getattr(torch, name)(x, *args, **kwargs)
+
+    return [
+        call(run(-1), f32(2, 17)),
+        call(run(1), f32(3, 4, 5)),
+        call(run((2, 3)), f32(1, 17, 6, 7)),
+        call(run((-1, -2), keepdim=True), f32(3, 64, 4, 4)),
+        call(run(1, keepdim=True), f32(1, 3, 4, 4)),
+        call(run((0, 2)), f32(3, 2, 5)),
+        call(run(0), f32(9)),
+        call(run((1, 3)), f32(2, 3, 2, 4, 3)),
+    ]

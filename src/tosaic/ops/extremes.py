@@ -19,7 +19,7 @@ from tosaic.lower.aten import Aten
 from tosaic.lower.constraints import describe
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, composite, op
-from tosaic.lower.samples import Sample, call, f32, i8, i32, torch, with_booleans
+from tosaic.lower.samples import Sample, call, f32, i8, i32, reduce_dims, torch, with_booleans
 from tosaic.lower.tensor import Stored, Tensor, of_value, with_value
 
 #: the table that reverses the order of int8 numbers
@@ -27,18 +27,11 @@ _MIRROR = np.arange(127, -129, -1).astype(np.int8)
 
 
 def _samples_reduce(name: str) -> list[Sample]:
-    def run(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
-        return lambda x: getattr(torch, name)(x, *args, **kwargs)
+    def run(dim: int) -> Callable[[Any], Any]:
+        return lambda x: getattr(torch, name)(x, dim)
 
     return [
-        call(run(-1), f32(2, 17)),
-        call(run(1), f32(3, 4, 5)),
-        call(run((2, 3)), f32(1, 17, 6, 7)),
-        call(run((-1, -2), keepdim=True), f32(3, 64, 4, 4)),
-        call(run(1, keepdim=True), f32(1, 3, 4, 4)),
-        call(run((0, 2)), f32(3, 2, 5)),
-        call(run(0), f32(9)),
-        call(run((1, 3)), f32(2, 3, 2, 4, 3)),
+        *reduce_dims(name),
         call(lambda x: getattr(torch, name[1:])(x), f32(3, 4, 5)),
         call(run(1), i32(3, 5)),
         call(run(0), i8(3, 5)),

@@ -29,24 +29,8 @@ from tosaic.lower.booleans import (
 from tosaic.lower.constraints import describe
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, op
-from tosaic.lower.samples import Sample, boolean, call, f32, i8, i16, i32, torch, with_booleans
+from tosaic.lower.samples import Sample, boolean, call, f32, i8, i16, i32, reduce_dims, torch, with_booleans
 from tosaic.lower.tensor import Stored, Tensor, with_value
-
-
-def _samples_reduce(name: str) -> list[Sample]:
-    def run(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
-        return lambda x: getattr(torch, name)(x, *args, **kwargs)
-
-    return [
-        call(run(-1), f32(2, 17)),
-        call(run(1), f32(3, 4, 5)),
-        call(run((2, 3)), f32(1, 17, 6, 7)),
-        call(run((-1, -2), keepdim=True), f32(3, 64, 4, 4)),
-        call(run(1, keepdim=True), f32(1, 3, 4, 4)),
-        call(run((0, 2)), f32(3, 2, 5)),
-        call(run(0), f32(9)),
-        call(run((1, 3)), f32(2, 3, 2, 4, 3)),
-    ]
 
 
 def _sum(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, mean: bool) -> Tensor:
@@ -92,7 +76,7 @@ def _check_float(lo: Lowering, a: Arguments) -> str:
     computes_in_float32=True,
     constraints=[Constraint("a mean takes float or quantized values", _check_float, "cast to float before the mean")],
     samples=lambda: [
-        *_samples_reduce("mean"),
+        *reduce_dims("mean"),
         call(lambda x: x.mean(), f32(2, 3, 4)),
         call(lambda x: x.mean((2, 3)), f32(1, 8, 65, 70)),
         call(lambda x: x.mean(-1, dtype=torch.float32), f32(2, 6)),
@@ -130,7 +114,7 @@ _WIDTH = Constraint(
     fits_int32=True,
     constraints=[_WIDTH],
     samples=lambda: [
-        *_samples_reduce("sum"),
+        *reduce_dims("sum"),
         call(lambda x: x.sum(), f32(2, 3, 4)),
         call(lambda x: x.sum(-1, dtype=torch.float32), f32(2, 6)),
         call(lambda x: x.sum(-1, dtype=torch.int32), i32(2, 6)),
