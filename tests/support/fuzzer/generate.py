@@ -24,6 +24,8 @@ SMALLEST, LARGEST = 3, 30
 _REFUSED = torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape
 
 
+#: functions that are infinite at -1 and 1: next to them the last bit of the input decides the result
+_POLES = frozenset({"erfinv", "atanh", "arctanh"})
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
@@ -59,6 +61,14 @@ def _is_noise(step: Step, result: torch.Tensor, values: Mapping[Ref, torch.Tenso
 def _is_odd(step: Step) -> bool:
     """Whether an image is resized by a factor that is not positive, which no kernel has to take."""
     return "upsample" in step.op and any(isinstance(a, float) and a <= 0 for a in tree_leaves(step.args))
+
+
+def _overlaps(x: torch.Tensor) -> bool:
+    """Whether two elements share memory: a call that changes both in place has no defined result."""
+    places = torch.zeros(x.shape)
+    for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)):
+        places = places + (torch.arange(size) * stride).reshape(-1, *[1] * (x.dim() - dim - 1))
+    return places.unique().numel() < x.numel()
 
 
 class Generator:
@@ -229,7 +239,7 @@ class Generator:
         before = {r: v.clone() for r, v in self.values.items()}
         if schema.is_mutable:
             changed = step.args[0]
-            if not isinstance(changed, Ref) or self._is_constant(changed):
+            if not isinstance(changed, Ref) or self._is_constant(changed) or _overlaps(self.values[changed]):
                 return False
         try:
             with torch.no_grad():
@@ -241,7 +251,7 @@ class Generator:
         useful = all(isinstance(t, torch.Tensor) and self._is_useful(t) for t in tensors)
         # A norm in training changes its statistics, of which its schema says nothing.
         hidden = not schema.is_mutable and any(not _is_same(v, before[r]) for r, v in self.values.items())
-        if not tensors or not useful or hidden or _is_noise(step, tensors[0], before) or self._is_close(step):
+        if not tensors or not useful or hidden or _is_noise(step, tensors[0], before) or self._is_close(step, before):
             self._restore(before)
             return False
         self.steps.append(step)
@@ -256,10 +266,12 @@ class Generator:
             if not _is_same(value, before[ref]):
                 value.copy_(before[ref])
 
-    def _is_close(self, step: Step) -> bool:
-        """Whether two floats are compared that are equal but for rounding: which is larger is nobody's to say."""
+    def _is_close(self, step: Step, before: Mapping[Ref, torch.Tensor]) -> bool:
+        """Whether floats are compared that are equal but for rounding, or a number is next to a pole."""
         operands = [a for a in step.args[:2] if isinstance(a, Ref)]
         name = step.op.split(".")[1].strip("_")
+        if name in _POLES:
+            return float(before[operands[0]].abs().max()) > 0.98
         if name == "argmax" and self.values[operands[0]].is_floating_point():
             return _has_tie(self.values[operands[0]].double(), step.args[1] if len(step.args) > 1 else None)
         if name not in _COMPARISONS or len(set(operands)) < 2:
