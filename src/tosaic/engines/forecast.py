@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tosaic.core.errors import Invalid
+from tosaic.engines.kernel_names import RESIZES
 from tosaic.engines.kernels import Kernel, Live
 from tosaic.engines.shapes import RULES, Arguments, Shape, broadcast
 
@@ -210,7 +211,7 @@ def _count_scratch(name: str, named: Arguments, result: Shape) -> int:
         # Kernels in Python keep each intermediate result as floats.
         return 4 * 4 * math.prod(result)
     source: torch.Tensor = named.get("input", named.get("self"))
-    if name in _ANTIALIASED:
+    if name in RESIZES and name.endswith("_aa"):
         # Between its two passes one dimension has its old size, and the other its new one.
         outer, (height, width) = math.prod(result[:2]), source.shape[2:]
         return outer * max(height * result[3], result[2] * width) * source.element_size()
@@ -229,8 +230,6 @@ _NUMBERS = frozenset(("aten::_local_scalar_dense", "aten::sym_size", "aten::sym_
 #: Kernels whose indices may be masks.
 _INDEXED = frozenset(("aten::index", "aten::index_put", "aten::index_put_"))
 _DIVISIONS = frozenset(f"aten::{name}" for name in ("div", "floor_divide", "remainder", "fmod"))
-_RESIZES = ("bicubic2d", "bilinear2d", "linear1d", "nearest1d", "nearest2d", "nearest3d", "trilinear3d")
-_ANTIALIASED = frozenset(("aten::_upsample_bicubic2d_aa", "aten::_upsample_bilinear2d_aa"))
 _Check: TypeAlias = Callable[[Arguments, Mapping[int, Live]], None]
 _CHECKS: Mapping[str, tuple[_Check, ...]] = MappingProxyType(
     {
@@ -242,10 +241,9 @@ _CHECKS: Mapping[str, tuple[_Check, ...]] = MappingProxyType(
         "aten::_fft_r2c": (_check_fft,),
         "aten::pixel_shuffle": (_check_factor,),
         "aten::pixel_unshuffle": (_check_factor,),
-        **dict.fromkeys(_ANTIALIASED, (_check_scales,)),
         "aten::split_copy": (_check_pieces,),
         "aten::unbind_copy": (_check_pieces,),
-        **{f"aten::upsample_{name}": (_check_scales,) for name in _RESIZES},
+        **dict.fromkeys(RESIZES, (_check_scales,)),
         **dict.fromkeys(_DIVISIONS, (_check_division,)),
     }
 )

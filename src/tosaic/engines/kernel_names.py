@@ -31,7 +31,8 @@ where xlogy zeros zeros_like
 """
 #: The same beyond what ExecuTorch's own runtime has: CPU fallbacks of models should run here all the same.
 _MORE = """
-__lshift__ __rshift__ _upsample_bicubic2d_aa adaptive_max_pool2d adaptive_max_pool3d addcdiv addcmul cummax cummin
+__lshift__ __rshift__ _upsample_bicubic2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d
+_upsample_nearest_exact3d adaptive_max_pool2d adaptive_max_pool3d addcdiv addcmul cummax cummin
 diag_embed diagonal_scatter dist hardshrink heaviside
 index_copy index_fill linalg_vector_norm mish softshrink std
 """
@@ -44,6 +45,10 @@ choose_qparams choose_qparams_per_token_asymmetric dequantize_per_channel dequan
 quantize_per_channel quantize_per_tensor quantize_per_token
 """
 
+#: Kernels that resize an image.
+RESIZES = frozenset(
+    f"aten::{name}" for name in f"{_OUT} {_MORE}".split() if name.removeprefix("_").startswith("upsample_")
+)
 BY_VALUE = frozenset(f"aten::{name}" for name in _BY_VALUE.split())
 PLAIN = frozenset(f"aten::{name}" for name in _PLAIN.split())
 #: Kernels of ExecuTorch that torch has as plain Python functions, without out variants.

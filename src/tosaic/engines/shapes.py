@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tosaic.core.errors import Invalid
+from tosaic.engines.kernel_names import RESIZES
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,6 @@ _SAME_QUANTIZED = """
 dequantize_per_channel dequantize_per_tensor dequantize_per_token quantize_per_channel quantize_per_tensor
 quantize_per_token
 """
-_RESIZES = "bicubic2d bilinear2d linear1d nearest1d nearest2d nearest3d trilinear3d"
 
 
 def broadcast(shapes: Sequence[Sequence[int]]) -> Shape:
@@ -207,9 +207,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         **{f"aten::{name}": _reduce for name in _REDUCTIONS.split()},
         **{f"aten::{name}": _keep_shape for name in _SAME.split()},
         **{f"quantized_decomposed::{name}": _keep_shape for name in _SAME_QUANTIZED.split()},
-        **{f"aten::upsample_{name}": _resize for name in _RESIZES.split()},
-        "aten::_upsample_bicubic2d_aa": _resize,
-        "aten::_upsample_bilinear2d_aa": _resize,
+        **dict.fromkeys(RESIZES, _resize),
         **{f"aten::{name}": _take_size for name in _SIZED.split()},
         "aten::addmm": _find_addmm,
         "aten::bmm": _multiply,
