@@ -321,6 +321,65 @@ def test_a_padded_convolution_of_slices_of_several_images(bench: Bench, target: 
     check_wrong(bench, Case(b.finish([convolve(b, part, 3)])), target)
 
 
+def rescale_by_3_4(b: Builder, x: Value) -> Value:
+    return ops.rescale(b, x, I8, multiplier=[3 << 29], shift=[31])
+
+
+#: what Vela rescales on its own, not as a part of the operator before
+RESCALED: Mapping[str, Make] = {
+    "input": rescale_by_3_4,
+    "slice": lambda b, x: rescale_by_3_4(b, ops.slice(b, x, (0, 2, 0, 0), (1, 3, 6, 16))),
+    "maximum": lambda b, x: rescale_by_3_4(b, ops.reduce_max(b, x, 3)),
+    "table": lambda b, x: rescale_by_3_4(b, ops.table(b, x, np.arange(-128, 128, dtype=np.int8)[::-1])),
+    "two_sums": lambda b, x: rescale_by_3_4(b, ops.add(b, ops.add(b, widen(b, x), widen(b, x)), widen(b, x))),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", [name for name in RESCALED if name != "two_sums"])
+def test_what_is_rescaled_and_reshaped_has_several_readers(bench: Bench, target: str, name: str) -> None:
+    check_wrong(bench, make_rescaled(name), target)
+
+
+@pytest.mark.parametrize("target", TARGETS[:2])
+def test_a_sum_of_two_sums_is_rescaled_and_reshaped(bench: Bench, target: str) -> None:
+    check_wrong(bench, make_rescaled("two_sums"), target)
+
+
+def make_rescaled(name: str) -> Case:
+    b = Builder()
+    x = RESCALED[name](b, b.input(Type(I8, SHAPE)))
+    x = ops.reshape(b, x, (2, x.type.size // 2))
+    others = [f(b, widen(b, x), widen(b, const(b, x.shape))) for f in (ops.minimum, ops.mul)]
+    return Case(b.finish([ops.rescale(b, y, I8, multiplier=[1 << 30], shift=[36]) for y in others]))
+
+
+MOVED: Mapping[str, Make] = {
+    "slice": lambda b, x: ops.slice(b, x, (0, 1, 0, 3), (1, 3, 6, 9)),
+    "concat": lambda b, x: ops.concat(b, [x, x], 3),
+    "pad": lambda b, x: ops.pad(b, x, (0, 0, 1, 1, 1, 1, 0, 0), 0),
+    "tile": lambda b, x: ops.tile(b, x, (1, 2, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS[:2])
+@pytest.mark.parametrize("name", MOVED)
+def test_wide_numbers_are_moved_and_rescaled(bench: Bench, target: str, name: str) -> None:
+    b = Builder()
+    x = b.input(Type(I8, SHAPE))
+    moved = MOVED[name](b, ops.maximum(b, widen(b, x), widen(b, const(b, SHAPE))))
+    check_wrong(bench, Case(b.finish([rescale_by_3_4(b, moved)])), target)
+
+
+@pytest.mark.parametrize("target", TARGETS[:2])
+@pytest.mark.parametrize("name", ["concat", "pad"])
+def test_widened_numbers_are_joined(bench: Bench, target: str, name: str) -> None:
+    b = Builder()
+    x = b.input(Type(I8, SHAPE))
+    joined = ops.concat(b, [widen(b, x), widen(b, x, 29)], 3) if name == "concat" else MOVED[name](b, widen(b, x))
+    check_wrong(bench, Case(b.finish([joined])), target)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_concatenated_maxima(bench: Bench, target: str) -> None:
     b = Builder()

@@ -7,7 +7,9 @@ _pads_images       The same happens to a convolution or pool with padding over s
 _BEFORE_WIDENING   The same happens to a rescale of a concatenated tensor to more bits. After MAX_POOL2D the limits of 8
                    bits are kept.
 _BEFORE_JOINING    The same happens to a rescale of a concatenated tensor into another one.
-_joins_maxima      A maximum that is concatenated with others is written to the wrong place.
+_is_joined_wrongly An extremum of 8 bits or a rescale to 32 that is concatenated with others has a wrong address.
+_MOVES             32-bit numbers that were sliced or concatenated are rescaled as if they had not been.
+_separate_rescaled A rescaled and then reshaped tensor is read in a wrong shape by several sums, products or extrema.
 _separate_shapes   Two broadcast operands that are one tensor in two shapes are both read in one of the shapes.
 _reduces_column    A maximum along the last dimension reads it as the one before the last; if that is the shape in which
                    its input was written, Vela assumes the format of 16 channels but allocates a single one.
@@ -21,7 +23,7 @@ _separate_outputs  A RESHAPE that is returned and transposed is not returned. Bo
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -41,8 +43,12 @@ _BEFORE: Mapping[str, frozenset[str]] = dict.fromkeys(
 )
 #: Producers that a rescale to 8 bits must not read if its result is concatenated with others.
 _BEFORE_JOINING = _BEFORE_WIDENING - {"SLICE", "MAX_POOL2D"}
+#: Producers of 32-bit numbers that a rescale must not read.
+_MOVES = _BEFORE_WIDENING - {"MAX_POOL2D"}
 _JOINS = ("CONCAT", "PAD")
 _FUSES = ("ADD", "SUB", "MUL")
+#: Operations into which Vela fuses the rescale of their sums.
+_TAKES_RESCALE = frozenset({"CONV2D", "DEPTHWISE_CONV2D", "TRANSPOSE_CONV2D", "MATMUL", "REDUCE_SUM"})
 #: Operations that repeat an operand along dimensions in which others are larger.
 _BROADCASTS = frozenset(
     (
@@ -60,16 +66,21 @@ def separate_vela_pairs(graph: Graph) -> Graph:
 
     before: %1 = RESHAPE(%0); %2 = RESCALE(%0); %3 = RESCALE(%1); %4 = MUL(%2, %3)
     after:  %1 = RESHAPE(%0); %a = TABLE(%0); %b = RESCALE(%a); %3 = RESCALE(%1); %4 = MUL(%b, %3)
+
+    before: %1 = RESCALE(%0); %2 = RESHAPE(%1); %3 = ADD(%2, ...); %4 = MUL(%2, ...)
+    after:  %a = RESHAPE(%0); %2 = RESCALE(%a); %3 = ADD(%2, ...); %4 = MUL(%2, ...)
     """
-    graph = _separate_shapes(_separate_choices(_separate_outputs(graph)))
+    graph = _separate_shapes(_separate_choices(_separate_outputs(_separate_rescaled(graph))))
     fused, joined = _find_fused(graph), _find_joined(graph)
 
     def rule(b: Builder, op: Op) -> Value | None:
         if _reduces_column(op):
             return _reduce_before_last(b, op)
-        if _joins_maxima(op):
-            b.ops.append(with_inputs(op, tuple(_copy(b, v) if _is_maximum(v) else v for v in op.inputs)))
+        if op.kind in _JOINS and any(map(_is_joined_wrongly, op.inputs)):
+            b.ops.append(with_inputs(op, tuple(_copy(b, v) if _is_joined_wrongly(v) else v for v in op.inputs)))
             return b.ops[-1].outputs[0]
+        if op.kind == "RESCALE" and op.inputs[0].dtype is DType.I32:
+            return _separate(b, op) if _find_source(op.inputs[0]) in _MOVES else None
         widens = op.kind == "RESCALE" and op.outputs[0].dtype is not DType.I8 and op.outputs[0] not in fused
         wrong = (
             _BEFORE_WIDENING if widens else _AFTER_SLICE if _pads_images(op) or _is_split(op) else _BEFORE.get(op.kind)
@@ -108,13 +119,10 @@ def _pads_images(op: Op) -> bool:
     return op.kind in windows and op.inputs[0].shape[0] > 1 and any(op.get_ints("pad"))
 
 
-def _is_maximum(value: Value) -> bool:
-    return value.dtype is DType.I8 and _find_source(value) in ("REDUCE_MAX", "REDUCE_MIN")
-
-
-def _joins_maxima(op: Op) -> bool:
-    """Tell whether a maximum or minimum is concatenated with other tensors."""
-    return op.kind == "CONCAT" and any(map(_is_maximum, op.inputs))
+def _is_joined_wrongly(value: Value) -> bool:
+    """Tell whether CONCAT and PAD need a copy: of an extremum of 8 bits, and of a rescale to 32 bits."""
+    source = _find_source(value)
+    return source in ("REDUCE_MAX", "REDUCE_MIN") if value.dtype is DType.I8 else source == "RESCALE"
 
 
 def _reduces_column(op: Op) -> bool:
@@ -150,6 +158,33 @@ def _find_joined(graph: Graph) -> set[Value]:
         if op.kind in _JOINS or (op.kind == "RESHAPE" and op.outputs[0] in found):
             found.update(value for value in op.inputs if value.dtype is DType.I8)
     return found
+
+
+def _separate_rescaled(graph: Graph) -> Graph:
+    """Reshape before a rescale instead of after it, or copy the result, where several operands are made of it."""
+    uses, fused = count_uses(graph), _find_fused(graph)
+    operands = Counter(op.inputs[0] for op in graph.ops if op.kind == "RESCALE" and op.outputs[0].dtype is DType.I32)
+
+    def is_separate(rescale: Op) -> bool:
+        made = rescale.inputs[0].op
+        if made is None or uses[rescale.inputs[0]] > 1:
+            return True
+        return made.kind not in _TAKES_RESCALE and not (made.kind in _FUSES and fused.issuperset(made.inputs[:2]))
+
+    def is_wrong(op: Op) -> bool:
+        rescale = _find_tensor(op.outputs[0]).op if op.kind == "RESHAPE" and operands[op.outputs[0]] > 1 else None
+        return rescale is not None and rescale.kind == "RESCALE" and is_separate(rescale)
+
+    def rule(b: Builder, op: Op) -> Value:
+        rescale = _find_tensor(op.inputs[0]).op
+        assert rescale is not None
+        if rescale.inputs[0].dtype is DType.I32 or rescale.attrs["per_channel"]:
+            b.ops.append(op)
+            return _copy(b, op.outputs[0])
+        shaped = tosa.reshape(b, rescale.inputs[0], op.outputs[0].shape)
+        return b.emit(rescale.definition, (shaped, *rescale.inputs[1:]), **rescale.attrs)[0]
+
+    return remove_dead_ops(replace_ops(graph, rule, is_wrong)) if any(map(is_wrong, graph.ops)) else graph
 
 
 def _separate_outputs(graph: Graph) -> Graph:
@@ -210,7 +245,8 @@ def _copy(b: Builder, value: Value) -> Value:
     """Copy a value by an identity operator."""
     if value.dtype is DType.I8:
         return tosa.table(b, value, _IDENTITY)
-    return (tosa.logical_or if value.dtype is DType.BOOL else tosa.bitwise_or)(b, value, value)
+    copies = {DType.BOOL: tosa.logical_or, DType.I32: tosa.maximum}
+    return copies.get(value.dtype, tosa.bitwise_or)(b, value, value)
 
 
 def _separate_shapes(graph: Graph) -> Graph:
