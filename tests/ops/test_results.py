@@ -129,6 +129,24 @@ def test_a_number_is_written_into_a_tensor(function: Any, x: torch.Tensor, spec:
         assert np.array_equal(got, want)
 
 
+@pytest.mark.parametrize("mask", [torch.tensor(True), torch.tensor([[False]])])
+def test_a_mask_of_one_boolean(mask: torch.Tensor) -> None:
+    model = samples.Call(lambda x: (x * 2.0).masked_fill(mask, 0.5)).eval()
+    program = tosaic.compile(model, (IMAGE,), "ethos-u55-128", calibration=[(IMAGE,)])
+    assert len(program.delegates) == 1
+    assert program.verify().ok
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_positions_of_minima_are_where_a_number_is_written(spec: str) -> None:
+    """The positions are one of several results, and stay on the CPU."""
+    model = samples.Call(lambda x: (x * 2.0).scatter(1, x.cummin(-1)[1], -4.5)).eval()
+    # They fall: each is a new minimum, and no position is written twice, which TOSA does not define.
+    x = -torch.arange(24.0).reshape(3, 8)
+    program = tosaic.compile(model, (x,), spec, calibration=[(x,)])
+    assert program.verify().ok
+
+
 def test_a_clamp_of_integers_by_fractions() -> None:
     """Torch gives float there, which is quantized: the target must not give integers."""
     x = torch.arange(-4, 4, dtype=torch.int32)

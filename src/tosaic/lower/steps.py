@@ -363,7 +363,8 @@ def _same_base(a: Stored, b: Stored) -> bool:
 def _list_inputs(t: Tensor) -> torch.Tensor:
     """List the possible real values of a table's operand: 256, or the one number of a constant."""
     if isinstance(t, Const):
-        return torch.tensor(float(t.real().reshape(-1)[0]), dtype=torch.float32)
+        number = t.real().reshape(-1)[0]
+        return torch.tensor(bool(number) if t.dtype is DType.BOOL else float(number))
     if t.lut is not None:
         return to_torch(t.lut.copy())
     codes = torch.arange(-128, 128, dtype=torch.float32)

@@ -151,6 +151,7 @@ def index(lo: Lowering, self: Tensor, indices: Sequence[Tensor | None]) -> Tenso
         call(lambda x: (x + 1.0).index_select(1, torch.tensor([2, 0, 0])), f32(3, 3, 4)),
         call(lambda x: (x + 1.0).index_select(-1, torch.tensor([0, 1, 3])), f32(1, 17, 2, 4)),
         call(lambda x: (x + 1.0).index_select(0, torch.tensor([63, 0])), f32(64)),
+        call(lambda x: (x + 1.0).index_select(0, torch.tensor(0)), f32()),
         call(lambda x: (x + 1.0).index_select(1, torch.arange(40).flip(0)), f32(1, 40, 3)),
         call(lambda x: (x > 0).index_select(1, torch.tensor([2, 0])), i32(3, 4), targets=with_booleans),
         call(lambda x, i: (x > 0).index_select(1, i), i32(3, 4), i32(2, low=0, high=4), targets=with_gather),
@@ -164,7 +165,9 @@ def index(lo: Lowering, self: Tensor, indices: Sequence[Tensor | None]) -> Tenso
     ],
 )
 def index_select(lo: Lowering, self: Tensor, dim: int, index: Tensor) -> Tensor:
-    x, d = movement.require_movable(lo, self), dim % max(self.rank, 1)
+    if not self.rank:
+        return self
+    x, d = movement.require_movable(lo, self), dim % self.rank
     if isinstance(index, Const):
         return lookup.take(lo, x, d, [int(i) for i in index.array.reshape(-1)])
     return lookup.gather(lo, x, d, lo.reshape(index, (index.size,)))
@@ -202,7 +205,9 @@ def _make_indices(*shape: int) -> Any:
     ],
 )
 def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
-    x, d = movement.require_movable(lo, self), dim % max(self.rank, 1)
+    if not self.rank:
+        return lo.reshape(self, index.shape)
+    x, d = movement.require_movable(lo, self), dim % self.rank
     for other in range(x.rank):
         if other != d:
             x = movement.crop(lo, x, other, 0, index.shape[other])

@@ -262,10 +262,13 @@ def _put(x: Any, indices: list[Any], values: Any) -> Any:
     return torch.ops.aten.index_put(x, [i if i is None else torch.as_tensor(i) for i in indices], values)
 
 
-def _select_dim(aten: Any, self: Any, dim: int, index: Any) -> list[Any]:
-    """Make the indices of an index_put along one dimension."""
+def _put_along(aten: Any, self: Any, dim: int, index: Any, source: Any, accumulate: bool = False) -> Any:
+    """Write to indices along one dimension; a single number is a tensor of one."""
     line = index if len(aten.shape(index)) == 1 else aten("reshape.default", index, [-1])
-    return [*([None] * (dim % len(aten.shape(self)))), line]
+    shape = aten.shape(self)
+    x, before = (self, dim % len(shape)) if shape else (aten("reshape.default", self, [1]), 0)
+    out = aten("index_put.default", x, [*([None] * before), line], source, accumulate)
+    return out if shape else aten("reshape.default", out, [])
 
 
 @composite(
@@ -274,10 +277,11 @@ def _select_dim(aten: Any, self: Any, dim: int, index: Any) -> list[Any]:
     samples=lambda: [
         call(lambda x, y: (x + 1.0).index_copy(1, torch.tensor([0, 2]), y), f32(3, 4), f32(3, 2)),
         call(lambda x, y: (x + 1.0).index_copy(-2, torch.tensor([3, 0]), y), f32(1, 4, 17), f32(1, 2, 17)),
+        call(lambda x, y: (x + 1.0).index_copy(0, torch.tensor(0), y * 2.0), f32(), f32()),
     ],
 )
 def index_copy(aten: Any, self: Any, dim: int, index: Any, source: Any) -> Any:
-    return aten("index_put.default", self, _select_dim(aten, self, dim, index), source)
+    return _put_along(aten, self, dim, index, source)
 
 
 @composite(
@@ -294,7 +298,7 @@ def index_copy(aten: Any, self: Any, dim: int, index: Any, source: Any) -> Any:
 def index_fill(aten: Any, self: Any, dim: int, index: Any, value: Any) -> Any:
     if isinstance(value, (int, float)):
         value = aten.constant(np.array([value], np.float32))
-    return aten("index_put.default", self, _select_dim(aten, self, dim, index), value)
+    return _put_along(aten, self, dim, index, value)
 
 
 @composite(
@@ -307,7 +311,7 @@ def index_fill(aten: Any, self: Any, dim: int, index: Any, value: Any) -> Any:
 )
 def index_add(aten: Any, self: Any, dim: int, index: Any, source: Any, alpha: float = 1) -> Any:
     scaled = source if alpha == 1 else aten("mul.Tensor", source, aten.constant(np.array(alpha, np.float32)))
-    return aten("index_put.default", self, _select_dim(aten, self, dim, index), scaled, True)
+    return _put_along(aten, self, dim, index, scaled, accumulate=True)
 
 
 def _keep_int64(aten: Any, self: Any, dim: int, index: Any, src: Any = None, value: Any = None, **other: Any) -> Any:
@@ -338,6 +342,7 @@ def _make_indices(rows: int, columns: int) -> Any:
         call(lambda x, y: (x + 1.0).scatter(1, _make_indices(3, 2), y), f32(3, 4), f32(3, 2)),
         call(lambda x, y: (x + 1.0).scatter(-2, _make_indices(2, 3), y), f32(4, 17), f32(2, 5)),
         call(lambda x: (x + 1.0).scatter(1, _make_indices(3, 2), -4.5), f32(3, 64)),
+        call(lambda x, y: (x + 1.0).scatter(0, torch.tensor(0), y * 2.0), f32(), f32()),
         call(lambda x, y: (x + 1).scatter(0, _make_indices(1, 3), y), i32(3, 3), i32(1, 3)),
         call(
             lambda x, y, i: (x + 1.0).scatter(1, i.long(), y),
@@ -352,7 +357,9 @@ def _make_indices(rows: int, columns: int) -> Any:
 def scatter(lo: Lowering, self: Tensor, dim: int, index: Tensor, src: Tensor | None = None, **_: Any) -> Tensor | None:
     if src is None:
         return None
-    x, d, source = movement.require_movable(lo, self), dim % max(self.rank, 1), movement.require_movable(lo, src)
+    if not self.rank:
+        return lo.reshape(src, ())
+    x, d, source = movement.require_movable(lo, self), dim % self.rank, movement.require_movable(lo, src)
     for other in range(x.rank):
         source = movement.crop(lo, source, other, 0, index.shape[other])
     if isinstance(index, Const):

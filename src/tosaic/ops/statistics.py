@@ -182,6 +182,7 @@ def matrix_norm(
         call(lambda x: torch.logsumexp(x, -1), f32(3, 17)),
         call(lambda x: torch.logsumexp(x, (1, 2), keepdim=True), f32(1, 3, 4)),
         call(lambda x: torch.logsumexp(x, 0), f32(5, 64, low=-20.0, high=20.0)),
+        call(lambda x: torch.logsumexp(x, -1), f32()),
     ],
 )
 def logsumexp(aten: Aten[Any], self: Any, dim: Any, keepdim: bool = False) -> Any:
@@ -190,7 +191,7 @@ def logsumexp(aten: Aten[Any], self: Any, dim: Any, keepdim: bool = False) -> An
     top = aten("amax.default", self, dims, True)
     powers = aten("exp.default", aten("sub.Tensor", self, top))
     out = aten("add.Tensor", aten("log.default", aten("sum.dim_IntList", powers, dims, True)), top)
-    if keepdim:
+    if keepdim or not aten.shape(self):
         return out
     gone = {d % len(aten.shape(self)) for d in dims}
     return aten("reshape.default", out, [n for i, n in enumerate(aten.shape(self)) if i not in gone])
@@ -205,7 +206,8 @@ def logsumexp(aten: Aten[Any], self: Any, dim: Any, keepdim: bool = False) -> An
 )
 def cosine_similarity(aten: Aten[Any], x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """Divide the product of two vectors by that of their lengths, none of which is below `eps`."""
-    if len(aten.shape(x1)) != len(aten.shape(x2)) or aten.shape(x1)[dim] != aten.shape(x2)[dim]:
+    shapes = aten.shape(x1), aten.shape(x2)
+    if not all(shapes) or len(shapes[0]) != len(shapes[1]) or shapes[0][dim] != shapes[1][dim]:
         return None
     lengths = [aten("clamp_min.default", _norm(aten, x, 2.0, [dim], False), eps) for x in (x1, x2)]
     total = aten("sum.dim_IntList", aten("mul.Tensor", x1, x2), [dim], False)

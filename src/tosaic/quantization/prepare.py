@@ -138,9 +138,9 @@ class GraphAten:
 def _is_cast(value: Node) -> bool:
     """Tell whether int64 numbers are a cast of int32 ones."""
     record = registry().find(overload(value)) if value.op == "call_function" else None
-    dtypes = [n.meta["val"].dtype for n in value.all_input_nodes]
-    wide = value.meta["val"].dtype is torch.int64
-    return wide and record is not None and record.moves and dtypes == [torch.int32]
+    if value.meta["val"].dtype is not torch.int64 or record is None or not record.moves:
+        return False
+    return [n.meta["val"].dtype for n in value.all_input_nodes] == [torch.int32]
 
 
 def buffer(module: GraphModule, tensor: torch.Tensor, before: Node) -> Node:
