@@ -104,8 +104,11 @@ class Backend:
         """Look these keys up in the runtime's named data."""
         found: dict[str, bytes] = {}
         for key in keys:
-            take = _TAKE(lambda data, size, key=key: found.update({key: ctypes.string_at(data or 0, size)}))
-            self._library.tosaic_find(ctypes.c_void_p(names), key.encode(), take)
+
+            def take(data: int | None, size: int, key: str = key) -> None:
+                found[key] = ctypes.string_at(data or 0, size)
+
+            self._library.tosaic_find(ctypes.c_void_p(names), key.encode(), _TAKE(take))
         return found
 
     def _execute(self, number: int, tensors: Any, count: int) -> int:
@@ -176,11 +179,13 @@ class _Runner:
         values = method.plan.values
         specs = [spec for index in method.plan.inputs if isinstance(spec := values[index], Tensor)]
         inputs = [lay_out(from_array(array, spec.dtype), spec) for array, spec in zip(arrays, specs, strict=True)]
+        # The runtime does not copy it: it has to exist until the program has run.
+        data_map = _merge(files)
         try:
             # With the runtime's own check of the file.
             program: Any = self._portable._load_for_executorch_from_buffer(
                 data,
-                data_map_buffer=_merge(files),
+                data_map_buffer=data_map,
                 program_verification=self._portable.Verification.InternalConsistency,
             )
             results: list[Any] = program.run_method(name, inputs)

@@ -14,6 +14,8 @@ from tosaic.formats.pte import Delegate, Pte
 #: The compile spec with the placement of each block outside the blob, under the name that ExecuTorch gives it.
 PLACEMENTS = "external_block_placements"
 SUFFIX = ".ptd"
+#: Names of files next to a .pte, which it cannot have itself.
+RESERVED = {".tosaic": "a sidecar name", SUFFIX: "the name of a data file"}
 #: Placements that are also file names.
 _NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 

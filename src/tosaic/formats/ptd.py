@@ -55,8 +55,8 @@ def _read_header(data: bytes) -> tuple[int, int, int]:
         raise Invalid(f"the .ptd file is damaged: it ends inside the header at offset {len(data)}")
     magic, length, start, size, base, segment_bytes = _HEADER.unpack_from(data, _HEADER_AT)
     tables_end = start + size
-    # A file without segments may leave this at zero.
-    base = base or tables_end
+    # A file without segments may leave both at zero.
+    base = base if base or segment_bytes else tables_end
     end = base + segment_bytes
     sound = magic == b"FH01" and length >= _HEADER.size and start >= _HEADER.size
     if not sound or not tables_end <= base <= end <= len(data):

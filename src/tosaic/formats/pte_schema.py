@@ -109,9 +109,7 @@ UNIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 #: The root table of a .ptd file; the tables in it begin as those of a .pte do.
 DATA_FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType({"FlatTensor": ("version", "segments", "named_data")})
 
-_SLOTS = {
-    kind: {name: slot for slot, name in enumerate(names)} for kind, names in {**FIELDS, **DATA_FIELDS}.items()
-}
+_SLOTS = {kind: {name: slot for slot, name in enumerate(names)} for kind, names in {**FIELDS, **DATA_FIELDS}.items()}
 
 
 class PteBuffer(Buffer):
