@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.backend.compile_spec_schema import CompileSpec
 
 import tosaic
-from support.programs import make_external, make_filter
+from support.programs import Add, make_external, make_filter
 from tosaic.core.errors import Invalid
 from tosaic.engines import engine
-from tosaic.formats import blob, external, pte
+from tosaic.formats import blob, external, ptd, pte
 
 BOTH = tosaic.VelaExternalBlockPlacements(cmd_data="sram", weight_data="flash")
 PARTS = [("weights",), ("commands",), ("weights", "commands")]
@@ -106,8 +107,18 @@ def test_two_delegates_share_the_files() -> None:
 
 
 def test_delegate_without_weights() -> None:
-    program = tosaic.compile(torch.nn.ReLU().eval(), (torch.randn(1, 4),), external=["weights"])
-    assert program.verify().ok
+    """Vela then writes a single byte."""
+    inputs = (torch.arange(5, dtype=torch.int32),)
+    program = tosaic.compile(Add().eval(), inputs, external=["weights"])
+    assert [len(data) for data in ptd.read(program.data["weights"]).named.values()] == [1]
+    assert program.run(*inputs)[0].tolist() == [0, 2, 4, 6, 8]
+
+
+def test_compile_spec_of_an_unknown_block() -> None:
+    specs = tosaic.EthosUCompileSpec("ethos-u55-128").to_list()
+    for text in (b'{"scratch_size":"x"}', b'["x"]', b"{"):
+        with pytest.raises(Invalid, match="external_block_placements"):
+            tosaic.EthosUCompileSpec.from_list([*specs, CompileSpec(external.PLACEMENTS, text)])
 
 
 def test_files_that_are_saved(tmp_path: Path) -> None:

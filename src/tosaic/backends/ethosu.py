@@ -43,6 +43,21 @@ class VelaExternalBlockPlacements:
         found = {name: getattr(self, name) for name in blob.EXTERNAL}
         return {name: placement for name, placement in found.items() if placement is not None}
 
+    def to_json(self) -> str:
+        """Return the placements as a compile spec has them."""
+        return json.dumps(self.to_block_placements(), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Make the placements that `to_json` wrote."""
+        try:
+            return cls(**json.loads(text))
+        except (TypeError, ValueError) as error:
+            blocks = " and ".join(f"`{name}`" for name in blob.EXTERNAL)
+            raise Invalid(
+                f"the compile spec `{PLACEMENTS}` cannot be used", why=str(error), fix=f"use placements of {blocks}"
+            ) from None
+
 
 class EthosUCompileSpec(ArmCompileSpec):
     """Compile for an Ethos-U; options that are not given have the default of the accelerator's family."""
@@ -81,8 +96,8 @@ class EthosUCompileSpec(ArmCompileSpec):
             "memory_mode": options.memory_mode,
             "extra_flags": list(options.extra_flags),
         }
-        placements = self.external_block_placements.to_block_placements()
-        external = {PLACEMENTS: json.dumps(placements, sort_keys=True, separators=(",", ":"))} if placements else {}
+        placements = self.external_block_placements
+        external = {PLACEMENTS: placements.to_json()} if placements.to_block_placements() else {}
         return super()._entries() | {"compile_flags": json.dumps(flags, sort_keys=True)} | external
 
     def _config_ini(self) -> str:
@@ -92,7 +107,7 @@ class EthosUCompileSpec(ArmCompileSpec):
     def _from_entries(cls, entries: dict[str, str], config_ini: str) -> Self:
         flags = json.loads(entries["compile_flags"])
         ini = config_ini or BUNDLED_INI
-        placements = VelaExternalBlockPlacements(**json.loads(entries.get(PLACEMENTS, "{}")))
+        placements = VelaExternalBlockPlacements.from_json(entries.get(PLACEMENTS, "{}"))
         return cls(
             entries["target"], flags["system_config"], flags["memory_mode"], flags["extra_flags"], ini, placements
         )
