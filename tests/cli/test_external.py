@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from support.cli import Command, run_command
+from tosaic.formats.npy import Array
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def copy(folder: Path, tmp_path: Path) -> Path:
 def test_files_beside_are_found(tosaic: Command, folder: Path, floats: tuple[Path, object], tmp_path: Path) -> None:
     names = {path.name for path in folder.iterdir()}
     assert names == {"tiny.pte", "tiny.tosaic", "tiny.weights.ptd", "tiny.commands.ptd"}
-    results: list[dict[str, np.ndarray]] = []
+    results: list[dict[str, Array]] = []
     for file in (folder / "tiny.pte", floats[0]):
         assert tosaic("run", file, "-o", tmp_path / "out.npz").code == 0
         with np.load(tmp_path / "out.npz") as saved:

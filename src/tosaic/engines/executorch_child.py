@@ -180,7 +180,7 @@ class _Runner:
         specs = [spec for index in method.plan.inputs if isinstance(spec := values[index], Tensor)]
         inputs = [lay_out(from_array(array, spec.dtype), spec) for array, spec in zip(arrays, specs, strict=True)]
         # The runtime does not copy it: it has to exist until the program has run.
-        data_map = _merge(files)
+        data_map = _merge(files, max_memory)
         try:
             # With the runtime's own check of the file.
             program: Any = self._portable._load_for_executorch_from_buffer(
@@ -195,14 +195,14 @@ class _Runner:
         return [to_array(result, type_of(spec).dtype) for result, spec in zip(results, outputs, strict=True)]
 
 
-def _merge(files: Sequence[bytes]) -> bytes | None:
+def _merge(files: Sequence[bytes], max_memory: int | None) -> bytes | None:
     """Make one .ptd file of several, since the Python bindings of the runtime take only one."""
     if len(files) < 2:
         return files[0] if files else None
     from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
     from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer
 
-    named = {key: value for file in files for key, value in ptd.read(file).named.items()}
+    named = {key: value for file in files for key, value in ptd.read(file, max_memory=max_memory).named.items()}
     entries = {key: DataEntry(index, ALIGNMENT, None) for index, key in enumerate(named)}
     return bytes(FlatTensorSerializer().serialize(DataPayload(list(named.values()), entries)))
 
