@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tosaic.api.build import compile, quantize
     from tosaic.api.program import Program
     from tosaic.core.errors import Invalid, ToolFailed, TosaicError, Unsupported
-    from tosaic.ethosu import EthosUBackend, EthosUCompileSpec, EthosUPartitioner
+    from tosaic.ethosu import EthosUBackend, EthosUCompileSpec, EthosUPartitioner, VelaExternalBlockPlacements
     from tosaic.quantizer import (
         EthosUQuantizer,
         VgfQuantizer,
@@ -33,6 +33,7 @@ __all__ = [
     "ToolFailed",
     "TosaicError",
     "Unsupported",
+    "VelaExternalBlockPlacements",
     "VgfBackend",
     "VgfCompileSpec",
     "VgfPartitioner",
@@ -57,6 +58,7 @@ _HOMES = {
     "ToolFailed": "tosaic.core.errors",
     "TosaicError": "tosaic.core.errors",
     "Unsupported": "tosaic.core.errors",
+    "VelaExternalBlockPlacements": "tosaic.ethosu",
     "VgfBackend": "tosaic.vgf",
     "VgfCompileSpec": "tosaic.vgf",
     "VgfPartitioner": "tosaic.vgf",

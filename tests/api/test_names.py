@@ -16,10 +16,11 @@ from tosaic.core.errors import Invalid, Unsupported
 NAMES = {
     "tosaic": (
         *("EthosUBackend", "EthosUCompileSpec", "EthosUPartitioner", "EthosUQuantizer"),
-        *("VgfBackend", "VgfCompileSpec", "VgfPartitioner", "VgfQuantizer"),
+        *("VelaExternalBlockPlacements", "VgfBackend", "VgfCompileSpec", "VgfPartitioner", "VgfQuantizer"),
         *("get_symmetric_quantization_config", "get_symmetric_a16w8_quantization_config", "MXFPOpConfig", "to_mxfp"),
     ),
-    "tosaic.ethosu": ("EthosUBackend", "EthosUCompileSpec", "EthosUPartitioner"),
+    "tosaic.ethosu": ("EthosUBackend", "EthosUCompileSpec", "EthosUPartitioner", "VelaExternalBlockPlacements"),
+    "tosaic.ethosu.compile_spec": ("EthosUCompileSpec", "VelaExternalBlockPlacements"),
     "tosaic.vgf": ("VgfBackend", "VgfCompileSpec", "VgfPartitioner"),
     "tosaic.tosa": ("TOSABackend", "TOSAPartitioner", "TosaCompileSpec", "TosaSpecification"),
     "tosaic.tosa.specification": ("TosaSpecification",),

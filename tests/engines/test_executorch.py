@@ -9,12 +9,13 @@ import torch
 from torch.export import export
 
 from support import join_python_path
-from support.programs import emit
+from support.programs import emit, make_external
 from support.stand_in import make_mix
 from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.core.paths import CACHE_VARIABLE, find_cache_folder
 from tosaic.engines import executorch, shim
 from tosaic.engines.interpreter import Method
+from tosaic.formats import external as external_files
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import read
 
@@ -162,3 +163,17 @@ def test_cache_folder_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, tmp_p
     with pytest.raises(ToolFailed, match="cannot be used") as caught:
         shim.build()
     assert "TOSAIC_CACHE" in caught.value.fix
+
+
+@needs_compiler
+@pytest.mark.parametrize("external", [("weights",), ("commands",), ("weights", "commands")])
+def test_data_outside_of_the_file(external: tuple[str, ...]) -> None:
+    """The runtime finds it in its own map of named data, which is made of one .ptd file or two."""
+    program = make_external(external)
+    x = np.linspace(-1, 1, 192, dtype=np.float32).reshape(1, 3, 8, 8)
+    files = tuple(program.data.values())
+    (ours,) = Method(external_files.read(program.pte, files)).run([x])
+    (theirs,) = executorch.run(program.pte, [x], data=files)
+    assert np.array_equal(ours, theirs) and np.unique(ours).size > 9
+    with pytest.raises(Invalid, match="delegate are missing"):
+        executorch.run(program.pte, [x], data=files[1:])

@@ -1,5 +1,6 @@
 """The delegate blob: its exact layout, and a reader that names what is wrong."""
 
+import hashlib
 import struct
 from dataclasses import replace
 
@@ -7,7 +8,7 @@ import pytest
 
 from tosaic.core.errors import Invalid
 from tosaic.core.targets import ACCELERATORS, find
-from tosaic.formats.blob import pack, unpack
+from tosaic.formats.blob import Payload, list_keys, pack, unpack
 from tosaic.formats.tosa_writer import serialize
 from tosaic.ir import ops
 from tosaic.ir.build import Builder
@@ -207,10 +208,40 @@ def test_every_cut_is_invalid() -> None:
             unpack(blob[:end])
 
 
-def test_external_payload_comes_from_the_named_data() -> None:
-    key = "ab" * 32
-    blob = pack(replace(SMALL, weight_data=key.encode()))
-    blob = _patch(blob, _find(blob, "weight_data") + 20, b"\x01")
-    assert unpack(blob, named={key: b"far away"}).weight_data == b"far away"
-    with pytest.raises(Invalid, match=key):
-        unpack(blob)
+WEIGHTS = Payload("weight_data", "flash", SMALL.weight_data)
+COMMANDS = Payload("cmd_data", "sram", SMALL.cmd_data)
+
+
+def test_key_of_a_payload_is_the_hash_of_placement_and_data() -> None:
+    assert WEIGHTS.key == hashlib.sha256(b"flash\0\x07").hexdigest()
+
+
+@pytest.mark.parametrize("external", [(WEIGHTS,), (COMMANDS,), (WEIGHTS, COMMANDS)])
+def test_external_payloads_come_from_the_named_data(external: tuple[Payload, ...]) -> None:
+    blob = pack(SMALL, external)
+    assert list_keys(blob) == {one.block: one.key for one in external}
+    flags = {name: rest for name, _, rest in _split(blob)}
+    assert {name for name, rest in flags.items() if rest[0]} == {one.block for one in external}
+    assert {rest[1:] for rest in flags.values()} == {bytes(11)}
+    named = {one.key: one.data for one in external}
+    assert unpack(blob, named=named) == unpack(pack(SMALL))
+    assert pack(unpack(blob, named=named)) == pack(SMALL)
+
+
+def test_blob_without_external_payloads_has_no_keys() -> None:
+    assert list_keys(pack(SMALL)) == {}
+
+
+def test_missing_payload_says_which_file_is_needed() -> None:
+    with pytest.raises(Invalid, match="the weights of an Ethos-U delegate are missing") as caught:
+        unpack(pack(SMALL, (WEIGHTS,)), named={"00" * 32: b"another"})
+    assert WEIGHTS.key in caught.value.why and "`data`" in caught.value.fix
+    assert "`--data`" in caught.value.to_cli_text()
+
+
+@pytest.mark.parametrize("key", [b"ab" * 31, b"AB" * 32, b"../" * 20, b"\xff" * 64])
+def test_key_that_is_not_a_hash(key: bytes) -> None:
+    blob = pack(replace(SMALL, weight_data=key))
+    with pytest.raises(Invalid, match="damaged") as caught:
+        unpack(_patch(blob, _find(blob, "weight_data") + 20, b"\x01"))
+    assert "64 hexadecimal digits" in caught.value.why

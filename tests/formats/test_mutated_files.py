@@ -59,6 +59,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, add: Any, conv: Any, mixed_
         .delegates[0]
         .blob,
     }
+    external = tosaic.compile(model, inputs, external=["weights", "commands"])
+    files |= {f"{name}.ptd": data for name, data in external.data.items()}
     files |= {f"{name}.blob": net.delegates[0].blob for name, net in nets.items()}
     files |= {f"conv_u85_{i}.blob": data for i, data in enumerate(conv.tosa)}
     for name, data in files.items():

@@ -26,6 +26,7 @@ FORMS: tuple[list[str], ...] = ([], ["--text"], ["--commands"], ["--json"])
 COMMANDS = {
     "pte": ("run", "inspect", "verify"),
     "tosa": ("inspect",),
+    "ptd": ("inspect",),
     "vgf": ("inspect",),
     "blob": ("inspect",),
     "tosaic": ("inspect",),

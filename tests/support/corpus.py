@@ -17,8 +17,8 @@ import torch
 from support import hostile
 from support.handmade import Spec, Step, call, loop, make_program
 from support.hostile_kernels import LARGE, LONG_CALLS, TRUSTED, UNREACHABLE, call_large, call_unreachable
-from support.hostile_tables import make_blob, make_tosa, make_vgf, share_table
-from tosaic.formats.pte_schema import FIELDS
+from support.hostile_tables import add_data_header, make_blob, make_ptd, make_tosa, make_vgf, share_table
+from tosaic.formats.pte_schema import DATA_FIELDS, FIELDS
 
 File = tuple[str, str, bytes]
 MILLION = 1 << 20
@@ -143,6 +143,12 @@ def list_tables() -> Iterator[File]:
     """Flatbuffers that share tables, and shapes whose product takes minutes."""
     yield "one table a million times", "pte", share_table(b"ET12", FIELDS["Program"].index("segments"), 2 * MILLION)
     yield "one table a million times", "tosa", share_table(b"TOSA", 1, 3 * MILLION)
+    for slot, name in enumerate(DATA_FIELDS["FlatTensor"][1:], 1):
+        shared = share_table(b"FT01", slot, 2 * MILLION)
+        yield f"one table a million times, {name}", "ptd", add_data_header(shared, b"")
+    yield "one segment a thousand times", "ptd", make_ptd([(0, MILLION)] * 2000, [("x", 0)], MILLION)
+    yield "a segment without end", "ptd", make_ptd([(0, 1 << 63)], [("x", 0)], 16)
+    yield "a key twice", "ptd", make_ptd([(0, 16)], [("x", 0)] * 2, 16)
     yield "a tensor of too many dimensions", "tosa", make_tosa(33)
     yield "a tensor of thousands of dimensions", "vgf", make_vgf(9999, (1 << 62) + 1)
     yield "a million inputs", "blob", make_blob(MILLION)

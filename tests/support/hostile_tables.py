@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import flatbuffers
 import numpy as np
@@ -38,7 +38,7 @@ def offset(target: int) -> Field:
 
 
 def number(value: int, size: int) -> Field:
-    kinds = {1: "PrependUint8Slot", 4: "PrependUint32Slot"}
+    kinds = {1: "PrependUint8Slot", 4: "PrependUint32Slot", 8: "PrependUint64Slot"}
     return lambda builder, slot: getattr(builder, kinds[size])(slot, value, 0)
 
 
@@ -101,6 +101,29 @@ def make_vgf(rank: int, size: int) -> bytes:
     header = b"VGF1" + bytes(4) + bytes((0, 4, 0, 0)) + bytes(4)
     header += b"".join(struct.pack("<QQ", *place) for place in places)
     return header.ljust(vgf.HEADER_SIZE, b"\0") + sections
+
+
+def make_ptd(
+    segments: Sequence[tuple[int, int]], keys: Sequence[tuple[str, int]], size: int, version: int = 0
+) -> bytes:
+    """A .ptd file with these segments (offset, size), keys (name, segment) and bytes of data."""
+    builder = flatbuffers.Builder(1024)
+    names = [builder.CreateString(key) for key, _ in keys]
+    rows = [add_table(builder, {0: number(at, 8), 1: number(length, 8)}) for at, length in segments]
+    entries = [
+        add_table(builder, {0: offset(name), 1: number(index, 4)}) for name, (_, index) in zip(names, keys, strict=True)
+    ]
+    lists = {1: offset(add_offsets(builder, *rows)), 2: offset(add_offsets(builder, *entries))}
+    builder.Finish(add_table(builder, {0: number(version, 4), **lists}), file_identifier=b"FT01")
+    return add_data_header(bytes(builder.Output()), bytes(size))
+
+
+def add_data_header(tables: bytes, data: bytes) -> bytes:
+    """Put the header of a .ptd file between the first eight bytes of a flatbuffer and the rest, and the data behind."""
+    base = 48 + len(tables) + -len(tables) % 16
+    header = struct.pack("<4sIQQQQ", b"FH01", 40, 48, len(tables), base, len(data)).ljust(48, b"\0")
+    root = struct.pack("<I", struct.unpack_from("<I", tables)[0] + len(header))
+    return (root + tables[4:8] + header + tables[8:]).ljust(base, b"\0") + data
 
 
 def make_blob(count: int) -> bytes:

@@ -210,6 +210,7 @@ DAMAGES: dict[str, tuple[Damage, ...]] = {
     "pte": (damage_tables(),) * 7 + (damage_header(32),),
     "blob": (*_IN_BLOB, flip_weights),
     "tosa": (damage_tables(),) * 7 + (damage_header(16),),
+    "ptd": (damage_tables(),) * 6 + (damage_header(48),) * 2,
     "vgf": (damage_section,) * 6 + (damage_header(128),) * 2,
     "tosaic": _ZIP,
     "pt2": _ZIP,

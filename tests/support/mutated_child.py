@@ -37,7 +37,7 @@ from tosaic.core.errors import TosaicError
 from tosaic.engines import engine, work
 from tosaic.engines.inputs import make_ones, read_content
 from tosaic.engines.interpreter import Method
-from tosaic.formats import blob, pte, sidecar, vgf
+from tosaic.formats import blob, ptd, pte, sidecar, vgf
 from tosaic.formats import tosa_reader as tosa
 from tosaic.npu.stream import parse
 from tosaic.report import contents
@@ -59,6 +59,7 @@ READERS = (
     "formats/flatbuffer.py",
     "formats/vgf.py",
     "formats/blob.py",
+    "formats/ptd.py",
     "npu/stream.py",
     "formats/pt2.py",
 )
@@ -92,6 +93,12 @@ def try_tosa(data: bytes, passed: list[str]) -> None:
 
 def try_vgf(data: bytes, passed: list[str]) -> None:
     vgf.read(data)
+    passed.append("header")
+    contents.read(data)
+
+
+def try_ptd(data: bytes, passed: list[str]) -> None:
+    ptd.read(data)
     passed.append("header")
     contents.read(data)
 
@@ -134,6 +141,7 @@ ENTRIES: dict[str, Callable[[bytes, list[str]], object]] = {
     "blob": try_blob,
     "tosa": try_tosa,
     "vgf": try_vgf,
+    "ptd": try_ptd,
     "tosaic": try_sidecar,
     "pt2": try_file("pt2", lambda path: model_file.load(str(path))),
     "npz": try_file("npz", read_content),

@@ -9,6 +9,8 @@ from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 from torch.export import export
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
+import tosaic
+from tosaic.api.program import Program
 from tosaic.backends.ethosu import EthosUCompileSpec
 from tosaic.driver.delegate import build
 from tosaic.driver.pack import HostProgramBuilder, infer_io_signature
@@ -107,3 +109,27 @@ def compile_front(model: torch.nn.Module, inputs: Inputs, target: str, io: str =
     examples = tuple(torch.zeros(b.shape, dtype=getattr(torch, b.dtype)) for b in signature.inputs)
     pte = emit(export(outer, examples), {"note": "made by a test"})
     return Made(pte, {d.blob: d.tosa for d in built.delegates}, module)
+
+
+class Filter(torch.nn.Module):
+    """A convolution: one delegate with weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.conv(x))
+
+
+def make_filter() -> tuple[torch.nn.Module, Inputs]:
+    """The model, always with the same weights, and its inputs."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Filter().eval(), (torch.randn(1, 3, 8, 8),)
+
+
+def make_external(external: Sequence[str], target: str = "ethos-u55-128") -> Program:
+    """Compile the filter with parts of its delegate in .ptd files."""
+    model, inputs = make_filter()
+    return tosaic.compile(model, inputs, target, external=external)

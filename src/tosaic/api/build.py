@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,7 @@ from tosaic.driver.pack import infer_io_signature, pack
 from tosaic.driver.partition import Plan
 from tosaic.driver.reason import explain, log_reasons
 from tosaic.driver.trait import find_traits
+from tosaic.formats import blob
 from tosaic.formats.npy import Array
 from tosaic.formats.sidecar import MAX_SAMPLES, Sample
 from tosaic.fx.arrays import to_numpy
@@ -48,6 +49,7 @@ from tosaic.quantization.recipes import get_symmetric_quantization_config
 
 IO_KINDS = ("float", "int8")
 LAYOUTS = ("nchw", "nhwc")
+EXTERNAL = tuple(blob.EXTERNAL.values())
 #: the types of tensors that a .tosaic file can hold
 _KEPT = frozenset(
     (
@@ -133,6 +135,7 @@ def compile(
     layout: str = "nchw",
     system_config: str | None = None,
     memory_mode: str | None = None,
+    external: Collection[str] = (),
     quantizer: Quantizer | None = None,
     quantized: bool = True,
     delegate: bool = True,
@@ -146,6 +149,7 @@ def compile(
     target          a name (`tosaic targets` lists them) or a compile spec
     calibration     samples to measure ranges with: an iterable, a .npz/.npy/.pt file, or a folder of them
     io, layout      how the program is called: float or int8 I/O, channels second or last
+    external        what to keep in .ptd files next to the .pte of an Ethos-U: weights, commands
     quantized       False leaves a float model in float
     delegate        False leaves all of it on the CPU
     max_memory      limit for calibration files in bytes; default: 1 GiB
@@ -154,7 +158,7 @@ def compile(
     """
     _check_choice("io", io, IO_KINDS)
     _check_choice("layout", layout, LAYOUTS)
-    spec = make_spec(target, system_config, memory_mode)
+    spec = make_spec(target, system_config, memory_mode, external)
     stages = Stages(progress)
     notes: list[str] = []
     inputs = _check_examples(model, example_inputs)
@@ -188,10 +192,18 @@ def compile(
 
 
 def make_spec(
-    target: str | ArmCompileSpec, system_config: str | None = None, memory_mode: str | None = None
+    target: str | ArmCompileSpec,
+    system_config: str | None = None,
+    memory_mode: str | None = None,
+    external: Collection[str] = (),
 ) -> ArmCompileSpec:
     """Make the compile spec of a target name."""
+    for part in external:
+        _check_choice("a part in external", part, EXTERNAL)
     if isinstance(target, ArmCompileSpec):
+        if external:
+            fix = "create it with `external_block_placements`"
+            raise Invalid("`external` is an option of the compile spec that is the target", fix=fix)
         return target
     given: Any = target
     if not isinstance(given, str):
@@ -200,7 +212,7 @@ def make_spec(
             fix="pass a target name; `tosaic targets` lists all of them",
         )
     found = find(target)
-    return find_backend_for(found).make_system_spec(found, system_config, memory_mode)
+    return find_backend_for(found).make_system_spec(found, system_config, memory_mode, external)
 
 
 def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:

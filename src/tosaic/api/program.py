@@ -26,17 +26,21 @@ from tosaic.core.output import write_files
 from tosaic.core.targets import Target
 from tosaic.core.tensor_info import TensorInfo
 from tosaic.driver.delegate import CompiledGraph, Delegate
+from tosaic.driver.named_data import list_data_files
 from tosaic.driver.pack import Signature
 from tosaic.driver.reason import Reason
 from tosaic.engines import engine as engines
-from tosaic.formats import sidecar
+from tosaic.formats import external, sidecar
 from tosaic.fx.arrays import to_numpy
 from tosaic.report.schema import DelegateReport, MemoryReport, Report
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The result of `tosaic.compile`. Prints as a short table."""
+    """The result of `tosaic.compile`. Prints as a short table.
+
+    `data` are the .ptd files with parts of the delegates that are outside the .pte, by placement.
+    """
 
     pte: bytes
     target: Target
@@ -51,6 +55,7 @@ class Program:
     samples: tuple[sidecar.Sample, ...]
     traits: tuple[sidecar.Trait, ...]
     spec: ArmCompileSpec
+    data: Mapping[str, bytes]
 
     @staticmethod
     def make(
@@ -81,6 +86,7 @@ class Program:
             tuple(samples),
             tuple(traits),
             spec,
+            list_data_files(program),
         )
 
     def tosa(self, index: int = 0) -> bytes:
@@ -90,19 +96,20 @@ class Program:
         return self.delegates[index].tosa
 
     def save(self, path: str | Path, *, with_sidecar: bool = True) -> Path:
-        """Write the .pte and, next to it, the .tosaic file that `verify` and reports read."""
+        """Write the .pte and, next to it, its .ptd files and the .tosaic file that `verify` and reports read."""
         path = Path(path)
         write_files(self.files(path, with_sidecar=with_sidecar))
         return path
 
     def files(self, path: Path, *, with_sidecar: bool = True) -> dict[Path, bytes]:
         """Return the files that `save` writes, by path."""
-        if path.suffix == ".tosaic":
-            raise Invalid(f"`{path}` is a sidecar name", fix="use a file name ending in .pte")
+        if path.suffix in external.RESERVED:
+            raise Invalid(f"`{path}` is {external.RESERVED[path.suffix]}", fix="use a file name ending in .pte")
         if path.is_dir():
             raise Invalid(f"`{path}` is a folder", fix=f"pass a file name such as `{path / 'model.pte'}`")
         beside = {path.with_suffix(".tosaic"): self.sidecar()} if with_sidecar else {}
-        return {path: self.pte, **beside}
+        data = {path.with_name(external.name_file(path.stem, tag)): content for tag, content in self.data.items()}
+        return {path: self.pte, **data, **beside}
 
     def sidecar(self) -> bytes:
         """Return the bytes of the .tosaic file."""
@@ -139,13 +146,14 @@ class Program:
         _check_inputs(tensors, self.inputs)
         # numpy has no built-in bfloat16: engines take its bits.
         arrays = [to_numpy(t) for t in tensors]
-        outcome = engines.run(self.pte, arrays, engine=engine, sidecar=self._describe())
+        data = tuple(self.data.values())
+        outcome = engines.run(self.pte, arrays, engine=engine, sidecar=self._describe(), data=data)
         pairs = zip(outcome.outputs, self.outputs, strict=True)
         return [a.view(ml_dtypes.bfloat16) if b.dtype == "bfloat16" else a for a, b in pairs]
 
     def verify(self, *, rounds: int = ROUNDS) -> Verdict:
         """Compare the NPU or the Vulkan device with the TOSA reference model, and with torch on the samples."""
-        return verify(self.pte, self._describe(), rounds=rounds)
+        return verify(self.pte, self._describe(), rounds=rounds, data=tuple(self.data.values()))
 
     def report(self) -> Report:
         """Return everything about the program, as plain data with a versioned schema."""
@@ -168,6 +176,7 @@ class Program:
         rows = [
             ("target", self.target.name),
             (".pte", f"{len(self.pte):,} bytes"),
+            *((f".ptd `{tag}`", f"{len(content):,} bytes") for tag, content in self.data.items()),
             ("delegates", str(len(self.delegates))),
             ("CPU operators", ", ".join(f"{n} x{c}" for n, c in self.cpu_ops.items()) or "none"),
             ("fallback nodes", str(compute)),

@@ -25,8 +25,9 @@ from tosaic.engines.engine import ENGINES, find_engines
 from tosaic.engines.interpreter import Executor, Method, Npu, find_fast_scratch
 from tosaic.engines.reference import Undefined
 from tosaic.engines.tosa import make_reference
+from tosaic.formats.external import read
 from tosaic.formats.npy import Array
-from tosaic.formats.pte import DelegateCall, Plan, Pte, Tensor, read
+from tosaic.formats.pte import DelegateCall, Plan, Pte, Tensor
 from tosaic.formats.sidecar import Sidecar
 from tosaic.formats.tensors import TensorType, type_of
 from tosaic.formats.tosa_writer import read as read_tosa
@@ -187,9 +188,18 @@ def measure(got: Array, want: Array, dtype: DType, exact: bool) -> tuple[npt.NDA
 
 
 def verify(
-    pte: bytes, sidecar: Sidecar | None, *, rounds: int = ROUNDS, seed: int = 0, max_memory: int | None = None
+    pte: bytes,
+    sidecar: Sidecar | None,
+    *,
+    rounds: int = ROUNDS,
+    seed: int = 0,
+    max_memory: int | None = None,
+    data: Sequence[bytes] = (),
 ) -> Verdict:
-    """Compare every delegate of a .pte with its TOSA, on random and on sample inputs, and the samples with torch."""
+    """Compare every delegate of a .pte with its TOSA, on random and on sample inputs, and the samples with torch.
+
+    `data` are the .ptd files of the program.
+    """
     if sidecar is None:
         raise Invalid(
             "the .tosaic file is missing",
@@ -201,9 +211,9 @@ def verify(
         )
     sidecar.check(pte)
     check_samples(sidecar)
-    program = read(pte, max_memory=max_memory)
+    program = read(pte, data, max_memory=max_memory)
     plan = program.find("forward")
-    budget = Budget(len(pte), max_memory)
+    budget = Budget(len(pte) + program.data_size, max_memory)
     budget.take(sum(plan.planned_sizes), "the memory plan of the program")
     engine, truth = _choose(plan), make_reference(plan, sidecar)
     device = None if engine == "tosa" else ENGINES[engine].open(plan, sidecar, budget)

@@ -5,13 +5,14 @@ A backend is a module with a compile spec and a subclass of `Backend`, and one l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid
 from tosaic.core.targets import Target
+from tosaic.formats.blob import Payload
 from tosaic.npu.perf import Estimate
 
 #: bytes per element and number of elements of each tensor
@@ -27,6 +28,7 @@ class Artifact:
     files     intermediate files to keep besides the .tosa, by suffix
     summary   the figures of the compiler, by its own names
     debug_db  the compiler's record of the origin of its commands
+    external  parts of the delegate that are outside the .pte
     """
 
     blob: bytes
@@ -34,6 +36,7 @@ class Artifact:
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     summary: Mapping[str, float] = field(default_factory=dict[str, float])
     debug_db: str = ""
+    external: tuple[Payload, ...] = ()
 
     def estimate_cycles(self) -> Estimate | None:
         """Estimate the cycles of the delegate from its commands, if it has commands."""
@@ -75,8 +78,13 @@ class Backend(Protocol):
         """Make the compile spec of a target, with its defaults."""
         ...
 
-    def make_system_spec(self, target: Target, system_config: str | None, memory_mode: str | None) -> ArmCompileSpec:
-        """Make the compile spec of a target for a system configuration and a memory mode."""
+    def make_system_spec(
+        self, target: Target, system_config: str | None, memory_mode: str | None, external: Collection[str] = ()
+    ) -> ArmCompileSpec:
+        """Make the compile spec of a target for a system configuration and a memory mode; `external` parts in files."""
+        if external:
+            what = f"the {' and '.join(external)} of `{target.name}` cannot be outside the .pte"
+            raise Invalid(what, fix="remove this option, or use an Ethos-U")
         if system_config or memory_mode:
             what = f"`{target.name}` has no system configuration and no memory mode"
             raise Invalid(what, fix="remove these options")

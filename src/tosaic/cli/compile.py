@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +20,7 @@ from tosaic.core.errors import ExitStatus, Invalid
 from tosaic.core.hints import get_cli_form
 from tosaic.core.output import find_target
 from tosaic.core.targets import Target, find
+from tosaic.formats.external import RESERVED, name_file
 
 if TYPE_CHECKING:
     from tosaic.api.program import Program
@@ -30,6 +32,13 @@ class Io(StrEnum):
 
     FLOAT = "float"
     INT8 = "int8"
+
+
+class External(StrEnum):
+    """A part of the delegates that can be outside the .pte."""
+
+    WEIGHTS = "weights"
+    COMMANDS = "commands"
 
 
 class Layout(StrEnum):
@@ -61,6 +70,14 @@ IoOption = Annotated[Io, typer.Option(help="Type of inputs and outputs. int8 nee
 LayoutOption = Annotated[Layout, typer.Option(help="Memory layout of 4-D inputs and outputs.")]
 MemoryMode = Annotated[str | None, typer.Option(help="Memory mode from Vela's configuration file.")]
 SystemConfig = Annotated[str | None, typer.Option(help="System configuration from Vela's configuration file.")]
+ExternalOption = Annotated[
+    list[External] | None,
+    typer.Option(
+        "--external",
+        show_default=False,
+        help="Write the weights or the commands of Ethos-U delegates to a .ptd file next to the .pte. Repeatable.",
+    ),
+]
 NoDelegate = Annotated[bool, typer.Option("--no-delegate", help="Run everything on the CPU.")]
 DataMovement = Annotated[
     bool, typer.Option("--delegate-data-movement", help="Delegate also parts that only move data, such as a reshape.")
@@ -90,6 +107,7 @@ def compile_model(
     layout: LayoutOption = Layout.NCHW,
     memory_mode: MemoryMode = None,
     system_config: SystemConfig = None,
+    external: ExternalOption = None,
     no_delegate: NoDelegate = False,
     no_quantize: NoQuantize = False,
     delegate_data_movement: DataMovement = False,
@@ -114,7 +132,8 @@ def compile_model(
     path = _choose_path(model, wanted, output)
     if verify:
         _require_engine(wanted)
-    _check_targets(path, header)
+    parts = [part.value for part in external or ()]
+    _check_targets(path, header, parts)
     checked = model_file.check(model, max_memory)
     progress = Progress()
     try:
@@ -123,7 +142,7 @@ def compile_model(
         from tosaic.api import build as api
 
         module, inputs = model_file.load(model, checked=checked, allow_ops=allow_op or ())
-        spec = api.make_spec(wanted.name, system_config, memory_mode)
+        spec = api.make_spec(wanted.name, system_config, memory_mode, parts)
         spec.dump_intermediate_artifacts_to(None if intermediates is None else str(intermediates))
         spec.verify_passes = debug
         spec.delegate_data_movement = delegate_data_movement
@@ -196,14 +215,15 @@ def _choose_path(model: str, target: Target, output: str | None) -> Path:
             f"`{target.name}` produces a .pte, not `{path.name}`",
             fix="use a file name ending in .pte; `--intermediates DIR` also keeps the .tosa files",
         )
-    if path.suffix == ".tosaic":
-        raise Invalid(f"`{path}` is a sidecar name", fix="use a file name ending in .pte")
+    if path.suffix in RESERVED:
+        raise Invalid(f"`{path}` is {RESERVED[path.suffix]}", fix="use a file name ending in .pte")
     return path
 
 
-def _check_targets(path: Path, header: Path | None) -> None:
+def _check_targets(path: Path, header: Path | None, external: Sequence[str]) -> None:
     """Reject paths that cannot be written before the long work begins."""
-    targets = [find_target(file) for file in (path, path.with_suffix(".tosaic"), header) if file is not None]
+    data = [path.with_name(name_file(path.stem, part)) for part in set(external)]
+    targets = [find_target(file) for file in (path, path.with_suffix(".tosaic"), *data, header) if file is not None]
     if len(set(targets)) < len(targets):
         raise Invalid(f"`{header}` would be written twice", fix="use another name for the header")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.run import Data, read_data
 from tosaic.cli.size import MaxMemory
 from tosaic.core import input_file
 from tosaic.core.errors import Invalid
@@ -27,11 +28,12 @@ def show_file(
     commands: Annotated[
         bool, typer.Option("--commands", help="Print the command stream of every Ethos-U delegate in Vela's format.")
     ] = False,
+    data_files: Data = None,
     max_memory: MaxMemory = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show the contents of a .pte, .tosa, .vgf or .tosaic file, or of the blob of an Ethos-U delegate.
+    """Show the contents of a .pte, .ptd, .tosa, .vgf or .tosaic file, or of the blob of an Ethos-U delegate.
 
     The file type is detected from the contents, not from the name.
     """
@@ -39,14 +41,15 @@ def show_file(
     from tosaic.report import contents
 
     data = bytes(input_file.read(file, max_memory)[0])
-    if commands:
-        _print_commands(data, contents.detect(data), max_memory)
-        return
     beside = file.with_suffix(".tosaic")
     is_pte = contents.detect(data) == "pte"
     try:
+        files = read_data(file, data, data_files, max_memory) if is_pte else []
+        if commands:
+            _print_commands(data, contents.detect(data), files, max_memory)
+            return
         kept = bytes(input_file.read(beside, max_memory)[0]) if is_pte and beside.is_file() else None
-        found = contents.read(data, beside=kept, text=text, max_memory=max_memory)
+        found = contents.read(data, beside=kept, files=files, text=text, max_memory=max_memory)
     except Invalid as error:
         raise Invalid(
             error.what, where=f"`{file}`{f', {error.where}' if error.where else ''}", why=error.why, fix=error.fix
@@ -73,23 +76,23 @@ def _print_text(found: Contents) -> None:
         typer.echo(graph.text, nl=False)
 
 
-def _print_commands(data: bytes, kind: str, max_memory: int | None) -> None:
+def _print_commands(data: bytes, kind: str, files: list[bytes], max_memory: int | None) -> None:
     from tosaic import npu
     from tosaic.core.budget import Budget
     from tosaic.engines.interpreter import BACKEND
-    from tosaic.formats import blob, pte
+    from tosaic.formats import blob, external
     from tosaic.npu.stream import parse
 
     streams: list[tuple[str, bytes]] = []
-    budget = Budget(len(data), max_memory)
+    budget = Budget(len(data) + sum(map(len, files)), max_memory)
     if kind == "blob":
         streams.append(("", blob.unpack(data).cmd_data))
     elif kind == "pte":
-        program = pte.read(data, max_memory=max_memory)
+        program = external.read(data, files, max_memory=max_memory)
         for plan in program.plans:
             for index, delegate in enumerate(plan.delegates):
                 if delegate.id == BACKEND:
-                    parts = blob.unpack(delegate.blob, named=program.named_data)
+                    parts = blob.unpack(delegate.blob)
                     streams.append((f"delegate {index} of `{plan.name}`, ", parts.cmd_data))
     if not streams:
         raise Invalid("this file contains no Ethos-U command stream", fix="pass a .pte compiled for an Ethos-U")

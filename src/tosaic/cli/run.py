@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from tosaic.formats.sidecar import Sidecar
 
 File = Annotated[Path, typer.Argument(metavar="FILE.pte", show_default=False)]
+Data = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--data",
+        metavar="FILE.ptd",
+        show_default=False,
+        help="File with weights or commands that are not in the .pte. Repeatable. Default: found next to the .pte.",
+    ),
+]
 
 
 def read_beside(file: Path, max_memory: int | None = None) -> Sidecar | None:
@@ -31,6 +40,18 @@ def read_beside(file: Path, max_memory: int | None = None) -> Sidecar | None:
     if not beside.is_file():
         return None
     return sidecar.read(bytes(input_file.read(beside, max_memory)[0]), max_memory=max_memory)
+
+
+def read_data(file: Path, data: bytes, given: list[Path] | None, max_memory: int | None = None) -> list[bytes]:
+    """Read the .ptd files of a .pte: those that are given, else those that it names and that are next to it."""
+    from tosaic.formats import external, pte
+
+    paths = given
+    if paths is None:
+        choices = external.list_file_names(pte.read(data, max_memory=max_memory), file.stem)
+        found = (next((path for name in names if (path := file.with_name(name)).is_file()), None) for names in choices)
+        paths = [path for path in found if path is not None]
+    return [bytes(input_file.read(path, max_memory)[0]) for path in paths]
 
 
 @guarded
@@ -44,6 +65,7 @@ def run_file(
         str, typer.Option("--engine", help="auto, npu (simulator), executorch, vulkan or tosa (reference model).")
     ] = "auto",
     method: Annotated[str, typer.Option("--method", help="The method to run.")] = "forward",
+    data_files: Data = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Save the outputs as output_0, output_1, ... in an .npz file.")
     ] = None,
@@ -60,7 +82,7 @@ def run_file(
     from tosaic.engines import engine as engines
     from tosaic.engines.inputs import make_ones, read_inputs
     from tosaic.engines.interpreter import Method
-    from tosaic.formats import pte
+    from tosaic.formats import external
     from tosaic.report import log
 
     if output is not None and output.suffix != ".npz":
@@ -68,13 +90,14 @@ def run_file(
     if output is not None:
         find_target(output)
     data = bytes(input_file.read(file, max_memory)[0])
-    program = pte.read(data, max_memory=max_memory)
+    files = read_data(file, data, data_files, max_memory)
+    program = external.read(data, files, max_memory=max_memory)
     types = Method(program, method, executors={}, max_memory=max_memory).inputs
     arrays = read_inputs(inputs, types, max_memory) if inputs else make_ones(types, max_memory)
     beside = read_beside(file, max_memory)
     if beside is not None:
         beside.check(data)
-    outcome = engines.run(data, arrays, engine=engine, sidecar=beside, method=method, max_memory=max_memory)
+    outcome = engines.run(data, arrays, engine=engine, sidecar=beside, method=method, max_memory=max_memory, data=files)
     if outcome.why:
         typer.echo(f"engine {outcome.engine}: {outcome.why}", err=True)
     report = log.make_log(
@@ -106,6 +129,7 @@ def _save(path: Path, outputs: Sequence[object]) -> None:
 def verify_file(
     file: File,
     rounds: Annotated[int, typer.Option("--rounds", help="Number of random full-range inputs per delegate.")] = 2,
+    data_files: Data = None,
     max_memory: MaxMemory = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -127,7 +151,8 @@ def verify_file(
     from tosaic.api.verification import verify
 
     data = bytes(input_file.read(file, max_memory)[0])
-    verdict = verify(data, read_beside(file, max_memory), rounds=rounds, max_memory=max_memory)
+    files = read_data(file, data, data_files, max_memory)
+    verdict = verify(data, read_beside(file, max_memory), rounds=rounds, max_memory=max_memory, data=files)
     typer.echo(json.dumps(verdict.to_json(), indent=2) if as_json else str(verdict))
     if not verdict.ok:
         raise typer.Exit(ExitStatus.CHECK_FAILED)

@@ -22,6 +22,7 @@ from torch.fx.node import map_arg
 from tosaic.core.tensor_info import TensorInfo
 from tosaic.driver.delegate import CompiledGraph, Delegate
 from tosaic.driver.exported import find_decomposition, skip_noop_decompositions
+from tosaic.driver.named_data import store_external
 from tosaic.fx.source import ASSERTIONS, DEQUANTIZE, QDQ, QUANTIZE, Source, bind, overload
 from tosaic.fx.stub import stub
 
@@ -217,7 +218,8 @@ class HostProgramBuilder:
             if self._carries_nhwc(node) != (node in self.signature.nhwc):
                 made = self.graph.call_function(torch.ops.aten.permute.default, (made, list(NCHW_TO_NHWC)))
             arguments.append(made)
-        module = LoweredBackendModule(self._stub(delegate), self.backend, delegate.blob, self.specs)
+        external = store_external(delegate.artifact)
+        module = LoweredBackendModule(self._stub(delegate), self.backend, delegate.blob, self.specs, external)
         name = f"lowered_{index}"
         self.root.add_module(name, module)
         call = self.graph.call_module(name, tuple(arguments))

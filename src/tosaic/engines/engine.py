@@ -12,8 +12,9 @@ from tosaic.engines.protocol import Engine, Job
 from tosaic.engines.simulator import Simulator
 from tosaic.engines.tosa import ReferenceModel
 from tosaic.engines.vulkan import VulkanRuntime
+from tosaic.formats.external import read
 from tosaic.formats.npy import Array
-from tosaic.formats.pte import Plan, read
+from tosaic.formats.pte import Plan
 from tosaic.formats.sidecar import Sidecar
 
 ENGINES: dict[str, Engine] = {
@@ -48,16 +49,18 @@ def run(
     sidecar: Sidecar | None = None,
     method: str = "forward",
     max_memory: int | None = None,
+    data: Sequence[bytes] = (),
 ) -> RunResult:
     """Run a method of a .pte file. Engine tosa needs the sidecar unless the delegates are TOSA themselves.
 
+    `data` are the .ptd files of a program that has some of its data outside the .pte.
     `max_memory` limits what the file may take in bytes; the default is 1 GiB more than its size.
     """
     if engine not in (AUTO, *ENGINES):
         raise Invalid(f"unknown engine `{engine}`", fix=f"use one of {', '.join((AUTO, *ENGINES))}")
-    program = read(pte, max_memory=max_memory)
+    program = read(pte, data, max_memory=max_memory)
     chosen, why = choose(program.find(method), engine)
-    result = ENGINES[chosen].run(Job(pte, program, method, inputs, sidecar, max_memory))
+    result = ENGINES[chosen].run(Job(pte, program, method, inputs, sidecar, max_memory, data))
     return RunResult(result.outputs, chosen, why, tuple(result.calls))
 
 

@@ -18,8 +18,9 @@ from tosaic.core.hints import Hint
 from tosaic.engines import shim
 from tosaic.engines.interpreter import Executor, Method, Npu, list_calls
 from tosaic.engines.protocol import Engine, Job, Result
+from tosaic.formats.external import read
 from tosaic.formats.npy import Array
-from tosaic.formats.pte import Plan, read
+from tosaic.formats.pte import Plan
 from tosaic.formats.sidecar import Sidecar
 from tosaic.tools.worker import Reply, Worker
 
@@ -38,7 +39,7 @@ class ExecutorchRuntime(Engine):
     title = "ExecuTorch's runtime"
 
     def run(self, job: Job) -> Result:
-        outputs = run(job.pte, job.inputs, method=job.method, max_memory=job.max_memory)
+        outputs = run(job.pte, job.inputs, method=job.method, max_memory=job.max_memory, data=job.data)
         return Result(outputs, list_calls(job.plan))
 
     def open(self, plan: Plan, sidecar: Sidecar | None, budget: Budget) -> Executor:
@@ -53,21 +54,22 @@ def run(
     executor: str = NPU,
     timeout: float | None = None,
     max_memory: int | None = None,
+    data: Sequence[bytes] = (),
 ) -> list[Array]:
     """Run a program and return its outputs. `executor` names the function that makes executors, as `module:function`.
 
     Raises Invalid if file or inputs are wrong, ToolFailed if there is no compiler for the shim or the runtime rejects
     the program, crashes or takes longer than `timeout` seconds. A plan beyond `max_memory` bytes is rejected before.
     """
-    Method(read(pte, max_memory=max_memory), method, max_memory=max_memory).check_inputs(inputs)
+    Method(read(pte, data, max_memory=max_memory), method, max_memory=max_memory).check_inputs(inputs)
     shim.build()
     types = [{"dtype": array.dtype.str, "shape": list(array.shape)} for array in inputs]
     body = {"method": method, "executor": executor, "inputs": types, "max_memory": max_memory}
-    reply = worker().request(body, [pte, *(array.tobytes() for array in inputs)], timeout=timeout)
+    reply = worker().request(body, [pte, *(array.tobytes() for array in inputs), *data], timeout=timeout)
     _check(reply)
     results: list[Array] = []
-    for data, each in zip(reply.parts, reply.body["outputs"], strict=True):
-        flat: Array = np.frombuffer(data, np.dtype(each["dtype"]))
+    for part, each in zip(reply.parts, reply.body["outputs"], strict=True):
+        flat: Array = np.frombuffer(part, np.dtype(each["dtype"]))
         results.append(flat.reshape(each["shape"]).copy())
     return results
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,11 @@ from tosaic.core.hints import get_cli_form
 from tosaic.engines import shim
 from tosaic.engines.interpreter import BACKEND, Executor, Method
 from tosaic.formats import blob as ethosu_blob
+from tosaic.formats import ptd
+from tosaic.formats.blob import ALIGNMENT
+from tosaic.formats.external import read
 from tosaic.formats.npy import Array
-from tosaic.formats.pte import Tensor, read
+from tosaic.formats.pte import Tensor
 from tosaic.formats.tensors import TensorType, from_array, lay_out, to_array, type_of
 from tosaic.tools import wire
 from tosaic.tools.serve import serve
@@ -54,9 +57,10 @@ class _Spec(ctypes.Structure):
 
 
 _U64 = ctypes.c_uint64
-_INIT = ctypes.CFUNCTYPE(ctypes.c_int32, _U64, ctypes.c_void_p, _U64, ctypes.POINTER(_Spec), _U64)
+_INIT = ctypes.CFUNCTYPE(ctypes.c_int32, _U64, ctypes.c_void_p, _U64, ctypes.POINTER(_Spec), _U64, ctypes.c_void_p)
 _EXECUTE = ctypes.CFUNCTYPE(ctypes.c_int32, _U64, ctypes.POINTER(_Tensor), _U64)
 _DESTROY = ctypes.CFUNCTYPE(None, _U64)
+_TAKE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _U64)
 
 
 class _Callbacks(ctypes.Structure):
@@ -68,7 +72,8 @@ class _Callbacks(ctypes.Structure):
 class Backend:
     """The delegates of the running program. An exception cannot pass through C++, so it is kept in `error`."""
 
-    def __init__(self) -> None:
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
         self.executor: Executor | None = None
         self.error: Exception | None = None
         self._delegates: dict[int, tuple[bytes, list[tuple[str, bytes]], int]] = {}
@@ -76,22 +81,35 @@ class Backend:
         self._name = BACKEND.encode()
         self._callbacks = _Callbacks(_INIT(self._init), _EXECUTE(self._execute), _DESTROY(self._destroy))
 
-    def register(self, library: ctypes.CDLL, register: Any) -> None:
+    def register(self, register: Any) -> None:
         """Register the backend in the runtime."""
         address = ctypes.cast(register, ctypes.c_void_p)
-        code = library.tosaic_register(address, ctypes.c_char_p(self._name), ctypes.byref(self._callbacks))
+        code = self._library.tosaic_register(address, ctypes.c_char_p(self._name), ctypes.byref(self._callbacks))
         if code:
             raise RuntimeError(f"the runtime cannot register another backend (error {code:#x})")
 
-    def _init(self, number: int, blob: int | None, size: int, specs: Any, count: int) -> int:
+    def _init(self, number: int, blob: int | None, size: int, specs: Any, count: int, names: int | None) -> int:
         try:
             data = ctypes.string_at(blob or 0, size)
             pairs = [_read_spec(specs[i]) for i in range(count)]
-            self._delegates[number] = (data, pairs, len(ethosu_blob.unpack(data).inputs))
+            keys = ethosu_blob.list_keys(data).values()
+            parts = ethosu_blob.unpack(data, named=self._find(names, keys))
+            self._delegates[number] = (ethosu_blob.pack(parts) if keys else data, pairs, len(parts.inputs))
         except Exception as error:
             self.error = error
             return 1
         return 0
+
+    def _find(self, names: int | None, keys: Iterable[str]) -> dict[str, bytes]:
+        """Look these keys up in the runtime's named data."""
+        found: dict[str, bytes] = {}
+        for key in keys:
+
+            def take(data: int | None, size: int, key: str = key) -> None:
+                found[key] = ctypes.string_at(data or 0, size)
+
+            self._library.tosaic_find(ctypes.c_void_p(names), key.encode(), _TAKE(take))
+        return found
 
     def _execute(self, number: int, tensors: Any, count: int) -> int:
         try:
@@ -142,32 +160,51 @@ class _Runner:
         self._portable: Any = importlib.import_module("executorch.extension.pybindings._portable_lib")
         handle = ctypes.CDLL(self._portable.__file__, ctypes.RTLD_GLOBAL)
         importlib.import_module("executorch.kernels.quantized")
-        self.backend = Backend()
+        self.backend = Backend(ctypes.CDLL(str(shim.build())))
         # By this handle, not by global name: other libraries have their own registries.
-        self.backend.register(ctypes.CDLL(str(shim.build())), getattr(handle, _REGISTER))
+        self.backend.register(getattr(handle, _REGISTER))
 
     def run(
-        self, data: bytes, name: str, arrays: Sequence[Array], executor: Executor, max_memory: int | None
+        self,
+        data: bytes,
+        files: Sequence[bytes],
+        name: str,
+        arrays: Sequence[Array],
+        executor: Executor,
+        max_memory: int | None,
     ) -> list[Array]:
-        method = Method(read(data, max_memory=max_memory), name, max_memory=max_memory)
+        method = Method(read(data, files, max_memory=max_memory), name, max_memory=max_memory)
         self.backend.executor, self.backend.error = executor, None
         method.check_inputs(arrays)
         values = method.plan.values
         specs = [spec for index in method.plan.inputs if isinstance(spec := values[index], Tensor)]
         inputs = [lay_out(from_array(array, spec.dtype), spec) for array, spec in zip(arrays, specs, strict=True)]
+        # The runtime does not copy it: it has to exist until the program has run.
+        data_map = _merge(files, max_memory)
         try:
             # With the runtime's own check of the file.
-            program: Any = self._portable._load_program_from_buffer(
+            program: Any = self._portable._load_for_executorch_from_buffer(
                 data,
-                enable_etdump=False,
-                debug_buffer_size=0,
+                data_map_buffer=data_map,
                 program_verification=self._portable.Verification.InternalConsistency,
             )
-            results: list[Any] = program.load_method(name)(inputs)
+            results: list[Any] = program.run_method(name, inputs)
         except Exception as error:
             raise (self.backend.error or error) from error
         outputs = [spec for index in method.plan.outputs if isinstance(spec := values[index], Tensor)]
         return [to_array(result, type_of(spec).dtype) for result, spec in zip(results, outputs, strict=True)]
+
+
+def _merge(files: Sequence[bytes], max_memory: int | None) -> bytes | None:
+    """Make one .ptd file of several, since the Python bindings of the runtime take only one."""
+    if len(files) < 2:
+        return files[0] if files else None
+    from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
+    from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer
+
+    named = {key: value for file in files for key, value in ptd.read(file, max_memory=max_memory).named.items()}
+    entries = {key: DataEntry(index, ALIGNMENT, None) for index, key in enumerate(named)}
+    return bytes(FlatTensorSerializer().serialize(DataPayload(list(named.values()), entries)))
 
 
 class _Handler:
@@ -186,9 +223,11 @@ class _Handler:
         try:
             if self._runner is None:
                 self._runner = _Runner()
-            inputs = [_parse(data, each) for data, each in zip(parts[1:], body["inputs"], strict=True)]
+            first_file = 1 + len(body["inputs"])
+            arrays, files = parts[1:first_file], parts[first_file:]
+            inputs = [_parse(data, each) for data, each in zip(arrays, body["inputs"], strict=True)]
             executor = self._find(body["executor"])
-            outputs = self._runner.run(parts[0], body["method"], inputs, executor, body["max_memory"])
+            outputs = self._runner.run(parts[0], files, body["method"], inputs, executor, body["max_memory"])
         except TosaicError as error:
             fields = {name: getattr(error, name) for name in ("what", "where", "why", "fix")}
             fields["cli_fix"] = get_cli_form(error.fix)

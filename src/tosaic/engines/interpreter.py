@@ -129,7 +129,7 @@ class Method:
         #: The kernels by operator, and the bytes and work of calls, by call and the types of its arguments.
         self.kernels: dict[int, Kernel] = {}
         self.sizes: dict[object, tuple[int, int]] = {}
-        self._splits = _split_delegate_args(pte, self.plan, self.budget)
+        self._splits = _split_delegate_args(self.plan, self.budget)
         self._memory: Memory | None = None
 
     @property
@@ -182,7 +182,7 @@ class Method:
 
 def take_plan(pte: Pte, plan: Plan, max_memory: int | None = None) -> Budget:
     """Make the budget of a program, less what it takes before it computes anything."""
-    budget = Budget(pte.size, max_memory)
+    budget = Budget(pte.size + pte.data_size, max_memory)
     budget.take(pte.taken, "the .pte file")
     budget.take(sum(plan.planned_sizes), f"the planned memory of method `{plan.name}`")
     tensors = [value for index in (*plan.inputs, *plan.outputs) if isinstance(value := plan.values[index], Tensor)]
@@ -190,7 +190,7 @@ def take_plan(pte: Pte, plan: Plan, max_memory: int | None = None) -> Budget:
     return budget
 
 
-def _split_delegate_args(pte: Pte, plan: Plan, budget: Budget) -> dict[model.DelegateCall, int]:
+def _split_delegate_args(plan: Plan, budget: Budget) -> dict[model.DelegateCall, int]:
     """Count the inputs among each delegate's arguments, from its blob or else from what is written before the call."""
     known = {*plan.inputs, *(i for i, v in enumerate(plan.values) if not isinstance(v, Tensor) or v.data is not None)}
     splits: dict[model.DelegateCall, int] = {}
@@ -200,7 +200,7 @@ def _split_delegate_args(pte: Pte, plan: Plan, budget: Budget) -> dict[model.Del
                 case model.DelegateCall(delegate, args):
                     count = max((i + 1 for i, arg in enumerate(args) if arg in known), default=0)
                     if plan.delegates[delegate].id == BACKEND:
-                        count = _check_io_tensors(pte, plan, step)
+                        count = _check_io_tensors(plan, step)
                     elif plan.delegates[delegate].id in _COUNT_INPUTS:
                         # A view shares the memory of another value, and no instruction writes it.
                         left = budget.left
@@ -217,9 +217,9 @@ def _split_delegate_args(pte: Pte, plan: Plan, budget: Budget) -> dict[model.Del
     return splits
 
 
-def _check_io_tensors(pte: Pte, plan: Plan, call: model.DelegateCall) -> int:
+def _check_io_tensors(plan: Plan, call: model.DelegateCall) -> int:
     """Check an Ethos-U delegate's I/O tensors against the table in its blob; return the number of inputs."""
-    blob = ethosu_blob.unpack(plan.delegates[call.delegate].blob, named=pte.named_data)
+    blob = ethosu_blob.unpack(plan.delegates[call.delegate].blob)
     ios = [*blob.inputs, *blob.outputs]
     if len(call.args) != len(ios):
         raise Invalid(

@@ -19,7 +19,7 @@ from tosaic.formats.sidecar import Sidecar
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A method of a .pte file, and its inputs and options."""
+    """A method of a .pte file with its .ptd files, and its inputs and options."""
 
     pte: bytes
     program: Pte
@@ -27,6 +27,7 @@ class Job:
     inputs: Sequence[Array]
     sidecar: Sidecar | None = None
     max_memory: int | None = None
+    data: Sequence[bytes] = ()
 
     @property
     def plan(self) -> Plan:

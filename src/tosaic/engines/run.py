@@ -47,7 +47,7 @@ class Run:
         #: The bytes of values that have no planned memory.
         self._held: dict[int, int] = {}
         self._steps = 0
-        self._meter = Meter(method.pte.size)
+        self._meter = Meter(method.pte.size + method.pte.data_size)
 
     def _hold(self, index: int, size: int) -> None:
         """Count the memory of a value without a plan, replacing its previous memory."""

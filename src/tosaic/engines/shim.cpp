@@ -1,6 +1,7 @@
 // A backend for ExecuTorch's runtime that hands every call to functions given from outside, through a plain C interface.
 
 #include <executorch/runtime/backend/interface.h>
+#include <executorch/runtime/core/named_data_map.h>
 
 #include <cstdint>
 
@@ -23,9 +24,15 @@ struct TosaicSpec {
   uint64_t bytes;
 };
 
-// Zero means success. A delegate is known by its number from `init` to `destroy`.
+// Zero means success. A delegate is known by its number from `init` to `destroy`; `names` is for `tosaic_find`.
 struct TosaicCallbacks {
-  int32_t (*init)(uint64_t delegate, const void* blob, uint64_t bytes, const TosaicSpec* specs, uint64_t count);
+  int32_t (*init)(
+      uint64_t delegate,
+      const void* blob,
+      uint64_t bytes,
+      const TosaicSpec* specs,
+      uint64_t count,
+      const void* names);
   int32_t (*execute)(uint64_t delegate, const TosaicTensor* tensors, uint64_t count);
   void (*destroy)(uint64_t delegate);
 };
@@ -51,7 +58,7 @@ class Backend final : public et::BackendInterface {
   }
 
   et::Result<et::DelegateHandle*> init(
-      et::BackendInitContext&,
+      et::BackendInitContext& context,
       et::FreeableBuffer* processed,
       et::ArrayRef<et::CompileSpec> specs) const override {
     if (specs.size() > kMaxSpecs) {
@@ -62,7 +69,8 @@ class Backend final : public et::BackendInterface {
       plain[i] = {specs[i].key, specs[i].value.buffer, specs[i].value.nbytes};
     }
     auto* delegate = new Delegate{next_++};
-    if (callbacks_.init(delegate->number, processed->data(), processed->size(), plain, specs.size()) != 0) {
+    const void* names = context.get_named_data_map();
+    if (callbacks_.init(delegate->number, processed->data(), processed->size(), plain, specs.size(), names) != 0) {
       delete delegate;
       return et::Error::DelegateInvalidCompatibility;
     }
@@ -122,4 +130,16 @@ extern "C" int32_t tosaic_register(
     const TosaicCallbacks* callbacks) {
   // Never freed: the runtime keeps it until the process ends.
   return static_cast<int32_t>(add({name, new Backend(*callbacks)}));
+}
+
+// Passes the program's named data of this key to `take`, if it exists; the memory is valid during the call.
+extern "C" void tosaic_find(const void* names, const char* key, void (*take)(const void* data, uint64_t bytes)) {
+  if (names == nullptr) {
+    return;
+  }
+  auto found = static_cast<const et::NamedDataMap*>(names)->get_data(key);
+  if (found.ok()) {
+    take(found->data(), found->size());
+    found->Free();
+  }
 }

@@ -4,7 +4,7 @@ from tosaic.core.quiet import quiet_imports
 
 with quiet_imports():
     from tosaic.ethosu.backend import EthosUBackend
-    from tosaic.ethosu.compile_spec import EthosUCompileSpec
+    from tosaic.ethosu.compile_spec import EthosUCompileSpec, VelaExternalBlockPlacements
     from tosaic.ethosu.partitioner import EthosUPartitioner
 
-__all__ = ["EthosUBackend", "EthosUCompileSpec", "EthosUPartitioner"]
+__all__ = ["EthosUBackend", "EthosUCompileSpec", "EthosUPartitioner", "VelaExternalBlockPlacements"]

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tosaic.core.errors import Invalid
+from tosaic.core.hints import Hint
 from tosaic.tools.vela import Compiled, Slot
 
 _FIRST, _LAST = "vela_bin_stream", "vela_end_stream"
 _CONTENT = ("cmd_data", "weight_data", "scratch_size", "inputs", "outputs")
-#: Blocks whose payload may be outside the blob, under a key in the program's named data.
-_MAY_BE_EXTERNAL = ("cmd_data", "weight_data")
+#: Blocks whose payload may be outside the blob, under a key in the program's named data; and what they contain.
+EXTERNAL = {"cmd_data": "commands", "weight_data": "weights"}
 _HEADER = struct.Struct("<16sIB11x")
 _IO = struct.Struct("<9i")
-_ALIGNMENT = 16
+_KEY = re.compile(rb"[0-9a-f]{64}")
+#: The runtime needs blocks at multiples of this, in a blob and outside.
+ALIGNMENT = 16
 _SCRATCH_REGION = 1
 
 
@@ -32,6 +37,20 @@ class Blob:
 
 
 @dataclass(frozen=True, slots=True)
+class Payload:
+    """The data of a block that is outside the blob. `placement` names the .ptd file that holds it."""
+
+    block: str
+    placement: str
+    data: bytes
+
+    @property
+    def key(self) -> str:
+        """The name of the data in the program's named data."""
+        return hashlib.sha256(self.placement.encode("ascii") + b"\0" + self.data).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
 class _Block:
     name: str
     offset: int
@@ -43,8 +62,9 @@ class _Block:
         return Invalid("the Ethos-U blob is damaged", where=place, why=why)
 
 
-def pack(compiled: Compiled) -> bytes:
-    """Pack the blob of a compiled network."""
+def pack(compiled: Compiled | Blob, external: Sequence[Payload] = ()) -> bytes:
+    """Pack the blob of a compiled network. Blocks in `external` have the key of their payload as data."""
+    keys = {payload.block: payload.key.encode() for payload in external}
     try:
         blocks = {
             _FIRST: b"",
@@ -54,12 +74,12 @@ def pack(compiled: Compiled) -> bytes:
             "inputs": _pack_ios(compiled.inputs),
             "outputs": _pack_ios(compiled.outputs),
             _LAST: b"",
-        }
+        } | keys
         # Piece by piece: the weights may be large, and are copied once.
         return b"".join(
             piece
             for name, data in blocks.items()
-            for piece in (_HEADER.pack(name.encode(), len(data), 0), data, bytes(-len(data) % _ALIGNMENT))
+            for piece in (_HEADER.pack(name.encode(), len(data), name in keys), data, bytes(-len(data) % ALIGNMENT))
         )
     except struct.error as error:
         raise Invalid(
@@ -74,10 +94,20 @@ def _pack_ios(ios: tuple[Slot, ...]) -> bytes:
     return struct.pack("<i", len(ios)) + b"".join(rows)
 
 
+def detect(data: bytes) -> bool:
+    """Tell whether this is a blob, by its first bytes."""
+    return data.startswith(f"{_FIRST}\0".encode())
+
+
+def list_keys(data: bytes) -> dict[str, str]:
+    """List the keys of an untrusted blob's blocks that are outside it, by the name of the block."""
+    return {name: block.data.decode() for name, block in _read_blocks(data).items() if block.external}
+
+
 def unpack(data: bytes, *, named: Mapping[str, bytes] | None = None) -> Blob:
     """Read an untrusted blob. `named` is the program's named data, for payloads outside the blob."""
     blocks = _read_blocks(data)
-    command, weights = (_resolve(blocks[name], named or {}) for name in _MAY_BE_EXTERNAL)
+    command, weights = (_resolve(blocks[name], named or {}) for name in EXTERNAL)
     if command[:4] not in (b"COP1", b"COP2"):
         raise blocks["cmd_data"].fail(f"it begins with {command[:4]!r}; `COP1` or `COP2` is needed")
     size = blocks["scratch_size"]
@@ -101,7 +131,7 @@ def _read_blocks(data: bytes) -> dict[str, _Block]:
         if block.name in (_FIRST, _LAST) and block.data:
             raise block.fail(f"it has {len(block.data)} bytes; it must be empty")
         blocks[block.name] = block
-        at += _HEADER.size + len(block.data) + -len(block.data) % _ALIGNMENT
+        at += _HEADER.size + len(block.data) + -len(block.data) % ALIGNMENT
     if at != len(data):
         raise blocks[_LAST].fail(f"the blob has {len(data)} bytes, but this last block ends at {at}")
     for name in _CONTENT:
@@ -120,9 +150,11 @@ def _read_block(data: bytes, at: int) -> _Block:
     block = _Block(name, at, external == 1, data[start : start + size])
     if name not in (_FIRST, *_CONTENT, _LAST):
         raise block.fail("unknown block name")
-    if external > 1 or (external and name not in _MAY_BE_EXTERNAL):
+    if external > 1 or (external and name not in EXTERNAL):
         raise block.fail(f"its `external` flag is {external}")
-    if len(block.data) != size or start + size + -size % _ALIGNMENT > len(data):
+    if external and not _KEY.fullmatch(block.data):
+        raise block.fail("its data is outside the blob, but its key is not 64 hexadecimal digits")
+    if len(block.data) != size or start + size + -size % ALIGNMENT > len(data):
         raise block.fail(f"its size is {size}, but the blob ends at {len(data)}")
     return block
 
@@ -130,9 +162,16 @@ def _read_block(data: bytes, at: int) -> _Block:
 def _resolve(block: _Block, named: Mapping[str, bytes]) -> bytes:
     if not block.external:
         return block.data
-    key = block.data.decode("ascii", "backslashreplace")
+    key = block.data.decode()
     if key not in named:
-        raise block.fail(f"its data has the key `{key}`, which the program's named data does not have")
+        raise Invalid(
+            f"the {EXTERNAL[block.name]} of an Ethos-U delegate are missing",
+            why=f"they are in a .ptd file, under the key `{key}`",
+            fix=Hint(
+                "pass the content of the .ptd file that was written with the .pte as `data`",
+                "put the .ptd file that was written with the .pte next to it, or pass it with `--data`",
+            ),
+        )
     return named[key]
 
 

@@ -140,13 +140,14 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Delegate:
-    """Input of a backend: its blob, the blob's offset in the file, and the settings it was compiled with."""
+    """Input of a backend: its blob, the blob's offset and size in the file, and the settings it was compiled with."""
 
     id: str
     blob: bytes
     location: Literal["inline", "segment"]
     offset: int
     compile_specs: tuple[tuple[str, bytes], ...]
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Pte:
-    """A program. `named_data` are the blobs that delegates look up by key; `taken` is the memory that reading took."""
+    """A program. `named_data` are the blobs that delegates look up by key; `taken` is the memory that reading took.
+
+    `data_size` is the size of the .ptd files that were read with it.
+    """
 
     version: int
     size: int
@@ -186,6 +190,7 @@ class Pte:
     segments: tuple[Segment, ...]
     named_data: Mapping[str, bytes]
     taken: int = 0
+    data_size: int = 0
 
     def find(self, name: str = "forward") -> Plan:
         """Find the method of that name."""
@@ -206,7 +211,7 @@ def read(data: bytes, *, max_memory: int | None = None) -> Pte:
     program_size, base, end = _read_header(data)
     budget.take(program_size if program_size < len(data) else 0, "the program")
     root = open_program(data[:program_size], budget)
-    segments = _read_segments(root, base, end)
+    segments = read_segments(root, base, end)
     file = _File(data, root, segments, budget)
     plans = tuple(_read_plan(row, file) for row in root.get_rows("execution_plan", "ExecutionPlan"))
     names = [plan.name for plan in plans]
@@ -240,7 +245,8 @@ def _read_header(data: bytes) -> tuple[int, int, int]:
     return program_size, base, end if base else 0
 
 
-def _read_segments(root: Row, base: int, end: int) -> tuple[Segment, ...]:
+def read_segments(root: Row, base: int, end: int) -> tuple[Segment, ...]:
+    """Read the places of the segments, which lie between `base` and `end` in the file."""
     segments: list[Segment] = []
     for row in root.get_rows("segments", "DataSegment"):
         segment = Segment(base + row.get_int("offset", "<Q"), row.get_int("size", "<Q"))
@@ -438,7 +444,7 @@ def _read_delegate(row: Row, file: _File) -> Delegate:
         start, size = spec.get_bytes("value")
         row.buffer.budget.take(size, "a compile spec")
         specs.append((spec.get_text("key"), bytes(file.view[start : start + size])))
-    return Delegate(row.get_text("id"), blob, location, offset, tuple(specs))
+    return Delegate(row.get_text("id"), blob, location, offset, tuple(specs), len(blob))
 
 
 def _read_chain(row: Row, values: int, operators: int, delegates: int) -> Chain:

@@ -106,7 +106,10 @@ UNIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
-_SLOTS = {kind: {name: slot for slot, name in enumerate(names)} for kind, names in FIELDS.items()}
+#: The root table of a .ptd file; the tables in it begin as those of a .pte do.
+DATA_FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType({"FlatTensor": ("version", "segments", "named_data")})
+
+_SLOTS = {kind: {name: slot for slot, name in enumerate(names)} for kind, names in {**FIELDS, **DATA_FIELDS}.items()}
 
 
 class PteBuffer(Buffer):

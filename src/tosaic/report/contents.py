@@ -1,4 +1,4 @@
-"""Contents of a compiled file: .pte, .tosa, .vgf, an Ethos-U blob or a .tosaic sidecar, detected by its bytes."""
+"""Contents of a compiled file: .pte, .ptd, .tosa, .vgf, an Ethos-U blob or a .tosaic sidecar, detected by its bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
 from tosaic.core.tensor_info import TensorInfo
-from tosaic.formats import blob, pte, sidecar
+from tosaic.formats import blob, external, ptd, pte, sidecar
 from tosaic.formats.tosa_reader import read as read_tosa
 from tosaic.formats.vgf import MAGIC as VGF_MAGIC
 from tosaic.ir.encode import count_bytes
@@ -32,7 +32,6 @@ Part: TypeAlias = "DataclassInstance | Mapping[str, Part] | tuple[Part, ...] | s
 SCHEMA = "tosaic-inspect/2"
 #: the constant method of a .pte that describes its inputs and outputs
 IO_METHOD = "tosaic_io"
-_BLOB_START = b"vela_bin_stream\0"
 _CONSTANTS = ("CONST", "CONST_SHAPE")
 
 
@@ -103,6 +102,13 @@ class PteContents:
 
 
 @dataclass(frozen=True, slots=True)
+class PtdContents:
+    """A .ptd file: the bytes of its data by key."""
+
+    data: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class SidecarContents:
     """A .tosaic file."""
 
@@ -119,12 +125,13 @@ class SidecarContents:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """One file; exactly one of the last five fields is set, under the name of its kind."""
+    """One file; exactly one of the last six fields is set, under the name of its kind."""
 
     kind: str
     bytes: int
     sha256: str
     pte: PteContents | None = None
+    ptd: PtdContents | None = None
     tosa: TosaContents | None = None
     blob: BlobContents | None = None
     vgf: vgf.VgfContents | None = None
@@ -164,25 +171,37 @@ def detect(data: bytes) -> str:
         return "pte"
     if data[4:8] == b"TOSA":
         return "tosa"
-    if data.startswith(_BLOB_START):
+    if data[4:8] == ptd.IDENTIFIER:
+        return "ptd"
+    if blob.detect(data):
         return "blob"
     if data.startswith(VGF_MAGIC):
         return "vgf"
     return "sidecar" if data.startswith(b"PK\x03\x04") else ""
 
 
-def read(data: bytes, *, beside: bytes | None = None, text: bool = False, max_memory: int | None = None) -> Contents:
-    """Read an untrusted file. `beside` are the bytes of the .tosaic file next to a .pte."""
+def read(
+    data: bytes,
+    *,
+    beside: bytes | None = None,
+    files: Sequence[bytes] = (),
+    text: bool = False,
+    max_memory: int | None = None,
+) -> Contents:
+    """Read an untrusted file. `beside` are the bytes of the .tosaic file next to a .pte, `files` its .ptd files."""
     kind = detect(data)
     contents = Contents(kind, len(data), hashlib.sha256(data).hexdigest())
     budget = Budget(len(data), max_memory)
     match kind:
         case "pte":
-            return replace(contents, pte=_read_pte(data, beside, text, max_memory))
+            return replace(contents, pte=_read_pte(data, beside, files, text, max_memory))
         case "tosa":
             return replace(contents, tosa=_read_tosa(data, text, budget))
         case "blob":
-            return replace(contents, blob=_read_blob(data, {}, (), budget))
+            return replace(contents, blob=_read_blob(data, (), budget))
+        case "ptd":
+            found = ptd.read(data, max_memory=max_memory)
+            return replace(contents, ptd=PtdContents({key: len(value) for key, value in found.named.items()}))
         case "vgf":
             return replace(contents, vgf=vgf.read(data, budget))
         case "sidecar":
@@ -191,7 +210,7 @@ def read(data: bytes, *, beside: bytes | None = None, text: bool = False, max_me
             raise Invalid(
                 "unknown file type",
                 why=f"it begins with {data[:8]!r}" if data else "it is empty",
-                fix="pass a .pte, .tosa, .vgf or .tosaic file, or the blob of an Ethos-U delegate",
+                fix="pass a .pte, .ptd, .tosa, .vgf or .tosaic file, or the blob of an Ethos-U delegate",
             )
 
 
@@ -213,11 +232,9 @@ def _count_ops(graph: Graph) -> dict[str, int]:
     return dict(sorted(Counter(op.kind for op in graph.ops if op.kind not in _CONSTANTS).items()))
 
 
-def _read_blob(
-    data: bytes, named: Mapping[str, bytes], specs: Sequence[tuple[str, bytes]], budget: Budget
-) -> BlobContents:
+def _read_blob(data: bytes, specs: Sequence[tuple[str, bytes]], budget: Budget) -> BlobContents:
     budget.take(len(data), "the blocks of an Ethos-U blob")
-    found = blob.unpack(data, named=named)
+    found = blob.unpack(data)
     return BlobContents(
         bytes=len(data),
         commands=found.cmd_data[:4].decode("ascii"),
@@ -243,20 +260,18 @@ def _read_sidecar(found: sidecar.Sidecar, text: bool, budget: Budget) -> Sidecar
     )
 
 
-def _read_pte(data: bytes, beside: bytes | None, text: bool, max_memory: int | None) -> PteContents:
-    program = pte.read(data, max_memory=max_memory)
-    budget = Budget(len(data), max_memory)
+def _read_pte(
+    data: bytes, beside: bytes | None, files: Sequence[bytes], text: bool, max_memory: int | None
+) -> PteContents:
+    program = external.read(data, files, max_memory=max_memory)
+    budget = Budget(len(data) + program.data_size, max_memory)
     budget.take(program.taken, "the .pte file")
     constant = {plan.name: plan.values[plan.outputs[0]] for plan in program.plans if _is_constant(plan)}
     kept, note = _open_sidecar(data, beside, max_memory)
     ports = _read_ports(constant.get(IO_METHOD), kept)
-    files = kept.delegates if kept is not None else ()
-    known = [(_read_tosa(one.tosa, text, budget), one.summary.get("cycles_total")) for one in files]
-    methods = [
-        _read_method(plan, program.named_data, ports, known, text, budget)
-        for plan in program.plans
-        if plan.name not in constant
-    ]
+    graphs = kept.delegates if kept is not None else ()
+    known = [(_read_tosa(one.tosa, text, budget), one.summary.get("cycles_total")) for one in graphs]
+    methods = [_read_method(plan, ports, known, text, budget) for plan in program.plans if plan.name not in constant]
     plain = {name: value for name, value in constant.items() if isinstance(value, int | float | str)}
     return PteContents(tuple(methods), plain, tuple(segment.size for segment in program.segments), note)
 
@@ -306,7 +321,6 @@ def _read_tensor_info(item: Mapping[str, Any]) -> TensorInfo:
 
 def _read_method(
     plan: pte.Plan,
-    named: Mapping[str, bytes],
     ports: tuple[Sequence[TensorInfo], Sequence[TensorInfo]],
     known: Sequence[tuple[TosaContents, float | None]],
     text: bool,
@@ -314,7 +328,7 @@ def _read_method(
 ) -> MethodContents:
     instructions = [instruction for chain in plan.chains for instruction in chain.instructions]
     calls = Counter(str(plan.operators[i.operator]) for i in instructions if isinstance(i, pte.KernelCall))
-    delegates = [_read_delegate(delegate, named, text, budget) for delegate in plan.delegates]
+    delegates = [_read_delegate(delegate, text, budget) for delegate in plan.delegates]
     if len(known) == len(delegates):
         pairs = zip(delegates, known, strict=True)
         delegates = [replace(d, tosa=d.tosa or graph, vela_cycles=cycles) for d, (graph, cycles) in pairs]
@@ -342,16 +356,16 @@ def _merge(values: Sequence[pte.Value], known: Sequence[TensorInfo]) -> tuple[Te
     return tuple(known) if types == [(port.dtype, port.shape) for port in known] else tuple(found)
 
 
-def _read_delegate(delegate: pte.Delegate, named: Mapping[str, bytes], text: bool, budget: Budget) -> DelegateContents:
+def _read_delegate(delegate: pte.Delegate, text: bool, budget: Budget) -> DelegateContents:
     settings = {key: value.decode("utf-8", "backslashreplace") for key, value in delegate.compile_specs}
     kind = detect(delegate.blob)
     return DelegateContents(
         backend=delegate.id,
-        bytes=len(delegate.blob),
+        bytes=delegate.size,
         location=delegate.location,
         offset=delegate.offset,
         settings=settings,
-        blob=_read_blob(delegate.blob, named, delegate.compile_specs, budget) if kind == "blob" else None,
+        blob=_read_blob(delegate.blob, delegate.compile_specs, budget) if kind == "blob" else None,
         tosa=_read_tosa(delegate.blob, text, budget) if kind == "tosa" else None,
         vgf=vgf.read(delegate.blob, budget) if kind == "vgf" else None,
     )

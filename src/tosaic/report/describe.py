@@ -23,6 +23,7 @@ from tosaic.tools.vela import Slot
 Pairs = Iterator[tuple[str, str]]
 _KINDS = {
     "pte": "ExecuTorch program",
+    "ptd": "data of an ExecuTorch program",
     "tosa": "TOSA graph",
     "blob": "Ethos-U delegate",
     "vgf": "VGF file",
@@ -35,6 +36,8 @@ def show_contents(page: Page, found: Contents, file: str) -> None:
     page.title(f"{_KINDS[found.kind]}, {found.bytes:,} bytes: `{file}`", gap=False)
     if found.pte is not None:
         _show_pte(page, found.pte)
+    elif found.ptd is not None:
+        page.rows(("bytes", "key"), [(f"{size:,}", key) for key, size in found.ptd.data.items()])
     elif found.tosa is not None:
         page.pairs(_pair_tosa(found.tosa))
     elif found.blob is not None:

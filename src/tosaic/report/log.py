@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
@@ -239,20 +239,20 @@ def make_log(
         methods=len(pte.plans),
         method=method,
         planned=plan.planned_sizes,
-        delegates=tuple(_load(d, pte.named_data, v) for d, v in zip(plan.delegates, vela, strict=True)),
+        delegates=tuple(_load(d, v) for d, v in zip(plan.delegates, vela, strict=True)),
         calls=tuple(calls),
         input_bytes=sum(v.nbytes for i in plan.inputs if isinstance(v := plan.values[i], Tensor)),
         outputs=tuple(outputs),
     )
 
 
-def _load(delegate: Delegate, named: Mapping[str, bytes], vela: float | None) -> DelegateInfo:
+def _load(delegate: Delegate, vela: float | None) -> DelegateInfo:
     if delegate.id != BACKEND:
-        return DelegateInfo(delegate.id, delegate.offset, len(delegate.blob), vela=vela)
-    parts = ethosu_blob.unpack(delegate.blob, named=named)
+        return DelegateInfo(delegate.id, delegate.offset, delegate.size, vela=vela)
+    parts = ethosu_blob.unpack(delegate.blob)
     found = estimate_delegate(parts.cmd_data, delegate.compile_specs)
     accelerator = parse(parts.cmd_data).accelerator.name
-    return DelegateInfo(delegate.id, delegate.offset, len(delegate.blob), parts.scratch_size, accelerator, found, vela)
+    return DelegateInfo(delegate.id, delegate.offset, delegate.size, parts.scratch_size, accelerator, found, vela)
 
 
 def _add(numbers: Sequence[float | None]) -> float | None:
