@@ -25,7 +25,7 @@ _REFUSED = torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape
 
 
 #: functions that are infinite at -1 and 1: next to them the last bit of the input decides the result
-_POLES = frozenset({"erfinv", "atanh", "arctanh"})
+_POLES = frozenset({"erfinv", "special_erfinv", "atanh", "arctanh"})
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
