@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 #: seconds in which a graph must be checked, by the clock
-LIMIT = 60.0
+LIMIT = 180.0
 
 
 def _load() -> None:
