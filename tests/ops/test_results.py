@@ -147,6 +147,15 @@ def test_positions_of_minima_are_where_a_number_is_written(spec: str) -> None:
     assert program.verify().ok
 
 
+def test_a_number_of_a_constant_is_taken() -> None:
+    """What is made of constants alone is computed by torch, which takes int64 indices and no others."""
+    numbers, index = torch.arange(8.0), torch.tensor([5])
+    model = samples.Call(lambda x: x * torch.take(numbers, index)).eval()
+    program = tosaic.compile(model, (IMAGE,), SPECS[0])
+    assert len(program.delegates) == 1
+    assert np.array_equal(program.run(IMAGE, engine="tosa")[0], IMAGE.numpy() * 5.0)
+
+
 def test_a_clamp_of_integers_by_fractions() -> None:
     """Torch gives float there, which is quantized: the target must not give integers."""
     x = torch.arange(-4, 4, dtype=torch.int32)

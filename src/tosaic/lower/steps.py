@@ -89,7 +89,9 @@ def fold(lo: Lowering, call: Call) -> Call | Result:
         return call
     if call.record is not None and (call.record.is_qdq or call.record.moves):
         return call
-    out = torch_op(call.node)(**{name: _to_torch(value) for name, value in call.arguments.items()})
+    nodes = bind(call.node)
+    given = {name: _to_torch(value, nodes.get(name), call.source) for name, value in call.arguments.items()}
+    out = torch_op(call.node)(**given)
     return make_constant(out) if isinstance(out, torch.Tensor) else call
 
 
@@ -306,15 +308,18 @@ def _narrow_to(lo: Lowering, t: Tensor, val: Val) -> Tensor:
     return t if dtype is None else narrow(lo, t, dtype)
 
 
-def _to_torch(value: object) -> object:
-    """Convert constants to torch tensors of the real numbers they stand for."""
+def _to_torch(value: object, node: object, source: Source) -> object:
+    """Convert constants to torch tensors of the real numbers they stand for, as wide as those of the node."""
     if is_list(value):
-        return [_to_torch(item) for item in value]
+        nodes = node if is_list(node) else [None] * len(value)
+        return [_to_torch(*pair, source) for pair in zip(value, nodes, strict=True)]
     if not isinstance(value, Const):
         return value
     if value.dtype is DType.BF16:
         return to_torch(value.array.view(np.int16).copy()).view(torch.bfloat16)
-    return to_torch(value.real().astype(np.float32) if value.q is not None else value.array.copy())
+    tensor = to_torch(value.real().astype(np.float32) if value.q is not None else value.array.copy())
+    wide = getattr(source.val(node), "dtype", None) if isinstance(node, Node) else None
+    return tensor.to(wide) if wide in (torch.int64, torch.float64) else tensor
 
 
 def _is_mixed(tensors: list[Tensor]) -> bool:

@@ -194,6 +194,7 @@ def _make_indices(*shape: int) -> Any:
         call(lambda x: (x + 1.0).gather(-1, _make_indices(1, 3, 5)), f32(1, 3, 4)),
         call(lambda x: (x + 1.0).gather(0, _make_indices(3, 5), sparse_grad=True), f32(3, 64)),
         call(lambda x: (x + 1.0).gather(1, _make_indices(3, 9)), f32(3, 17)),
+        call(lambda x: (x + 1.0).gather(0, torch.tensor(2)), f32(5)),
         call(lambda x: (x + 1).gather(0, _make_indices(2, 3)), i32(4, 3)),
         call(
             lambda x, i: (x + 1.0).gather(1, i.long()),
@@ -207,6 +208,8 @@ def _make_indices(*shape: int) -> Any:
 def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
     if not self.rank:
         return lo.reshape(self, index.shape)
+    if not index.rank:
+        return lo.reshape(gather(lo, self, dim, lo.reshape(index, (1,))), ())
     x, d = movement.require_movable(lo, self), dim % self.rank
     for other in range(x.rank):
         if other != d:

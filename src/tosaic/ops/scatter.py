@@ -277,7 +277,6 @@ def _put_along(aten: Any, self: Any, dim: int, index: Any, source: Any, accumula
     samples=lambda: [
         call(lambda x, y: (x + 1.0).index_copy(1, torch.tensor([0, 2]), y), f32(3, 4), f32(3, 2)),
         call(lambda x, y: (x + 1.0).index_copy(-2, torch.tensor([3, 0]), y), f32(1, 4, 17), f32(1, 2, 17)),
-        call(lambda x, y: (x + 1.0).index_copy(0, torch.tensor(0), y * 2.0), f32(), f32()),
     ],
 )
 def index_copy(aten: Any, self: Any, dim: int, index: Any, source: Any) -> Any:
@@ -307,6 +306,7 @@ def index_fill(aten: Any, self: Any, dim: int, index: Any, value: Any) -> Any:
     samples=lambda: [
         call(lambda x, y: (x + 1.0).index_add(0, torch.tensor([0, 2, 0]), y), f32(3, 4), f32(3, 4)),
         call(lambda x, y: (x + 1.0).index_add(-1, torch.tensor([3, 0]), y, alpha=0.5), f32(1, 17, 4), f32(1, 17, 2)),
+        call(lambda x, y: (x + 1.0).index_add(0, torch.tensor(0), y * 2.0), f32(), f32()),
     ],
 )
 def index_add(aten: Any, self: Any, dim: int, index: Any, source: Any, alpha: float = 1) -> Any:
@@ -342,7 +342,7 @@ def _make_indices(rows: int, columns: int) -> Any:
         call(lambda x, y: (x + 1.0).scatter(1, _make_indices(3, 2), y), f32(3, 4), f32(3, 2)),
         call(lambda x, y: (x + 1.0).scatter(-2, _make_indices(2, 3), y), f32(4, 17), f32(2, 5)),
         call(lambda x: (x + 1.0).scatter(1, _make_indices(3, 2), -4.5), f32(3, 64)),
-        call(lambda x, y: (x + 1.0).scatter(0, torch.tensor(0), y * 2.0), f32(), f32()),
+        call(lambda x: (x + 1.0).scatter(-1, torch.tensor(2), -4.5), f32(5)),
         call(lambda x, y: (x + 1).scatter(0, _make_indices(1, 3), y), i32(3, 3), i32(1, 3)),
         call(
             lambda x, y, i: (x + 1.0).scatter(1, i.long(), y),
@@ -359,6 +359,8 @@ def scatter(lo: Lowering, self: Tensor, dim: int, index: Tensor, src: Tensor | N
         return None
     if not self.rank:
         return lo.reshape(src, ())
+    if not index.rank:
+        index, src = lo.reshape(index, (1,)), src if src.rank else lo.reshape(src, (1,))
     x, d, source = movement.require_movable(lo, self), dim % self.rank, movement.require_movable(lo, src)
     for other in range(x.rank):
         source = movement.crop(lo, source, other, 0, index.shape[other])

@@ -233,7 +233,7 @@ class Generator:
 
     def _try(self, step: Step) -> bool:
         """Add a call if torch takes it and its numbers are of use."""
-        if _is_odd(step):
+        if _is_odd(step) or self._is_promoted(step):
             return False
         schema = find_op(step.op)._schema
         before = {r: v.clone() for r, v in self.values.items()}
@@ -259,6 +259,12 @@ class Generator:
         for i, tensor in enumerate(tensors):
             self.values[Ref("v", len(self.steps) - 1, i if many else None)] = tensor
         return True
+
+    def _is_promoted(self, step: Step) -> bool:
+        """Whether exir itself gives another type: int64 for an integer without dimensions and a Python number."""
+        tensors = [self.values[r] for r in step.refs()]
+        numbers = any(type(a) is int for a in step.args)
+        return numbers and all(not t.dim() and t.dtype in (torch.int32, torch.int8) for t in tensors)
 
     def _restore(self, before: dict[Ref, torch.Tensor]) -> None:
         """Undo what a refused call has changed, in place: constants are known by their memory."""
