@@ -21,6 +21,7 @@ from tosaic.ops import registry
 from tosaic.quantization import prepare
 from tosaic.quantization.decompose import decompose_unknown
 from tosaic.quantization.float32 import convert_to_float32
+from tosaic.quantization.functions import fuse_functions
 from tosaic.quantization.loops import share_states
 from tosaic.quantization.prepare import ANNOTATION_KEY, CONFIG, CONSTANT
 from tosaic.quantization.recurrent import LOOP
@@ -164,15 +165,19 @@ class TosaQuantizer(pt2e.Quantizer):
         prepare.mark_constants(model.graph)
         for quantizer in self._others:
             quantizer.annotate(model)
+        own: set[Node] = set()
         for node in model.graph.nodes:
             if node.op == "call_function" and ANNOTATION_KEY not in node.meta and not _is_constant(node):
                 config = self._config(node)
                 if config is not None:
                     _annotate(node, config)
+                if ANNOTATION_KEY in node.meta:
+                    own.add(node)
         widen_sums(model.graph)
         share_states(model.graph)
         if self._io is not None:
             _annotate_io(model, self._io)
+        fuse_functions(model.graph, own)
         return model
 
     def validate(self, model: GraphModule) -> None:
