@@ -4,7 +4,6 @@ of the file that the weights come in."""
 from __future__ import annotations
 
 import functools
-import struct
 from collections.abc import Iterator
 
 import data

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, Node
+from torchao.quantization.pt2e.quantizer import SharedQuantizationSpec
 
 from tosaic.fx.source import has_tag, overload
 from tosaic.ops import registry
@@ -48,6 +49,11 @@ def _is_elementwise(node: Node) -> bool:
 
 def _has_8_bits(spec: Any) -> bool:
     """Tell whether a tensor has 8 bits; one that is fused with its only reader has no spec."""
+    while isinstance(spec, SharedQuantizationSpec):
+        place = spec.edge_or_node
+        node = place if isinstance(place, Node) else place[1]
+        annotation: Any = node.meta[ANNOTATION_KEY]
+        spec = annotation.output_qspec if isinstance(place, Node) else annotation.input_qspec_map[place[0]]
     return spec is None or getattr(spec, "dtype", None) is torch.int8
 
 
@@ -65,8 +71,8 @@ def _find_functions(candidates: list[Node], inner: set[Node]) -> set[Node]:
 def _list_bases(node: Node, inner: set[Node], bases: dict[Node, Node]) -> Iterator[Node | None]:
     """Yield the stored tensors behind the operands of a call; None for one that is neither stored nor a function."""
     for giver in node.all_input_nodes:
-        if giver in inner:
-            yield bases.get(giver)
+        if giver in inner and giver in bases:
+            yield bases[giver]
         elif not giver.meta[CONSTANT]:
             read: Any = node.meta[ANNOTATION_KEY].input_qspec_map.get(giver)
             made: Any = giver.meta.get(ANNOTATION_KEY)
