@@ -203,4 +203,4 @@ def _prepare(page: Image.Image) -> Tensor:
     """Blue, green, red, with the means and deviations of the training."""
     pixels = np.asarray(page, np.float32)[:, :, ::-1] / 255
     pixels = (pixels - np.float32([0.485, 0.456, 0.406])) / np.float32([0.229, 0.224, 0.225])
-    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))[None])
+    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))).unsqueeze(0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import data
+import detector
 import models
 import nets
 import numpy as np
@@ -40,6 +41,8 @@ class Study:
     checked: int = 20
     #: whether the peer is measured, too
     peer: bool = True
+    #: what the figures show
+    remark: str = ""
 
 
 def run_each(inputs: Callable[[], Sequence[Inputs]]) -> Callable[[Run], Iterator[Array]]:
@@ -174,6 +177,7 @@ def make_voice_study(name: str, what: str, front: type[nn.Module], cell: type[nn
     )
 
 
+DETECTOR = "REMARK"
 _PHOTOS = (
     "64 crops of four photographs (scikit-image: coffee, motorcycle; scikit-learn: china; mahotas: DepartmentStore)"
 )
@@ -213,6 +217,17 @@ STUDIES: Mapping[str, Study] = {
             find_class,
             lambda: data.cifar10()["test_labels"],
             checked=100,
+        ),
+        Study(
+            "text_detector",
+            "PP-OCRv4's small text detector, real weights",
+            "32 drawn pages of 256x256, a decision for each pixel",
+            "16 other drawn pages",
+            detector.load_detector,
+            functools.partial(detector.draw_pages, 16, seed=1),
+            run_each(functools.partial(detector.draw_pages, 32, seed=2)),
+            lambda chances: (chances > 0.3).astype(int),
+            remark=DETECTOR,
         ),
         make_face_study("pnet", "P-Net", 12),
         make_face_study("rnet", "R-Net", 24),
