@@ -171,6 +171,7 @@ def measure(study: Study, targets: Sequence[str], console: Console) -> dict[str,
         "weights_sha256": weights,
         "measured_on": study.measured_on,
         "calibrated_on": study.calibrated_on,
+        "remark": study.remark,
         "rows": rows,
         "goals": judge(study.name, rows),
     }
@@ -214,6 +215,7 @@ def write_study(study: dict[str, Any]) -> str:
         f"## {study['model']}",
         f"Measured on {study['measured_on']}. Calibrated on {study['calibrated_on']}. "
         f"Weights `{study['weights_sha256']}`.",
+        *([study["remark"]] if study.get("remark") else []),
         _write_table(titles, lines),
     ]
     goals = [

@@ -67,6 +67,7 @@ PACKAGES = {
     "foolbox": Package("pip", "3.3.4", "11049d515d38e765e206a73ace9cc648b81a0d6d1da9ad9057e149ee117989cb"),
     "imgaug": Package("pip", "0.4.0"),
     "mahotas": Package("pip", "1.4.19"),
+    "rapidocr-onnxruntime": Package("pip", "1.4.4", "971d7d5f223a7a808662229df1ef69893809d8457d834e6373d3854bc1782cbf"),
     "scikit-image": Package("pip", "0.26.0"),
     "scikit-learn": Package("pip", "1.9.1"),
     "silero-vad": Package("pip", "6.2.3", "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8"),

@@ -19,8 +19,10 @@ from tosaic.fx.source import bind, module_stack, overload, torch_op
 from tosaic.lower.registry import Record
 from tosaic.ops import registry
 from tosaic.quantization import prepare
+from tosaic.quantization.biases import derive_bias, fit_weight
 from tosaic.quantization.decompose import decompose_unknown
 from tosaic.quantization.float32 import convert_to_float32
+from tosaic.quantization.functions import fuse_functions
 from tosaic.quantization.loops import share_states
 from tosaic.quantization.prepare import ANNOTATION_KEY, CONFIG, CONSTANT
 from tosaic.quantization.recurrent import LOOP
@@ -164,15 +166,19 @@ class TosaQuantizer(pt2e.Quantizer):
         prepare.mark_constants(model.graph)
         for quantizer in self._others:
             quantizer.annotate(model)
+        own: set[Node] = set()
         for node in model.graph.nodes:
             if node.op == "call_function" and ANNOTATION_KEY not in node.meta and not _is_constant(node):
                 config = self._config(node)
                 if config is not None:
                     _annotate(node, config)
+                if ANNOTATION_KEY in node.meta:
+                    own.add(node)
         widen_sums(model.graph)
         share_states(model.graph)
         if self._io is not None:
             _annotate_io(model, self._io)
+        fuse_functions(model.graph, own)
         return model
 
     def validate(self, model: GraphModule) -> None:
@@ -254,9 +260,11 @@ def _annotate_weight(node: Node, config: Any) -> None:
     kernel = _weight_spec(config.weight, arguments)
     inputs: dict[Node, Any] = {x: config.input_activation, weight: kernel}
     if isinstance(bias, Node) and kernel is not None and config.input_activation is not None:
-        spec = config.bias if config.bias is not None else _derived_bias(x, weight, node, kernel)
+        spec = config.bias if config.bias is not None else derive_bias(x, weight, node, kernel)
         if getattr(spec, "dtype", None) is torch.int32:
             inputs[bias] = spec
+        if config.bias is None:
+            inputs[weight] = fit_weight(x, weight, bias, node, kernel)
     _set(node, inputs, config)
 
 
@@ -273,27 +281,6 @@ def _weight_spec(spec: pt2e.QuantizationSpec | None, arguments: dict[str, Any]) 
         return replace(spec, ch_axis=1)
     depthwise = tuple(arguments["weight"].meta["val"].shape[:2]) == (groups, 1)
     return spec if depthwise else _per_tensor(spec)
-
-
-def _derived_bias(x: Node, weight: Node, node: Node, spec: pt2e.QuantizationSpec) -> pt2e.DerivedQuantizationSpec:
-    """Derive an int32 bias with the accumulator's qparams: input scale times weight scale."""
-
-    def derive(observers: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        (x_scale, _), (w_scale, _) = (o.calculate_qparams() for o in observers)
-        scale = x_scale.to(torch.float32) * w_scale.to(torch.float32)
-        return scale, torch.zeros_like(scale, dtype=torch.int32)
-
-    per_channel = spec.qscheme in _PER_CHANNEL
-    return pt2e.DerivedQuantizationSpec(
-        derived_from=[(x, node), (weight, node)],
-        derive_qparams_fn=derive,
-        dtype=torch.int32,
-        quant_min=-(2**31),
-        # The next float32 is 2**31, which torch would turn into the most negative int32.
-        quant_max=2**31 - 128,
-        qscheme=torch.per_channel_symmetric if per_channel else torch.per_tensor_symmetric,
-        ch_axis=0 if per_channel else None,
-    )
 
 
 def _annotate_share(node: Node, config: Any) -> None:

@@ -91,6 +91,7 @@ def _has_few_bits(observer: Any) -> bool:
 
 def _describe(seen: dict[torch.nn.Module, _Seen]) -> Iterator[str]:
     empty: set[Node] = set()
+    observed = {one.node for one in seen.values()}
     for observer, one in seen.items():
         if not one.kept or one.measure(one.high - one.low) >= _LITTLE:
             continue
@@ -99,7 +100,7 @@ def _describe(seen: dict[torch.nn.Module, _Seen]) -> Iterator[str]:
         used = one.measure(scale * (_LEVELS - 1))
         if used >= _LITTLE:
             continue
-        known = any(n in empty for n in _list_producers(one.node))
+        known = any(n in empty for n in _list_producers(one.node, observed))
         empty.add(one.node)
         if not known:
             yield _describe_range(one, used)
@@ -110,10 +111,17 @@ def _get_scale(observer: Any) -> tuple[float, int]:
     return float(scale.reshape(-1)[0]), int(zero_point.reshape(-1)[0])
 
 
-def _list_producers(node: Node) -> Iterator[Node]:
-    """Yield the nodes that a node reads, through observers."""
-    for giver in node.all_input_nodes:
-        yield from giver.all_input_nodes if giver.op == "call_module" else (giver,)
+def _list_producers(node: Node, observed: set[Node]) -> Iterator[Node]:
+    """Yield the observed nodes that a node depends on, through observers and what is fused with the node."""
+    found = set(node.all_input_nodes)
+    left = list(found)
+    while left:
+        giver = left.pop()
+        if giver in observed:
+            yield giver
+        else:
+            left += [n for n in giver.all_input_nodes if n not in found]
+            found.update(giver.all_input_nodes)
 
 
 def _describe_range(seen: _Seen, used: float) -> str:
