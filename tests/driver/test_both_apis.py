@@ -155,3 +155,26 @@ def test_the_high_level_api_gives_what_build_makes() -> None:
     front = build(Source.of_module(module), EthosUCompileSpec("ethos-u55-128"))
     assert program.delegates[0].blob == front.delegates[0].blob
     assert program.delegates[0].blob in program.pte
+
+
+class Repeats(torch.nn.Module):
+    """A number without dimensions, for which exir adds a constant, and repeats that must be known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("times", torch.tensor([3]))
+        self.register_buffer("rows", torch.arange(6.0).reshape(2, 3))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        repeated = torch.repeat_interleave(self.rows, self.times, 1, output_size=9)
+        return x + 1.0, y * repeated
+
+
+def test_constants_are_known_beside_those_that_exir_adds() -> None:
+    inputs = (torch.tensor(2.0), torch.ones(2, 9))
+    partitioner = TOSAPartitioner(TosaCompileSpec("TOSA-1.0+FP"))
+    config = EdgeCompileConfig(_check_ir_validity=False)
+    exported = torch.export.export(Repeats().eval(), inputs)
+    edge = to_edge_transform_and_lower(exported, partitioner=[partitioner], compile_config=config)
+    calls = [str(n.target) for n in edge.exported_program().graph.nodes if n.op == "call_function"]
+    assert not any("repeat" in name or "mul" in name for name in calls), calls

@@ -105,8 +105,10 @@ class TosaicPartitioner(Partitioner):
 
     def _take_constants(self, program: ExportedProgram) -> Constants | None:
         """Return the data of a program that exir has made fake; each method that the partitioner serves has its own."""
+        # Exir may have added numbers of its own: `x + 1.0` with x without dimensions.
+        named = {name: fake for name, fake in program.state_dict.items() if not name.startswith("_lifted_tensor_")}
         for index, constants in enumerate(self._waiting):
-            if all(_is_like(constants.get(name), fake) for name, fake in program.state_dict.items()):
+            if all(_is_like(constants.get(name), fake) for name, fake in named.items()):
                 return self._waiting.pop(index)
         return None
 

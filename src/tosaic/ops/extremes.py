@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
-
-import numpy as np
 
 from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.build import Builder
 from tosaic.ir.graph import DType, Value
 from tosaic.lower import arithmetic as arith
-from tosaic.lower import movement
-from tosaic.lower.arguments import dim_list, integers, keep_dims
+from tosaic.lower import movement, positions
+from tosaic.lower.arguments import dim_list, keep_dims
 from tosaic.lower.aten import Aten
 from tosaic.lower.constraints import describe
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, composite, op
 from tosaic.lower.samples import Sample, call, f32, i8, i32, reduce_dims, torch, with_booleans
-from tosaic.lower.tensor import Stored, Tensor, of_value, with_value
-
-#: the table that reverses the order of int8 numbers
-_MIRROR = np.arange(127, -129, -1).astype(np.int8)
+from tosaic.lower.tensor import Tensor, with_value
 
 
 def _samples_reduce(name: str) -> list[Sample]:
@@ -44,7 +38,7 @@ def _reduce(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, highest: bool) -> 
             return tosa.reduce_max(b, value, axis)
         if not lo.target.has_reduce_min and value.dtype is DType.I8:
             # Take the maximum of the negated numbers.
-            return tosa.table(b, tosa.reduce_max(b, tosa.table(b, value, _MIRROR), axis), _MIRROR)
+            return tosa.table(b, tosa.reduce_max(b, tosa.table(b, value, positions.MIRROR), axis), positions.MIRROR)
         return tosa.reduce_min(b, value, axis)
 
     dims = dim_list(dim, x.rank)
@@ -90,12 +84,9 @@ def amin(lo: Lowering, self: Tensor, dim: Any = (), keepdim: bool = False) -> Te
 
 
 def _check_size(lo: Lowering, a: Arguments) -> str:
-    x, dim, target = a["self"], a.get("dim"), lo.target
+    x, dim = a["self"], a.get("dim")
     size = x.size if dim is None or not x.rank else x.shape[dim % x.rank]
-    places = x.size // size
-    fits = target.longest_argmax is None or size <= target.longest_argmax
-    fits = fits and (target.most_argmaxes is None or places <= target.most_argmaxes)
-    return "" if fits else f"it is among {size} numbers, in {places} places"
+    return positions.check_size(lo, size, x.size // size)
 
 
 def _check_type(lo: Lowering, a: Arguments) -> str:
@@ -105,9 +96,9 @@ def _check_type(lo: Lowering, a: Arguments) -> str:
 
 _CONSTRAINTS = (
     Constraint(
-        "argmax finds the largest of at most 127 numbers, in at most 65536 places",
+        positions.FEW_NUMBERS,
         _check_size,
-        "use an Ethos-U85, or argmax on the CPU",
+        positions.FEW_NUMBERS_FIX,
         lambda target: target.longest_argmax is not None,
     ),
     Constraint(
@@ -137,54 +128,6 @@ def _samples_arg(name: str) -> list[Sample]:
     ]
 
 
-def _find(lo: Lowering, self: Tensor, dim: int | None, keepdim: bool, highest: bool) -> Tensor:
-    """Lower to ARGMAX, which is int32: `driver.carry` casts what leaves a delegate."""
-    x = self if self.q is None else lo.codes(self)
-    everything = dim is None or not x.rank
-    if everything:
-        x = lo.reshape(x, (x.size,))
-    d = 0 if dim is None else dim % x.rank
-    rest = [n for i, n in enumerate(x.shape) if i != d]
-    kept = [1] * self.rank if everything else [1 if i == d else n for i, n in enumerate(x.shape)]
-    shape = kept if keepdim else rest
-    if x.dtype is DType.I32:
-        return lo.reshape(_find_int32(lo, lo.store(x), d, highest), shape)
-    if lo.target.is_npu:
-        # The dimension goes last and all others are merged: Ethos-U55 supports no other form.
-        last = lo.permute(x, [*(i for i in range(x.rank) if i != d), d])
-        found = _emit_argmax(lo, lo.emit(lo.reshape(last, (1, 1, prod(rest), x.shape[d]))), 3, highest)
-    else:
-        found = _emit_argmax(lo, lo.emit(x), d, highest)
-    if "INT" in lo.spec.profiles:
-        return lo.reshape(of_value(found), shape)
-    return of_value(integers(lo, of_value(found), shape))
-
-
-def _emit_argmax(lo: Lowering, value: Value, axis: int, highest: bool) -> Value:
-    """Emit ARGMAX, of numbers in reverse order to find the smallest one."""
-    if not highest and value.dtype is DType.I8:
-        value = tosa.table(lo.b, value, _MIRROR)
-    elif not highest and value.dtype is DType.I16:
-        wide = tosa.sub(
-            lo.b, lo.constant(np.full((1,) * value.rank, -1), DType.I32), lo.rescale(value, DType.I32, [1.0])
-        )
-        value = lo.rescale(wide, DType.I16, [1.0])
-    elif not highest:
-        value = tosa.negate(lo.b, value)
-    return tosa.argmax(lo.b, value, axis)
-
-
-def _find_int32(lo: Lowering, x: Stored, dim: int, highest: bool) -> Stored:
-    """Find the first position of the extreme among int32 numbers, which ARGMAX does not take; the dimension is kept."""
-    axis, size = x.perm[dim], x.shape[dim]
-    best = (tosa.reduce_max if highest else tosa.reduce_min)(lo.b, x.value, axis)
-    places = np.arange(size).reshape([size if i == axis else 1 for i in range(x.value.rank)])
-    nowhere = lo.constant(np.full((1,) * x.value.rank, size), DType.I32)
-    where = tosa.select(lo.b, tosa.equal(lo.b, x.value, best), lo.constant(places, DType.I32), nowhere)
-    first = with_value(x, tosa.reduce_min(lo.b, where, axis))
-    return Stored(tuple(1 if i == dim else n for i, n in enumerate(x.shape)), first.value, x.perm)
-
-
 @op(
     "argmax",
     computes_in_float32=True,
@@ -193,7 +136,7 @@ def _find_int32(lo: Lowering, x: Stored, dim: int, highest: bool) -> Stored:
     samples=lambda: _samples_arg("argmax"),
 )
 def argmax(lo: Lowering, self: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    return _find(lo, self, dim, keepdim, True)
+    return positions.find(lo, self, dim, keepdim, True)
 
 
 @op(
@@ -204,7 +147,7 @@ def argmax(lo: Lowering, self: Tensor, dim: int | None = None, keepdim: bool = F
     samples=lambda: _samples_arg("argmin"),
 )
 def argmin(lo: Lowering, self: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    return _find(lo, self, dim, keepdim, False)
+    return positions.find(lo, self, dim, keepdim, False)
 
 
 def _samples_dim(name: str) -> list[Sample]:
@@ -232,7 +175,7 @@ def _register_dim(name: str, highest: bool) -> None:
         try:
             for constraint in _CONSTRAINTS:
                 constraint.enforce(lo, {"self": self, "dim": dim})
-            places: Any = _find(lo, self, dim, keepdim, highest)
+            places: Any = positions.find(lo, self, dim, keepdim, highest)
         except Unsupported as error:
             places = error
         return _reduce(lo, self, dim, keepdim, highest), places

@@ -151,7 +151,6 @@ def index(lo: Lowering, self: Tensor, indices: Sequence[Tensor | None]) -> Tenso
         call(lambda x: (x + 1.0).index_select(1, torch.tensor([2, 0, 0])), f32(3, 3, 4)),
         call(lambda x: (x + 1.0).index_select(-1, torch.tensor([0, 1, 3])), f32(1, 17, 2, 4)),
         call(lambda x: (x + 1.0).index_select(0, torch.tensor([63, 0])), f32(64)),
-        call(lambda x: (x + 1.0).index_select(0, torch.tensor(0)), f32()),
         call(lambda x: (x + 1.0).index_select(1, torch.arange(40).flip(0)), f32(1, 40, 3)),
         call(lambda x: (x > 0).index_select(1, torch.tensor([2, 0])), i32(3, 4), targets=with_booleans),
         call(lambda x, i: (x > 0).index_select(1, i), i32(3, 4), i32(2, low=0, high=4), targets=with_gather),

@@ -11,7 +11,7 @@ from tosaic.lower.arguments import is_sequence
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.pooling import PoolWindow
 from tosaic.lower.registry import Arguments, Constraint, op
-from tosaic.lower.samples import F, Sample, call, f32, module, nn
+from tosaic.lower.samples import F, Sample, call, f32, module, nn, torch
 from tosaic.lower.tensor import Tensor
 
 
@@ -88,12 +88,45 @@ def max_pool2d(
     )
 
 
-@op("max_pool2d_with_indices", quant="none", computes_in_float32=True, constraints=[_IMAGES])
-def max_pool2d_with_indices(lo: Lowering, **arguments: Any) -> tuple[Any, Any]:
-    """Lower the form that exir decomposes to. The values are on the NPU; the indices are not."""
-    return max_pool2d(lo, **arguments), Unsupported(
-        "the positions of the maxima are not available on the NPU", "use return_indices=False"
-    )
+@op(
+    "max_pool2d_with_indices",
+    quant="share",
+    computes_in_float32=True,
+    fits_int32=True,
+    constraints=[_IMAGES],
+    samples=lambda: [
+        call(lambda x: _with_indices(x, 2), f32(1, 3, 8, 8)),
+        call(lambda x: _with_indices(x, 3, 2, 1), f32(3, 17, 7, 8)),
+        call(lambda x: _with_indices(x, (2, 3), (3, 1), 0, (1, 2), ceil_mode=True), f32(1, 5, 6, 11)),
+        call(lambda x: _with_indices(x, 2, ceil_mode=True), f32(3, 5, 5, low=-30.0, high=-1.0)),
+        call(lambda x: _with_indices(x, (4, 1), padding=(2, 0)), f32(1, 64, 4, 4)),
+        call(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True)[0], f32(1, 3, 8, 8)),
+    ],
+)
+def max_pool2d_with_indices(
+    lo: Lowering,
+    self: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> tuple[Any, Any]:
+    """Lower the form that exir decomposes to, too."""
+    values = max_pool2d(lo, self, kernel_size, stride, padding, dilation, ceil_mode)
+    x = self if self.q is None else lo.codes(self)
+    window = PoolWindow(x.shape, kernel_size, stride, padding, ceil_mode, dilation)
+    try:
+        places: Any = pooling.locate_max(lo, x, window)
+    except Unsupported as error:
+        places = error
+    return values, places
+
+
+def _with_indices(*args: Any, **kwargs: Any) -> Any:
+    """Return the indices as the targets hold them, for samples."""
+    values, indices = F.max_pool2d(*args, **kwargs, return_indices=True)
+    return values, indices.to(torch.int32)
 
 
 @op(

@@ -261,8 +261,11 @@ class Generator:
         return True
 
     def _is_promoted(self, step: Step) -> bool:
-        """Whether exir itself gives another type: int64 for an integer without dimensions and a Python number."""
+        """Whether exir or torch itself gives another type: int64 for an integer without dimensions and a number."""
         tensors = [self.values[r] for r in step.refs()]
+        if "index_select" in step.op and not tensors[0].dim():
+            # Torch's own out variant gives it a dimension.
+            return True
         numbers = any(type(a) is int for a in step.args)
         return numbers and all(not t.dim() and t.dtype in (torch.int32, torch.int8) for t in tensors)
 
@@ -280,6 +283,10 @@ class Generator:
             return float(before[operands[0]].abs().max()) > 0.98
         if name == "argmax" and self.values[operands[0]].is_floating_point():
             return _has_tie(self.values[operands[0]].double(), step.args[1] if len(step.args) > 1 else None)
+        if name == "topk":
+            # Torch takes any of several equal numbers.
+            x, dim = self.values[operands[0]].double(), step.args[2] if len(step.args) > 2 else -1
+            return _has_tie(x, dim) or _has_tie(-x, dim)
         if name not in _COMPARISONS or len(set(operands)) < 2:
             return False
         a, b = (self.values[r].double() for r in operands)

@@ -1,0 +1,75 @@
+"""Where the largest or smallest numbers are."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from tosaic.ir import ops as tosa
+from tosaic.ir.graph import DType, Value
+from tosaic.lower.arguments import integers
+from tosaic.lower.lowering import Lowering
+from tosaic.lower.tensor import Stored, Tensor, of_value, with_value
+
+#: the table that reverses the order of int8 numbers
+MIRROR = np.arange(127, -129, -1).astype(np.int8)
+
+
+FEW_NUMBERS = "argmax finds the largest of at most 127 numbers, in at most 65536 places"
+FEW_NUMBERS_FIX = "use an Ethos-U85, or argmax on the CPU"
+
+
+def check_size(lo: Lowering, size: int, places: int) -> str:
+    """Return what is wrong with finding the largest of `size` numbers in so many places."""
+    most, most_places = lo.target.longest_argmax, lo.target.most_argmaxes
+    fits = (most is None or size <= most) and (most_places is None or places <= most_places)
+    return "" if fits else f"it is among {size} numbers, in {places} places"
+
+
+def find(lo: Lowering, self: Tensor, dim: int | None, keepdim: bool, highest: bool) -> Tensor:
+    """Lower to ARGMAX, which is int32: `driver.carry` casts what leaves a delegate."""
+    x = self if self.q is None else lo.codes(self)
+    everything = dim is None or not x.rank
+    if everything:
+        x = lo.reshape(x, (x.size,))
+    d = 0 if dim is None else dim % x.rank
+    rest = [n for i, n in enumerate(x.shape) if i != d]
+    kept = [1] * self.rank if everything else [1 if i == d else n for i, n in enumerate(x.shape)]
+    shape = kept if keepdim else rest
+    if x.dtype is DType.I32:
+        return lo.reshape(_find_int32(lo, lo.store(x), d, highest), shape)
+    if lo.target.is_npu:
+        # The dimension goes last and all others are merged: Ethos-U55 supports no other form.
+        last = lo.permute(x, [*(i for i in range(x.rank) if i != d), d])
+        found = _emit_argmax(lo, lo.emit(lo.reshape(last, (1, 1, prod(rest), x.shape[d]))), 3, highest)
+    else:
+        found = _emit_argmax(lo, lo.emit(x), d, highest)
+    if "INT" in lo.spec.profiles:
+        return lo.reshape(of_value(found), shape)
+    return of_value(integers(lo, of_value(found), shape))
+
+
+def _emit_argmax(lo: Lowering, value: Value, axis: int, highest: bool) -> Value:
+    """Emit ARGMAX, of numbers in reverse order to find the smallest one."""
+    if not highest and value.dtype is DType.I8:
+        value = tosa.table(lo.b, value, MIRROR)
+    elif not highest and value.dtype is DType.I16:
+        wide = tosa.sub(
+            lo.b, lo.constant(np.full((1,) * value.rank, -1), DType.I32), lo.rescale(value, DType.I32, [1.0])
+        )
+        value = lo.rescale(wide, DType.I16, [1.0])
+    elif not highest:
+        value = tosa.negate(lo.b, value)
+    return tosa.argmax(lo.b, value, axis)
+
+
+def _find_int32(lo: Lowering, x: Stored, dim: int, highest: bool) -> Stored:
+    """Find the first position of the extreme among int32 numbers, which ARGMAX does not take; the dimension is kept."""
+    axis, size = x.perm[dim], x.shape[dim]
+    best = (tosa.reduce_max if highest else tosa.reduce_min)(lo.b, x.value, axis)
+    places = np.arange(size).reshape([size if i == axis else 1 for i in range(x.value.rank)])
+    nowhere = lo.constant(np.full((1,) * x.value.rank, size), DType.I32)
+    where = tosa.select(lo.b, tosa.equal(lo.b, x.value, best), lo.constant(places, DType.I32), nowhere)
+    first = with_value(x, tosa.reduce_min(lo.b, where, axis))
+    return Stored(tuple(1 if i == dim else n for i, n in enumerate(x.shape)), first.value, x.perm)
