@@ -22,9 +22,9 @@ from tosaic.formats.pte import Delegate, Pte, Tensor
 from tosaic.formats.sidecar import Sidecar
 from tosaic.npu.accelerator import ACCELERATORS
 from tosaic.npu.perf import Estimate
+from tosaic.npu.pmu import PMU_EVENTS, count_events
 from tosaic.npu.stream import parse
 from tosaic.report.cycles import SOURCE, describe_row, estimate_delegate
-from tosaic.report.pmu import PMU_EVENTS, count_events
 
 #: Version 1 had its number under `version` and no name.
 SCHEMA = "tosaic-run/2"
