@@ -1,0 +1,51 @@
+/* The four functions of the C library that a compiler calls by name. */
+#include "kernel.h"
+
+typedef __SIZE_TYPE__ size;
+
+void *memcpy(void *restrict to, const void *restrict from, size count) {
+    uint8_t *target = to;
+    const uint8_t *source = from;
+    if (((uintptr_t)target | (uintptr_t)source) % sizeof(uint32_t) == 0) {
+        for (; count >= sizeof(uint32_t); count -= sizeof(uint32_t)) {
+            *(uint32_t *)(void *)target = *(const uint32_t *)(const void *)source;
+            target += sizeof(uint32_t);
+            source += sizeof(uint32_t);
+        }
+    }
+    while (count-- > 0) {
+        *target++ = *source++;
+    }
+    return to;
+}
+
+void *memmove(void *to, const void *from, size count) {
+    uint8_t *target = to;
+    const uint8_t *source = from;
+    if ((uintptr_t)target <= (uintptr_t)source) {
+        return memcpy(to, from, count);
+    }
+    while (count-- > 0) {
+        target[count] = source[count];
+    }
+    return to;
+}
+
+void *memset(void *to, int byte, size count) {
+    uint8_t *target = to;
+    while (count-- > 0) {
+        *target++ = (uint8_t)byte;
+    }
+    return to;
+}
+
+int memcmp(const void *a, const void *b, size count) {
+    const uint8_t *left = a;
+    const uint8_t *right = b;
+    for (; count > 0; count--, left++, right++) {
+        if (*left != *right) {
+            return *left - *right;
+        }
+    }
+    return 0;
+}
