@@ -89,21 +89,23 @@ class Npu:
             return Outcome(Status(0), read, f"the commands stop after {read} of {queue.size} bytes")
         return Outcome(Status.END_REACHED, read)
 
-    def estimate(self, queue: Queue) -> Estimate | None:
-        """Estimate the cycles and the traffic of a job from its commands and the places of its regions."""
+    def estimate(self, queue: Queue, ports: Mapping[int, str]) -> Estimate | None:
+        """Estimate the cycles and the traffic of a job from its commands, and the port of each region's memory."""
         stream = self._open(queue)
-        blocks = {number: self.memory.find(address) for number, address in queue.regions.items()}
-        ports = {number: block.port for number, block in blocks.items() if block is not None and block.port}
-        if stream is None or not ports:
+        if stream is None:
             return None
         target = find(self.name)
         options = VelaOptions(self.name, target.system_config, target.memory_mode)
-        # The first port serves a region that the job does not set: scratch is the one that others fall back to.
-        ports.setdefault(1, "axi0")
         try:
-            return estimate(stream, place_regions(options, ports))
+            # Regions that the job does not set count as scratch.
+            return estimate(stream, place_regions(options, {1: "axi0", **ports}))
         except Invalid:
             return None
+
+    def find_ports(self, queue: Queue) -> dict[int, str]:
+        """Find the port of each region's memory."""
+        blocks = {number: self.memory.find(address) for number, address in queue.regions.items()}
+        return {number: block.port for number, block in blocks.items() if block is not None and block.port}
 
     def _open(self, queue: Queue) -> Stream | None:
         block = self.memory.find(queue.base)

@@ -5,12 +5,12 @@ Hardware ignores most wrong accesses, or hangs; here each is an error that says 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from enum import IntEnum
 
-from tosaic.board.job import FAULTS, Npu, Outcome, Queue, Status
+from tosaic.board.job import FAULTS, Npu, Queue, Status
 from tosaic.board.pmu import Pmu
+from tosaic.board.stopwatch import Stopwatch
 from tosaic.core.errors import ToolFailed
 from tosaic.npu.accelerator import Accelerator
 from tosaic.npu.registers import Family
@@ -95,8 +95,8 @@ class NpuRegisters:
         self.pmu = Pmu(npu.accelerator)
         #: Jobs that were run.
         self.jobs = 0
-        self._seconds = 0.0
-        self._begin: float | None = None
+        #: The time of this machine that they took.
+        self.stopwatch = Stopwatch()
         self._protection: int | None = None
         self._values: dict[int, int] = {}
         self._status, self._read, self._power = Status(0), 0, 0
@@ -188,24 +188,13 @@ class NpuRegisters:
         queue = self._read_queue()
         if self._silent:
             return
-        outcome = self._run(queue)
-        self.pmu.count(lambda: self._npu.estimate(queue))
+        with self.stopwatch:
+            outcome = self._npu.run(queue)
+        self.pmu.count(lambda: self._npu.estimate(queue, self._npu.find_ports(queue)))
         self._status, self._read = outcome.status | Status.IRQ_RAISED, outcome.read
         if outcome.reason:
             self._note(outcome.reason)
         self._raise_irq(True)
-
-    def _run(self, queue: Queue) -> Outcome:
-        self._begin = time.monotonic()
-        try:
-            return self._npu.run(queue)
-        finally:
-            self._seconds, self._begin = self.measure(), None
-
-    def measure(self) -> float:
-        """Return the seconds that jobs have taken on this machine, including the present one."""
-        begin = self._begin
-        return self._seconds + (0.0 if begin is None else time.monotonic() - begin)
 
     def _read_queue(self) -> Queue:
         values = self._values

@@ -73,7 +73,7 @@ class VirtualBoard:
             program.describe,
             count_instructions=options.count_instructions,
         )
-        self._watchdog = Watchdog(options.seconds, self._cpu.stop, self._npu.measure)
+        self._watchdog = Watchdog(options.seconds, self._cpu.stop, self._npu.stopwatch.read)
         self._active: int | None = None
 
     def run(self) -> Execution:
@@ -92,7 +92,7 @@ class VirtualBoard:
             log=self._uart.text + self._host.text.decode("utf-8", "replace"),
             files={name: bytes(data) for name, data in self._host.files.items()},
             notes=tuple(self._notes),
-            npu_seconds=self._npu.measure(),
+            npu_seconds=self._npu.stopwatch.read(),
             instructions=self._cpu.instructions if self._options.count_instructions else None,
         )
 

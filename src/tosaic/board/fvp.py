@@ -1,0 +1,67 @@
+"""Runs a firmware in Arm's simulator of a board (FVP), where the user has it. Not verified: see docs/boards.md."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tosaic.board.description import Board
+from tosaic.board.execution import Execution, make_command_line, name_inputs
+from tosaic.core.errors import ToolFailed
+from tosaic.npu.accelerator import ACCELERATORS
+from tosaic.tools.process import run_tool
+
+#: More seconds than the simulator itself has, for its start and end.
+_GRACE = 30.0
+
+
+def name_program(board: Board, accelerator: str) -> str:
+    """Return the name of the simulator for a board with this NPU."""
+    if board.fvp is None:
+        raise ToolFailed(f"there is no FVP of {board.title}", fix="use `--runner virtual`")
+    return board.fvp.program.format(family=ACCELERATORS[accelerator].family.name)
+
+
+def make_arguments(board: Board, accelerator: str, elf: str, command_line: str, seconds: float) -> list[str]:
+    """Make the command of a run; its files are in the working folder."""
+    program = name_program(board, accelerator)
+    assert board.fvp is not None
+    cpu = board.fvp.cpu
+    settings = (
+        f"{board.fvp.macs}={ACCELERATORS[accelerator].macs}",
+        *board.fvp.settings,
+        f"{cpu}.semihosting-enable=1",
+        f"{cpu}.semihosting-stack_base=0",
+        f"{cpu}.semihosting-heap_limit=0",
+        f"{cpu}.semihosting-cwd=.",
+        f"{cpu}.semihosting-cmd_line={command_line}",
+    )
+    flags = [word for setting in settings for word in ("-C", setting)]
+    return [program, *flags, "-a", elf, "--timelimit", f"{seconds:g}"]
+
+
+def run_fvp(
+    board: Board, elf: bytes, accelerator: str, inputs: Sequence[bytes] = (), *, seconds: float = 120.0
+) -> Execution:
+    """Run a firmware in the FVP. Its exit code comes from the log: the simulator has none of its own."""
+    program = name_program(board, accelerator)
+    if not shutil.which(program):
+        raise ToolFailed(
+            f"cannot run on {board.title} in an FVP",
+            why=f"there is no program `{program}`",
+            fix="install Arm's FVP and add it to PATH, or use `--runner virtual`",
+        )
+    with tempfile.TemporaryDirectory(prefix="tosaic-") as name:
+        folder = Path(name)
+        (folder / "firmware.elf").write_bytes(elf)
+        for file, data in zip(name_inputs(inputs), inputs, strict=True):
+            (folder / file).write_bytes(data)
+        arguments = make_arguments(board, accelerator, "firmware.elf", make_command_line(inputs), seconds)
+        done = run_tool("the FVP", arguments, folder=folder, timeout=seconds + _GRACE)
+        files = {path.name: path.read_bytes() for path in folder.glob("*.bin")}
+    log, ended, _ = done.output.partition("\x04")
+    if done.code and not ended:
+        raise ToolFailed("the FVP failed", log=done.output, why=f"it ended with exit code {done.code}")
+    return Execution(done.code, log.replace("\r\n", "\n"), files)
