@@ -3,9 +3,8 @@
 
 typedef __SIZE_TYPE__ size;
 
-void *memcpy(void *restrict to, const void *restrict from, size count) {
-    uint8_t *target = to;
-    const uint8_t *source = from;
+/* Copies from the first byte to the last, whole words where both ends allow it. */
+static void copy_up(uint8_t *target, const uint8_t *source, size count) {
     if (((uintptr_t)target | (uintptr_t)source) % sizeof(uint32_t) == 0) {
         for (; count >= sizeof(uint32_t); count -= sizeof(uint32_t)) {
             *(uint32_t *)(void *)target = *(const uint32_t *)(const void *)source;
@@ -16,6 +15,10 @@ void *memcpy(void *restrict to, const void *restrict from, size count) {
     while (count-- > 0) {
         *target++ = *source++;
     }
+}
+
+void *memcpy(void *restrict to, const void *restrict from, size count) {
+    copy_up(to, from, count);
     return to;
 }
 
@@ -23,7 +26,8 @@ void *memmove(void *to, const void *from, size count) {
     uint8_t *target = to;
     const uint8_t *source = from;
     if ((uintptr_t)target <= (uintptr_t)source) {
-        return memcpy(to, from, count);
+        copy_up(target, source, count);
+        return to;
     }
     while (count-- > 0) {
         target[count] = source[count];

@@ -135,7 +135,7 @@ static bool copy_rows(tosaic_tensor *tensor, const uint8_t *from, uint32_t bytes
 static void expand_halves(tosaic_tensor *tensor, const uint8_t *from) {
     int8_t *to = tensor->data;
     for (uint32_t i = 0; i < tensor->bytes; i++) {
-        uint32_t half = from[i / 2] >> (4u * (i % 2u)) & 0xFu;
+        uint32_t half = (uint32_t)from[i / 2] >> (4u * (i % 2u)) & 0xFu;
         to[i] = (int8_t)((int32_t)(half ^ 8u) - 8);
     }
 }

@@ -96,6 +96,9 @@ tosaic_status tosaic_load(tosaic_method *method, const tosaic_program *program, 
     flat file = tosaic_read(program);
     *method = (tosaic_method){.program = program, .setup = setup, .failure = {.instruction = UINT32_MAX}};
     method->plan = tosaic_get_plan(&file, program, index);
+    if (file.bad) {
+        return tosaic_fail(method, TOSAIC_DAMAGED, file.bad_at);
+    }
     if (method->plan == 0) {
         return tosaic_fail(method, TOSAIC_NO_METHOD, tosaic_count_methods(program));
     }
