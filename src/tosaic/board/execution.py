@@ -16,6 +16,8 @@ class Execution:
     exit_code     what it returned: 0 done, 1 a test failed, 2 an error that the log explains
     log           what it printed
     files         the files it wrote, and its inputs
+    place         where it ran, for people
+    is_measured   whether its cycle counts come from a model of the real hardware, and not from estimates
     notes         the reasons of NPU faults, which the firmware knows only as bits of a register
     npu_seconds   the time of this machine that the simulated NPU took
     instructions  how many the CPU executed, if they were counted
@@ -25,6 +27,8 @@ class Execution:
     log: str
     files: Mapping[str, bytes]
     notes: tuple[str, ...] = ()
+    place: str = ""
+    is_measured: bool = False
     npu_seconds: float = 0.0
     instructions: int | None = None
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tosaic.board.execution import Execution
+from tosaic.board.options import DEFAULTS, BoardOptions
 from tosaic.core.budget import Budget
 from tosaic.engines.interpreter import Executor
 from tosaic.engines.run import Call
@@ -27,6 +29,7 @@ class Job:
     inputs: Sequence[Array]
     sidecar: Sidecar | None = None
     max_memory: int | None = None
+    board: BoardOptions = DEFAULTS
 
     @property
     def plan(self) -> Plan:
@@ -35,10 +38,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outputs of a run, and the calls it made."""
+    """The outputs of a run, the calls it made, and for a board what its firmware did."""
 
     outputs: list[Array]
     calls: Sequence[Call]
+    execution: Execution | None = None
 
 
 class Engine(Protocol):
