@@ -42,6 +42,7 @@ def examine(import_torch: Callable[[], None]) -> Iterator[Check]:
     ):
         yield replace(check(), target="ethos-u")
     yield from examine_vgf(import_torch)
+    yield from examine_board(import_torch)
     reference = _try("TOSA reference model", _run_reference, "pip install --force-reinstall tosa-tools", needed=False)
     yield replace(reference, target="tosa")
 
@@ -57,6 +58,19 @@ def examine_vgf(import_torch: Callable[[], None]) -> Iterator[Check]:
     probe = vulkan.probe()
     found = f"runs: one operator, {probe.driver}" if probe.ok else probe.reason
     yield Check("Vulkan", probe.ok, found, probe.fix or _FIX_VGF, needed=False, target="vgf")
+
+
+def examine_board(import_torch: Callable[[], None]) -> Iterator[Check]:
+    """Yield the checks of building firmware for a board, and of running it."""
+    from tosaic.board import qemu
+    from tosaic.board.cpu import INSTALL
+
+    for package, wanted in _read_ranges("board").items():
+        yield replace(_check_package(package, wanted), fix=INSTALL, needed=False, target="board")
+    program = shutil.which(qemu.PROGRAM)
+    yield Check("QEMU", bool(program), program or "none", qemu.INSTALL, needed=False, target="board")
+    boots = _try("virtual board", lambda: _run_board(import_torch), INSTALL, needed=False)
+    yield replace(boots, target="board")
 
 
 def plan_vgf() -> list[str]:
@@ -194,6 +208,23 @@ def _run_vela() -> str:
     target = find("ethos-u55-128")
     compiled = vela.compile(_make_tosa(), vela.default_options(target))
     return f"runs: one operator, {len(compiled.cmd_data):,} bytes of commands for {target.name}"
+
+
+def _run_board(import_torch: Callable[[], None]) -> str:
+    import numpy as np
+
+    import_torch()
+    from tosaic import zoo
+    from tosaic.api import build as api
+    from tosaic.engines import engine
+
+    module, inputs = zoo.load("add")
+    program = api.compile(module, inputs, "ethos-u55-128")
+    ones = np.ones(tuple(inputs[0].shape), np.int32)
+    (result,) = engine.run(program.pte, [ones], engine="board").outputs
+    if (result != 2).any():
+        raise ValueError(f"1 + 1 returned {result.tolist()}")
+    return "boots: the model `add`, 1 + 1 = 2"
 
 
 def _run_compile(import_torch: Callable[[], None], target: str) -> str:

@@ -62,7 +62,7 @@ class Machine:
 
 def test_every_target_has_its_checks(tosaic: Command) -> None:
     found = tosaic("doctor", "--json").json
-    assert set(found["targets"]) == {"ethos-u", "vgf", "tosa"}
+    assert set(found["targets"]) == {"ethos-u", "vgf", "board", "tosa"}
     of_vgf = {check["name"]: check for check in found["checks"] if check["target"] == "vgf"}
     assert list(of_vgf)[-2:] == ["VGF compile", "Vulkan"]
     assert {"ai-ml-sdk-model-converter", "ai-ml-emulation-layer-for-vulkan"} < set(of_vgf)

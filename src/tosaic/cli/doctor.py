@@ -17,7 +17,7 @@ from tosaic.cli.quiet import import_torch
 from tosaic.core.errors import ExitStatus, Invalid
 
 SCHEMA = "tosaic-doctor/1"
-_TITLES = {"ethos-u": "for an Ethos-U", "vgf": "for VGF", "tosa": "for TOSA"}
+_TITLES = {"ethos-u": "for an Ethos-U", "vgf": "for VGF", "board": "for a board", "tosa": "for TOSA"}
 
 
 class Fixable(StrEnum):
