@@ -168,7 +168,7 @@ FAULTS = {
     "commands elsewhere": (
         lambda m: m.put(Reg.QBASE, TCM),
         Status.BUS_ERROR,
-        "no access to the commands at 0x30000000",
+        "no access to the commands",
     ),
     "queue too short": (lambda m: m.put(Reg.QSIZE, 64), Status.PARSE_ERROR, "there is no command"),
     "queue too long": (lambda m: m.put(Reg.QSIZE, 4096), Status(0), "the commands stop after"),

@@ -12,7 +12,7 @@ _HEADER = struct.Struct("<16sHHIIIIIHHHHHH")
 _SEGMENT = struct.Struct("<8I")
 _SECTION = struct.Struct("<10I")
 _SYMBOL = struct.Struct("<IIIBBH")
-_ARM, _LOAD, _SYMBOLS = 40, 1, 2
+_ARM, _LOAD, _SYMBOLS, _NO_BITS = 40, 1, 2, 8
 _WRITE, _ALLOCATE, _EXECUTE = 1, 2, 4
 _FUNCTION = 2
 
@@ -91,8 +91,9 @@ class _Reader:
         titles = self._cut(rows[names][4], rows[names][5]) if names < len(rows) else b""
         for name, kind, flags, address, offset, size, link, _, _, _ in rows:
             if flags & _ALLOCATE and size:
-                title = _read_name(titles, name)
-                ranges.append(Range(title, address, size, bool(flags & _WRITE), bool(flags & _EXECUTE)))
+                # Linkers do not mark a section as writable if no variable is in it, such as that of the stack.
+                writable = bool(flags & _WRITE) or kind == _NO_BITS
+                ranges.append(Range(_read_name(titles, name), address, size, writable, bool(flags & _EXECUTE)))
             if kind == _SYMBOLS and link < len(rows):
                 strings = rows[link]
                 symbols |= {symbol.name: symbol for symbol in self._read_symbols(offset, size, strings[4], strings[5])}
