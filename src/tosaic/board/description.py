@@ -28,7 +28,7 @@ Wanted = TypeVar("Wanted", int, str)
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A memory. `port` is its name in Vela's system configurations; empty if the NPU cannot access it."""
+    """A memory. `port` is `axi0` or `axi1`, the port through which the NPU accesses it; empty if it cannot."""
 
     name: str
     base: int
@@ -153,6 +153,8 @@ class _Reader:
         for name in memory:
             table = self._open(f"memory.{name}", ("base", "size"), ("port",))
             port = self._get(table, f"memory.{name}.port", str) if "port" in table else ""
+            if port not in ("", "axi0", "axi1"):
+                raise self._fail(f"memory.{name}.port", f"it is `{port}`, not `axi0` or `axi1`")
             base, size = (self._get(table, f"memory.{name}.{key}", int) for key in ("base", "size"))
             area = Area(name, base, size, port)
             if size % 1024 or base % 1024 or not 0 < area.end <= _MOST:
