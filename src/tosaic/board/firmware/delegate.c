@@ -22,7 +22,8 @@ static uint32_t read_dedicated(tosaic_text mode) {
     if (at >= mode.length || mode.start[at] != '_') {
         return DEFAULT_DEDICATED;
     }
-    for (at++; at < mode.length && mode.start[at] >= '0' && mode.start[at] <= '9' && size <= UINT32_MAX; at++) {
+    uint32_t last = at + 6u; /* more digits are no size */
+    for (at++; at < mode.length && at <= last && mode.start[at] >= '0' && mode.start[at] <= '9'; at++) {
         size = 10u * size + (uint32_t)(mode.start[at] - '0');
     }
     tosaic_text unit = {mode.start + at, mode.length - at};

@@ -159,7 +159,9 @@ tosaic_status tosaic_set_input(tosaic_method *method, uint32_t index, const void
         return TOSAIC_BAD_INPUT;
     }
     if (tensor->access == TOSAIC_PLANNED) {
-        memcpy(tensor->data, data, size);
+        if (size != 0) {
+            memcpy(tensor->data, data, size);
+        }
         return TOSAIC_OK;
     }
     if ((uintptr_t)data % tosaic_get_element_size(tensor->dtype) != 0) {

@@ -5,6 +5,7 @@
 #include "tensor.h"
 
 _Static_assert(TOSAIC_NONE + 1 == (int)KERNEL_TYPES_NULL, "kinds are numbered as in the file, less one");
+_Static_assert((int)INT_LIST_ITEMS == (int)DOUBLE_LIST_ITEMS, "all lists have their items in the same field");
 _Static_assert(TOSAIC_OPTIONAL_TENSOR_LIST + 1 == (int)KERNEL_TYPES_OPTIONAL_TENSOR_LIST, "and so is the last");
 
 /* What stands for None in a list of optional tensors. */
@@ -37,7 +38,9 @@ static tosaic_status take_buffers(tosaic_method *method, flat *file, buffers *pl
         if (size > UINT32_MAX || !tosaic_take(pool, 1, (uint32_t)size, &start)) {
             return tosaic_fail(method, TOSAIC_PLANNED_POOL, size > UINT32_MAX ? UINT32_MAX : pool->peak);
         }
-        memset(start, 0, (uint32_t)size);
+        if (size != 0) {
+            memset(start, 0, (uint32_t)size);
+        }
         planned->starts[i] = start;
         planned->sizes[i] = (uint32_t)size;
     }
@@ -84,11 +87,11 @@ static tosaic_status set_data(tosaic_method *method, flat *file, flat_table row,
         return tosaic_fail(method, TOSAIC_EXTERNAL_DATA, number);
     }
     uint32_t index = flat_get_u32(file, row, TENSOR_DATA_BUFFER_IDX);
-    if (index == 0) {
+    bool planned = tensor->access == TOSAIC_PLANNED;
+    if (index == 0 || (planned && tensor->bytes == 0)) {
         return TOSAIC_OK;
     }
     uint64_t list = flat_get_u64(file, extra, EXTRA_TENSOR_INFO_MUTABLE_DATA_SEGMENTS_IDX);
-    bool planned = tensor->access == TOSAIC_PLANNED;
     tosaic_piece data = tosaic_get_tensor_data(file, method->program, index, planned ? (int64_t)list : -1);
     if (file->bad) {
         return tosaic_fail(method, TOSAIC_DAMAGED, file->bad_at);

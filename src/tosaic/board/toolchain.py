@@ -1,0 +1,100 @@
+"""The cross compilers for a firmware: zig's, which pip installs, or the GNU toolchain for Arm."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tosaic.core.errors import Invalid, ToolFailed
+from tosaic.core.paths import find_cache_folder
+from tosaic.tools.process import run_tool
+
+AUTO = "auto"
+_INSTALL = "pip install 'tosaic[board]'"
+_WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
+#: A Cortex-M33 with single-precision FPU: a subset of Cortex-M55 and M85.
+_FLAGS = (
+    "-std=c11",
+    "-Os",
+    # The linker keeps the symbols, for debuggers and simulators, and drops the rest.
+    "-g",
+    "-ffreestanding",
+    "-ffunction-sections",
+    "-fdata-sections",
+    "-fno-strict-aliasing",
+    # Floats as on the host: no sum and product in one rounding.
+    "-ffp-contract=off",
+    "-fno-unwind-tables",
+    "-fno-asynchronous-unwind-tables",
+    *_WARNINGS,
+)
+_LINK = ("-T", "board.ld", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,--strip-debug", "-Wl,-e,start_reset")
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A compiler: its name in messages, its command, and its own flags."""
+
+    name: str
+    command: tuple[str, ...]
+    compile_flags: tuple[str, ...]
+    link_flags: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def build(self, folder: Path, sources: Sequence[str], headers: Sequence[str], output: str) -> None:
+        """Compile and link the sources in a folder."""
+        include = [f"-I{header}" for header in headers]
+        arguments = [*self.command, *self.compile_flags, *_FLAGS, *include, *sources, *_LINK, *self.link_flags]
+        environment = {**os.environ, **self.environment}
+        done = run_tool(self.name, [*arguments, "-o", output], folder=folder, environment=environment)
+        if done.code:
+            why = next((line for line in done.output.splitlines() if "error" in line), f"exit code {done.code}")
+            raise ToolFailed(f"{self.name} did not build the firmware", log=done.output, why=why.strip())
+
+
+def find_toolchain(name: str = AUTO) -> Toolchain:
+    """Return the compiler of that name, `zig` or `gcc`; by default the first that is installed."""
+    makers = {"zig": _find_zig, "gcc": _find_gcc}
+    if name not in (AUTO, *makers):
+        raise Invalid(f"unknown toolchain `{name}`", fix="use one of auto, zig, gcc")
+    for maker in makers.values() if name == AUTO else [makers[name]]:
+        found = maker()
+        if found is not None:
+            return found
+    wanted = "`ziglang` or `arm-none-eabi-gcc`" if name == AUTO else f"`{name}`"
+    raise ToolFailed(f"the firmware cannot be built without {wanted}", why="it is not installed", fix=_INSTALL)
+
+
+def _find_zig() -> Toolchain | None:
+    if importlib.util.find_spec("ziglang") is None:
+        return None
+    return Toolchain(
+        "zig",
+        (sys.executable, "-m", "ziglang", "cc"),
+        # A plain `cortex_m33` has no FPU; zig adds checks of undefined behavior unless told otherwise.
+        (
+            *("-target", "thumb-freestanding-eabihf"),
+            "-mcpu=cortex_m33+fp_armv8d16sp",
+            "-fno-sanitize=undefined",
+            # Loops of memcpy must not become calls of memcpy.
+            "-fno-builtin",
+        ),
+        environment={"ZIG_GLOBAL_CACHE_DIR": str(find_cache_folder() / "zig")},
+    )
+
+
+def _find_gcc() -> Toolchain | None:
+    command = shutil.which("arm-none-eabi-gcc")
+    if command is None:
+        return None
+    return Toolchain(
+        "arm-none-eabi-gcc",
+        (command,),
+        ("-mcpu=cortex-m33", "-mthumb", "-mfpu=fpv5-sp-d16", "-mfloat-abi=hard", "-fno-tree-loop-distribute-patterns"),
+        ("-nostartfiles", "-nostdlib", "-lgcc"),
+    )
