@@ -21,7 +21,7 @@ _WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
 _FLAGS = (
     "-std=c11",
     "-Os",
-    # The linker keeps the symbols, for debuggers and simulators, and drops the rest.
+    # For the symbols; the linker script drops the rest, which has the folders of this machine.
     "-g",
     "-ffreestanding",
     "-ffunction-sections",
@@ -33,7 +33,7 @@ _FLAGS = (
     "-fno-asynchronous-unwind-tables",
     *_WARNINGS,
 )
-_LINK = ("-T", "board.ld", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,--strip-debug", "-Wl,-e,start_reset")
+_LINK = ("-T", "board.ld", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,max-page-size=16", "-Wl,-e,start_reset")
 
 
 @dataclass(frozen=True, slots=True)

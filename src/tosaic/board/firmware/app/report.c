@@ -173,12 +173,13 @@ void report_outputs(const tosaic_method *method) {
 }
 
 void report_failure(const char *what, tosaic_status status, const tosaic_failure *failure) {
-    say("E [tosaic] %s failed: %s (status %u, detail %u = %x)\n", what, tosaic_describe(status), (uint32_t)status,
+    say("E [tosaic] %s failed: %s (status %u, detail %u = %x", what, tosaic_describe(status), (uint32_t)status,
         failure->detail, failure->detail);
-    if (failure->name.length != 0) {
-        say("E [tosaic] operator or backend: %t\n", &failure->name);
-    }
     if (failure->instruction != UINT32_MAX) {
-        say("E [tosaic] at instruction %u\n", failure->instruction);
+        say(", instruction %u", failure->instruction);
     }
+    if (failure->name.length != 0) {
+        say(", %t", &failure->name);
+    }
+    say(")\n");
 }
