@@ -5,6 +5,7 @@ import struct
 import numpy as np
 import pytest
 
+from tosaic.board.core_devices import Clock
 from tosaic.board.job import Npu, Queue, Status
 from tosaic.board.memory import Block, Memory
 from tosaic.board.npu_registers import NpuRegisters, Reg, WrongAccess, make_config, make_id
@@ -41,7 +42,9 @@ class Machine:
         self.npu = Npu(target, memory)
         self.lines: list[bool] = []
         self.notes: list[str] = []
-        self.registers = NpuRegisters(self.npu, self.lines.append, self.notes.append, silent=silent)
+        # So fast that a job takes longer than a look at a register.
+        self.clock = Clock(10**12)
+        self.registers = NpuRegisters(self.npu, self.clock, self.lines.append, self.notes.append, silent=silent)
 
     def put(self, offset: int, value: int) -> None:
         self.registers.write(offset, 4, value)
@@ -200,6 +203,10 @@ def test_counters_are_the_estimate(target: str) -> None:
     machine.put(pmu + 0x4, 1 << 31 | 1)
     machine.put(pmu, 7)
     machine.put(Reg.CMD, RUN)
+    end = machine.registers.find_next()
+    assert end is not None and machine.get(Reg.STATUS) == Status.RUNNING and not machine.lines[-1]
+    machine.clock.now = end
+    assert machine.get(Reg.STATUS) == Status.IRQ_RAISED | Status.END_REACHED and machine.lines[-1]
     queue = Queue(DDR, len(machine.commands), {0: DDR + 4096, 1: SRAM})
     found = machine.npu.estimate(queue, machine.npu.find_ports(queue))
     assert found is not None and machine.get(pmu + 0x20) == found.cycles > 0 == machine.get(pmu + 0x24)

@@ -49,10 +49,19 @@ _ENABLED, _INTERRUPTS, _COUNTED = 1 << 0, 1 << 1, 1 << 16
 
 
 class Clock:
-    """Virtual time, in CPU cycles."""
+    """Virtual time, in CPU cycles, `hertz` in a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, hertz: int = 25_000_000) -> None:
+        self._hertz = hertz
         self.now = 0
+
+    def find_time(self, seconds: float) -> int:
+        """Return the time that many seconds from now."""
+        return self.now + round(seconds * self._hertz)
+
+    def advance(self, cycles: int) -> None:
+        """Let time pass."""
+        self.now += cycles
 
     def look(self) -> int:
         """Return the time; looking takes time."""

@@ -52,7 +52,10 @@ def import_unicorn() -> ModuleType:
 
 
 class Cpu:
-    """A Cortex-M33 with memory and devices (base, size). `describe` names an address of the code in messages."""
+    """A Cortex-M33 with memory and devices (base, size). `describe` names an address of the code in messages.
+
+    Instructions are counted, which is slow, if `on_instructions` is there to be called with the number of each block.
+    """
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class Cpu:
         devices: Mapping[tuple[int, int], Device],
         describe: Callable[[int], str],
         *,
-        count_instructions: bool = False,
+        on_instructions: Callable[[int], None] | None = None,
     ) -> None:
         self._memory, self._describe = memory, describe
         self._unicorn, self._arm = import_unicorn(), importlib.import_module("unicorn.arm_const")
@@ -79,7 +82,8 @@ class Cpu:
             self._attach(base, size, device)
         self._uc.hook_add(unicorn.UC_HOOK_INTR, self._take_interrupt)
         self._uc.hook_add(unicorn.UC_HOOK_MEM_INVALID, self._take_wrong_access)
-        if count_instructions:
+        self._on_instructions = on_instructions
+        if on_instructions is not None:
             self._uc.hook_add(unicorn.UC_HOOK_BLOCK, self._count)
 
     def _map(self, block: Block) -> None:
@@ -138,6 +142,8 @@ class Cpu:
         if length is None:
             length = self._lengths[key] = self._count_block(address, size)
         self.instructions += length
+        if self._on_instructions is not None:
+            self._on_instructions(length)
 
     def _count_block(self, address: int, size: int) -> int:
         data = self._memory.read(address, size)

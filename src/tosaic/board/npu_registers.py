@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import IntEnum
 
-from tosaic.board.job import FAULTS, Npu, Queue, Status
+from tosaic.board.core_devices import Clock
+from tosaic.board.job import FAULTS, Npu, Outcome, Queue, Status
 from tosaic.board.pmu import Pmu
 from tosaic.board.stopwatch import Stopwatch
 from tosaic.core.errors import ToolFailed
@@ -79,18 +80,19 @@ def make_config(accelerator: Accelerator) -> int:
 class NpuRegisters:
     """The registers of one NPU. `raise_irq` is called when its interrupt is raised, `note` with the reason of a fault.
 
-    A silent NPU takes its jobs but never ends one: for tests of time limits.
+    A job takes virtual time if its cycles are counted. A silent NPU never ends one: for tests of time limits.
     """
 
     def __init__(
         self,
         npu: Npu,
+        clock: Clock,
         raise_irq: Callable[[bool], None],
         note: Callable[[str], None],
         *,
         silent: bool = False,
     ) -> None:
-        self._npu, self._raise_irq, self._note, self._silent = npu, raise_irq, note, silent
+        self._npu, self._clock, self._raise_irq, self._note, self._silent = npu, clock, raise_irq, note, silent
         self._family = npu.accelerator.family
         self.pmu = Pmu(npu.accelerator)
         #: Jobs that were run.
@@ -100,6 +102,8 @@ class NpuRegisters:
         self._protection: int | None = None
         self._values: dict[int, int] = {}
         self._status, self._read, self._power = Status(0), 0, 0
+        #: The time at which the present job ends, and how.
+        self._ending: tuple[int, Outcome] | None = None
 
     def read(self, offset: int, size: int) -> int:
         self._check(offset, size, "read")
@@ -111,6 +115,8 @@ class NpuRegisters:
             case Reg.CONFIG:
                 return make_config(self._npu.accelerator)
             case Reg.STATUS:
+                self._clock.look()
+                self.update()
                 return self._status
             case Reg.CMD:
                 return self._power
@@ -153,7 +159,7 @@ class NpuRegisters:
         if value & ~_LEVELS:
             raise _refuse(f"RESET is 0x{value:x}", "only the bits 0 (privileged) and 1 (non-secure) exist")
         self._protection, self._values = value, {}
-        self._status, self._read, self._power = Status(0), 0, 0
+        self._status, self._read, self._power, self._ending = Status(0), 0, 0, None
         self.pmu.reset()
         self._raise_irq(False)
 
@@ -165,7 +171,7 @@ class NpuRegisters:
             self._status &= ~Status.IRQ_RAISED
             self._raise_irq(False)
         if value & _STOP:
-            self._status &= ~Status.RUNNING
+            self._status, self._ending = self._status & ~Status.RUNNING, None
         if value & _RUN:
             self._start()
 
@@ -190,7 +196,19 @@ class NpuRegisters:
             return
         with self.stopwatch:
             outcome = self._npu.run(queue)
-        self.pmu.count(lambda: self._npu.estimate(queue, self._npu.find_ports(queue)))
+        seconds = self.pmu.count(lambda: self._npu.estimate(queue, self._npu.find_ports(queue)))
+        self._ending = self._clock.find_time(seconds), outcome
+        self.update()
+
+    def find_next(self) -> int | None:
+        """Return the time at which the present job ends; None if there is none."""
+        return None if self._ending is None else self._ending[0]
+
+    def update(self) -> None:
+        """End the present job if it is time."""
+        if self._ending is None or self._clock.now < self._ending[0]:
+            return
+        outcome, self._ending = self._ending[1], None
         self._status, self._read = outcome.status | Status.IRQ_RAISED, outcome.read
         if outcome.reason:
             self._note(outcome.reason)

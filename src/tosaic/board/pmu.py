@@ -117,13 +117,11 @@ class Pmu:
         else:
             self._others[at] = value
 
-    def count(self, estimate: Callable[[], Estimate | None]) -> None:
-        """Count a job, if counters are enabled."""
-        if not self._control & _ENABLE or not self._enabled:
-            return
-        found = estimate()
+    def count(self, estimate: Callable[[], Estimate | None]) -> float:
+        """Count a job, if counters are enabled; return the seconds that it takes on a device, 0 if not known."""
+        found = estimate() if self._control & _ENABLE and self._enabled else None
         if found is None:
-            return
+            return 0.0
         events = {name.removeprefix("ETHOSU_PMU_"): count for name, count in count_events(found).items()}
         if self._enabled & _CYCLE_BIT:
             self._cycles += found.cycles
@@ -134,3 +132,4 @@ class Pmu:
                 self._counts[index] += found.cycles
             elif kind in _EVENTS:
                 self._counts[index] += events.get(_EVENTS[kind][self._is_u85], 0)
+        return found.seconds

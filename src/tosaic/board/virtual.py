@@ -49,12 +49,13 @@ class VirtualBoard:
         self._board, self._options = board, options
         memory = make_memory(board, program)
         self._notes: list[str] = []
-        self._clock = Clock()
+        self._clock = Clock(board.clock)
         self._control = SystemControl(self._clock, board.vectors)
         self._uart = Uart()
         interrupt = board.npu.interrupt
         self._npu = NpuRegisters(
             Npu(accelerator, memory),
+            self._clock,
             lambda high: self._control.set_line(interrupt, high),
             self._notes.append,
             silent=options.silent_npu,
@@ -71,7 +72,7 @@ class VirtualBoard:
             memory,
             devices,
             program.describe,
-            count_instructions=options.count_instructions,
+            on_instructions=self._clock.advance if options.count_instructions else None,
         )
         self._watchdog = Watchdog(options.seconds, self._cpu.stop, self._npu.stopwatch.read)
         self._active: int | None = None
@@ -137,11 +138,12 @@ class VirtualBoard:
         """Let time pass until an exception wakes the CPU."""
         exception = self._control.find_exception()
         if exception is None:
-            tick = self._control.timer.find_next()
-            if tick is None or self._active is not None:
+            times = [t for t in (self._control.timer.find_next(), self._npu.find_next()) if t is not None]
+            if not times or self._active is not None:
                 self._report_sleep()
                 return
-            self._clock.now = max(self._clock.now, tick)
+            self._clock.now = max(self._clock.now, min(times))
+            self._npu.update()
             exception = self._control.find_exception()
         # With interrupts disabled, hardware enters the handler a few instructions later, when they are enabled again.
         if exception is not None and self._active is None:
