@@ -97,7 +97,7 @@ def emit(
 def compile_front(
     model: torch.nn.Module, inputs: Inputs, target: str, io: str = "float", floats: Sequence[OpOverload] = ()
 ) -> Made:
-    """Compile a .pte with delegates by pieces of the high-level API; float models are quantized, except for `floats`."""
+    """Compile a .pte with delegates by pieces of the high-level API; float models are quantized, but not `floats`."""
     module = export(model.eval(), inputs).module()
     if inputs[0].dtype == torch.float32:
         quantizer = TosaQuantizer().set_global(get_symmetric_quantization_config())

@@ -69,7 +69,7 @@ def measure_pools(pte: Pte, plan: Plan) -> Pools:
         planned=sum(round_up(size) for size in plan.planned_sizes),
         scratch=max((round_up(blob.scratch_size) for blob in blobs), default=0),
         fast_scratch=max((round_up(find_fast_scratch(item.compile_specs)) for item in plan.delegates), default=0),
-        interface=sum(round_up(value.nbytes) for index in ends if _is_given(value := plan.values[index])),
+        interface=sum(round_up(_count_given(plan.values[index])) for index in ends),
         buffers=plan.planned_sizes,
     )
 
@@ -79,8 +79,10 @@ def round_up(size: int) -> int:
     return -(-size // UNIT) * UNIT
 
 
-def _is_given(value: Value) -> bool:
-    return isinstance(value, Tensor) and value.allocation is None and value.data is None
+def _count_given(value: Value) -> int:
+    """Return the bytes of a tensor whose memory the caller gives."""
+    is_given = isinstance(value, Tensor) and value.allocation is None and value.data is None
+    return value.nbytes if is_given else 0
 
 
 def _list_takes(plan: Plan) -> Iterator[int]:

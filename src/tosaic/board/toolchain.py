@@ -18,7 +18,7 @@ AUTO = "auto"
 _INSTALL = "pip install 'tosaic[board]'"
 _WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
 #: A Cortex-M33 with single-precision FPU: a subset of Cortex-M55 and M85.
-_FLAGS = (
+FLAGS = (
     "-std=c11",
     "-Os",
     # For the symbols; the linker script drops the rest, which has the folders of this machine.
@@ -49,7 +49,7 @@ class Toolchain:
     def build(self, folder: Path, sources: Sequence[str], headers: Sequence[str], output: str) -> None:
         """Compile and link the sources in a folder."""
         include = [f"-I{header}" for header in headers]
-        arguments = [*self.command, *self.compile_flags, *_FLAGS, *include, *sources, *_LINK, *self.link_flags]
+        arguments = [*self.command, *self.compile_flags, *FLAGS, *include, *sources, *_LINK, *self.link_flags]
         environment = {**os.environ, **self.environment}
         done = run_tool(self.name, [*arguments, "-o", output], folder=folder, environment=environment)
         if done.code:
