@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from tosaic.board.description import Board, find_board
 from tosaic.board.kernels import KernelSource, select_kernels
@@ -24,40 +25,72 @@ _OUTPUT = "firmware.elf"
 
 
 @dataclass(frozen=True, slots=True)
-class Firmware:
-    """A firmware. `usages` are what its model and pools take of each memory, without code, variables and stack.
+class Design:
+    """A firmware before it is compiled. `usages` are what its model and pools take of each memory, without code,
+    variables and stack.
 
-    elf          the program, with the .pte inside
     memory_mode  where network and scratch memory are
     note         why this is not the mode that the .pte was compiled for; empty if it is
     """
 
-    elf: bytes
+    model: Model
     board: Board
     accelerator: str
     memory_mode: str
     note: str
-    kernels: tuple[KernelSource, ...]
-    pools: Pools
     usages: tuple[Usage, ...]
 
+    @property
+    def kernels(self) -> tuple[KernelSource, ...]:
+        return self.model.kernels
 
-def build(
+    @property
+    def pools(self) -> Pools:
+        return self.model.pools
+
+
+@dataclass(frozen=True, slots=True)
+class Firmware(Design):
+    """A firmware: its design, and the program with the .pte inside."""
+
+    elf: bytes
+
+
+class Options(TypedDict, total=False):
+    """Options of a firmware, which `design` explains."""
+
+    memory_mode: str | None
+    method: str
+    operators: Iterable[str] | None
+    samples: Sequence[Sample]
+    atol: float
+    rtol: float
+
+
+def build(pte: bytes, board: Board | str, *, toolchain: str = AUTO, **options: Unpack[Options]) -> Firmware:
+    """Build the firmware that runs a method of a .pte on a board.
+
+    `toolchain` is `zig`, `gcc`, or by default the first of these that is installed.
+    """
+    made = design(pte, board, **options)
+    elf = _compile(make_project(made.model, made.board, made.memory_mode), toolchain)
+    return Firmware(made.model, made.board, made.accelerator, made.memory_mode, made.note, made.usages, elf)
+
+
+def design(
     pte: bytes,
     board: Board | str,
     *,
     memory_mode: str | None = None,
-    toolchain: str = AUTO,
     method: str = "forward",
     operators: Iterable[str] | None = None,
     samples: Sequence[Sample] = (),
     atol: float = 0.0,
     rtol: float = 0.0,
-) -> Firmware:
-    """Build the firmware that runs a method of a .pte on a board.
+) -> Design:
+    """Design the firmware that runs a method of a .pte on a board: kernels, pools, and where everything is.
 
     memory_mode  by default that of the .pte if it fits in the board's memories, else the next one that does
-    toolchain    `zig`, `gcc`, or the first of these that is installed
     operators    kernels to include; by default those that the method calls
     samples      inputs with their outputs, which the firmware runs instead of the host's inputs
     atol, rtol   how far an output of floats may be from a sample's: atol + rtol * |expected|
@@ -71,9 +104,7 @@ def build(
     parts = {"MODEL": len(pte), "SAMPLES": sum(len(x) for s in samples for x in (*s.inputs, *s.outputs))}
     mode, note, usages = _choose_mode(described, accelerator, plan, memory_mode, parts, pools)
     model = Model(pte, plan, program.plans.index(plan), pools, kernels, tuple(samples), atol, rtol)
-    elf = _compile(make_project(model, described, mode), toolchain)
-    name = accelerator.name if accelerator is not None else ""
-    return Firmware(elf, described, name, mode, note, kernels, pools, usages)
+    return Design(model, described, accelerator.name if accelerator is not None else "", mode, note, usages)
 
 
 def _find_accelerator(program: Pte, plan: Plan, board: Board) -> Accelerator | None:
