@@ -12,7 +12,7 @@ from tosaic.board.description import Board, find_board
 from tosaic.board.kernels import KernelSource, select_kernels
 from tosaic.board.placement import Usage, find_mode, find_overfull, list_modes, place
 from tosaic.board.pools import Pools, measure_pools
-from tosaic.board.project import Model, Sample, make_project
+from tosaic.board.project import HEADERS, Model, Sample, make_project
 from tosaic.board.toolchain import AUTO, find_toolchain
 from tosaic.core.errors import Invalid
 from tosaic.engines.interpreter import BACKEND
@@ -73,8 +73,13 @@ def build(pte: bytes, board: Board | str, *, toolchain: str = AUTO, **options: U
     `toolchain` is `zig`, `gcc`, or by default the first of these that is installed.
     """
     made = design(pte, board, **options)
-    elf = _compile(make_project(made.model, made.board, made.memory_mode), toolchain)
+    elf = compile_design(made, toolchain)
     return Firmware(made.model, made.board, made.accelerator, made.memory_mode, made.note, made.usages, elf)
+
+
+def compile_design(made: Design, toolchain: str = AUTO) -> bytes:
+    """Compile a design and return the ELF file."""
+    return _compile(make_project(made.model, made.board, made.memory_mode), toolchain)
 
 
 def design(
@@ -186,5 +191,5 @@ def _compile(files: dict[str, bytes], toolchain: str) -> bytes:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(data)
         sources = sorted(path for path in files if path.endswith(".c"))
-        compiler.build(folder, sources, (".", "app", "board"), _OUTPUT)
+        compiler.build(folder, sources, HEADERS, _OUTPUT)
         return (folder / _OUTPUT).read_bytes()

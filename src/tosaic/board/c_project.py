@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tosaic.board.build import Design
 from tosaic.board.pools import Pools
-from tosaic.board.project import make_project
-from tosaic.board.toolchain import COMPILE_FLAGS, GCC_CPU_FLAGS, GCC_LINK_FLAGS, HEADERS, LINK_FLAGS
+from tosaic.board.project import HEADERS, make_project
+from tosaic.board.toolchain import FLAGS, GCC_CPU, GCC_LINK, LINK, SCRIPT
 
 _TEMPLATE = Path(__file__).parent / "template"
 #: Of the application: what is only for runs with a host.
@@ -22,23 +22,24 @@ def make_c_project(design: Design) -> dict[str, bytes]:
         del files[name]
     # An array instead of the assembler's `.incbin`: every compiler has it.
     del files["model.pte"]
-    files["model.c"] = _replace_include(files["model.c"].decode())
-    files |= make_c_array(design.model.pte, design.model.pools, [kernel.operator for kernel in design.kernels])
+    files["model.c"] = _remove_include(files["model.c"].decode()).encode()
+    files |= make_c_array(design)
     files["main.c"] = (_TEMPLATE / "main.c").read_bytes()
     files["CMakeLists.txt"] = _make_cmake([name for name in files if name.endswith(".c")]).encode()
     files["arm-none-eabi.cmake"] = _make_toolchain_file().encode()
     return files
 
 
-def make_c_array(pte: bytes, pools: Pools, operators: list[str]) -> dict[str, bytes]:
+def make_c_array(design: Design) -> dict[str, bytes]:
     """Return the model as a C array, and a header with the memory and the kernels that it needs."""
+    pte = design.model.pte
     rows = [pte[at : at + _PER_LINE] for at in range(0, len(pte), _PER_LINE)]
     lines = ["/* The .pte. Generated. */", '#include "model_data.h"', ""]
     lines += ['__attribute__((aligned(16), section(".model"))) const uint8_t tosaic_model[MODEL_SIZE] = {']
     lines += [f"    {', '.join(f'0x{byte:02x}' for byte in row)}," for row in rows]
     return {
         "model_data.c": "\n".join([*lines, "};", ""]).encode(),
-        "model_data.h": _make_header(len(pte), pools, operators).encode(),
+        "model_data.h": _make_header(len(pte), design.pools, [kernel.operator for kernel in design.kernels]).encode(),
     }
 
 
@@ -52,7 +53,7 @@ def _make_header(size: int, pools: Pools, operators: list[str]) -> str:
     return "\n".join([*lines, "extern const uint8_t tosaic_model[MODEL_SIZE];", "", "#endif", ""])
 
 
-def _replace_include(model: str) -> str:
+def _remove_include(model: str) -> str:
     """Remove the .pte from the generated `model.c`: an array in another file has it."""
     begin = model.index('__asm__(".section .model')
     end = model.index(");", begin) + len(");\n")
@@ -60,7 +61,6 @@ def _replace_include(model: str) -> str:
 
 
 def _make_cmake(sources: list[str]) -> str:
-    flags = " ".join(COMPILE_FLAGS)
     return "\n".join(
         [
             "# Builds firmware.elf: cmake -B build -DCMAKE_TOOLCHAIN_FILE=arm-none-eabi.cmake && cmake --build build",
@@ -71,10 +71,10 @@ def _make_cmake(sources: list[str]) -> str:
             ")",
             "set_target_properties(firmware PROPERTIES SUFFIX .elf)",
             f"target_include_directories(firmware PRIVATE {' '.join(HEADERS)})",
-            f"target_compile_options(firmware PRIVATE {flags})",
-            "# The linker finds the scripts that board.ld includes in the folder of the project.",
-            "target_link_options(firmware PRIVATE -L ${CMAKE_SOURCE_DIR} -T ${CMAKE_SOURCE_DIR}/board.ld",
-            f"  {' '.join(LINK_FLAGS)})",
+            f"target_compile_options(firmware PRIVATE {' '.join(FLAGS)})",
+            "# The linker finds the scripts that this one includes in the folder of the project.",
+            f"target_link_options(firmware PRIVATE -L ${{CMAKE_SOURCE_DIR}} -T ${{CMAKE_SOURCE_DIR}}/{SCRIPT}",
+            f"  {' '.join(LINK)})",
             "",
         ]
     )
@@ -88,8 +88,8 @@ def _make_toolchain_file() -> str:
             "set(CMAKE_SYSTEM_PROCESSOR arm)",
             "set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)",
             "set(CMAKE_C_COMPILER arm-none-eabi-gcc)",
-            f'set(CMAKE_C_FLAGS_INIT "{" ".join(GCC_CPU_FLAGS)}")',
-            f'set(CMAKE_EXE_LINKER_FLAGS_INIT "{" ".join(GCC_LINK_FLAGS)}")',
+            f'set(CMAKE_C_FLAGS_INIT "{" ".join(GCC_CPU)}")',
+            f'set(CMAKE_EXE_LINKER_FLAGS_INIT "{" ".join(GCC_LINK)}")',
             "",
         ]
     )

@@ -12,6 +12,8 @@ from tosaic.board.pools import SIZES, Pools
 from tosaic.core.errors import Invalid
 from tosaic.formats.pte import Plan
 
+#: The folders with headers.
+HEADERS = (".", "app", "board")
 #: The most values of an output that the firmware prints.
 MAX_VALUES = 1000
 
@@ -39,7 +41,7 @@ class Model:
 
 
 def make_project(model: Model, board: Board, mode: str) -> dict[str, bytes]:
-    """Return the files of the firmware by name; the folders of headers are the top one, `board` and `app`."""
+    """Return the files of the firmware by name."""
     files: dict[str, bytes] = {}
     sources = {kernel.path for kernel in model.kernels}
     for path in sorted(FIRMWARE.rglob("*")):

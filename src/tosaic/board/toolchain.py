@@ -33,7 +33,10 @@ FLAGS = (
     "-fno-asynchronous-unwind-tables",
     *_WARNINGS,
 )
-_LINK = ("-T", "board.ld", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,max-page-size=16", "-Wl,-e,start_reset")
+LINK = ("-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,max-page-size=16", "-Wl,-e,start_reset")
+SCRIPT = "board.ld"
+GCC_CPU = ("-mcpu=cortex-m33", "-mthumb", "-mfpu=fpv5-sp-d16", "-mfloat-abi=hard", "-fno-tree-loop-distribute-patterns")
+GCC_LINK = ("-nostartfiles", "-nostdlib", "-lgcc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,17 @@ class Toolchain:
     def build(self, folder: Path, sources: Sequence[str], headers: Sequence[str], output: str) -> None:
         """Compile and link the sources in a folder."""
         include = [f"-I{header}" for header in headers]
-        arguments = [*self.command, *self.compile_flags, *FLAGS, *include, *sources, *_LINK, *self.link_flags]
+        arguments = [
+            *self.command,
+            *self.compile_flags,
+            *FLAGS,
+            *include,
+            *sources,
+            "-T",
+            SCRIPT,
+            *LINK,
+            *self.link_flags,
+        ]
         environment = {**os.environ, **self.environment}
         done = run_tool(self.name, [*arguments, "-o", output], folder=folder, environment=environment)
         if done.code:
@@ -95,6 +108,6 @@ def _find_gcc() -> Toolchain | None:
     return Toolchain(
         "arm-none-eabi-gcc",
         (command,),
-        ("-mcpu=cortex-m33", "-mthumb", "-mfpu=fpv5-sp-d16", "-mfloat-abi=hard", "-fno-tree-loop-distribute-patterns"),
-        ("-nostartfiles", "-nostdlib", "-lgcc"),
+        GCC_CPU,
+        GCC_LINK,
     )

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tosaic import __version__
+from tosaic.cli.build import build_firmware
 from tosaic.cli.catalog import show_ops, show_targets
 from tosaic.cli.compile import compile_model
 from tosaic.cli.doctor import show_health
@@ -26,7 +27,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("compile", short_help="Compile a model for a target.")(compile_model)
-app.command("run", short_help="Run a .pte on this machine.")(run_file)
+app.command("build", short_help="Build the firmware of a board from a .pte.")(build_firmware)
+app.command("run", short_help="Run a .pte or a firmware on this machine.")(run_file)
 app.command("verify", short_help="Compare a .pte with TOSA bit for bit, and with torch.")(verify_file)
 app.command("inspect", short_help="Show what is in a compiled file.")(show_file)
 app.command("ops", short_help="List operators and their constraints.")(show_ops)

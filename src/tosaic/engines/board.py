@@ -48,7 +48,7 @@ class BoardRuntime(Engine):
 def _build(job: Job, board: Board) -> bytes:
     from tosaic.board.build import build
 
-    return build(job.pte, board).elf
+    return build(job.pte, board, method=job.method).elf
 
 
 def is_elf(data: bytes) -> bool:
