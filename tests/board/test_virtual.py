@@ -144,8 +144,9 @@ def test_firmware_for_another_board(tmp_path: Path) -> None:
 def test_no_vector_table(tmp_path: Path) -> None:
     """The program fits into the memories of Corstone-320, but the CPU starts somewhere else there."""
     elf = build_program(tmp_path, "int main(void) { return 0; }")
-    with pytest.raises(ToolFailed, match="looks for it at 0x11000000"):
+    with pytest.raises(Invalid, match="is not for Corstone-320") as caught:
         run_virtual(find_board("corstone-320"), elf, "ethos-u85-256")
+    assert "looks for a vector table at 0x11000000" in caught.value.why
 
 
 def test_damaged_elf_files(tmp_path: Path) -> None:

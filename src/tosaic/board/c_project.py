@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from tosaic.board.build import Design
@@ -23,6 +25,9 @@ def make_c_project(design: Design) -> dict[str, bytes]:
     # An array instead of the assembler's `.incbin`: every compiler has it.
     del files["model.pte"]
     files["model.c"] = _remove_include(files["model.c"].decode()).encode()
+    files[SCRIPT] = _join_scripts(files, SCRIPT).encode()
+    for name in [name for name in files if name.endswith(".ld") and name != SCRIPT]:
+        del files[name]
     files |= make_c_array(design)
     files["main.c"] = (_TEMPLATE / "main.c").read_bytes()
     files["CMakeLists.txt"] = _make_cmake([name for name in files if name.endswith(".c")]).encode()
@@ -60,6 +65,11 @@ def _remove_include(model: str) -> str:
     return model[:begin] + model[end:]
 
 
+def _join_scripts(files: Mapping[str, bytes], name: str) -> str:
+    """Return a linker script with the scripts that it includes: compilers look for those in different folders."""
+    return re.sub(r"^INCLUDE (\S+)\n", lambda match: _join_scripts(files, match[1]), files[name].decode(), flags=re.M)
+
+
 def _make_cmake(sources: list[str]) -> str:
     return "\n".join(
         [
@@ -72,9 +82,7 @@ def _make_cmake(sources: list[str]) -> str:
             "set_target_properties(firmware PROPERTIES SUFFIX .elf)",
             f"target_include_directories(firmware PRIVATE {' '.join(HEADERS)})",
             f"target_compile_options(firmware PRIVATE {' '.join(FLAGS)})",
-            "# The linker finds the scripts that this one includes in the folder of the project.",
-            f"target_link_options(firmware PRIVATE -L ${{CMAKE_SOURCE_DIR}} -T ${{CMAKE_SOURCE_DIR}}/{SCRIPT}",
-            f"  {' '.join(LINK)})",
+            f"target_link_options(firmware PRIVATE -T ${{CMAKE_SOURCE_DIR}}/{SCRIPT} {' '.join(LINK)})",
             "",
         ]
     )

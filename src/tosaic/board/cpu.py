@@ -172,11 +172,7 @@ class Cpu:
     def reset(self, vectors: int) -> None:
         """Start from a vector table: the stack pointer, then the address of the first instruction."""
         table = self._memory.read(vectors, 8)
-        if table is None:
-            raise ToolFailed(
-                "the firmware has no vector table",
-                why=f"the CPU looks for it at 0x{vectors:08x}, where nothing is loaded",
-            )
+        assert table is not None
         stack, start = struct.unpack("<II", table.tobytes())
         self._uc.reg_write(self._arm.UC_ARM_REG_SP, stack)
         self._uc.reg_write(self._arm.UC_ARM_REG_LR, 0xFFFF_FFFF)

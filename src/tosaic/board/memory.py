@@ -70,6 +70,12 @@ def make_memory(board: Board, elf: Elf) -> Memory:
                 fix="build it for this board, or choose the board that it was built for",
             )
     memory = Memory(tuple(_list_blocks(board, _list_pages(elf.ranges))))
+    if memory.read(board.vectors, 8) is None:
+        raise Invalid(
+            f"the firmware is not for {board.title}",
+            why=f"the CPU looks for a vector table at 0x{board.vectors:08x}, where nothing is loaded",
+            fix="build it for this board, or choose the board that it was built for",
+        )
     for address, data in elf.loads:
         target = memory.read(address, len(data))
         # A segment may cover sections with different rights, which are separate blocks.

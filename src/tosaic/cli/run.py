@@ -70,6 +70,7 @@ def run_file(
     Engine board builds a firmware with the .pte and boots it on a virtual board, in QEMU or in Arm's FVP; FILE may also
     be a firmware that `tosaic build` has written. The exit code is 1 if a test in the firmware fails.
     """
+    from tosaic.board.device import FirmwareError
     from tosaic.board.options import BoardOptions
     from tosaic.engines import engine as engines
     from tosaic.engines.board import BOARD, extract_model, is_elf
@@ -97,9 +98,14 @@ def run_file(
     beside = read_beside(file, max_memory)
     if beside is not None:
         beside.check(data)
-    outcome = engines.run(
-        data, arrays, engine=engine, sidecar=beside, method=method, max_memory=max_memory, board=options
-    )
+    try:
+        outcome = engines.run(
+            data, arrays, engine=engine, sidecar=beside, method=method, max_memory=max_memory, board=options
+        )
+    except FirmwareError as error:
+        if not as_json:
+            typer.echo(error.log, nl=False)
+        raise
     if outcome.why:
         typer.echo(f"engine {outcome.engine}: {outcome.why}", err=True)
     report = log.make_log(
