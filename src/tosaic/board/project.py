@@ -14,6 +14,8 @@ from tosaic.formats.pte import Plan
 
 #: The most values of an output that the firmware prints.
 MAX_VALUES = 1000
+#: The sources that are written for a model; all others are the same for models with the same kernels.
+GENERATED = ("kernels.c", "model.c")
 
 
 @dataclass(frozen=True, slots=True)
