@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import re
+import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -56,6 +57,20 @@ def test_boot(target: str) -> None:
         flat = np.asarray(expected, np.float32).reshape(-1)
         printed = [float(text) for text in re.findall(r"^Output\[0\]\[\d+\]: \(float\) (\S+)$", done.log, re.MULTILINE)]
         assert printed == [float(f"{value:.6f}") for value in flat]
+
+
+@needs_board
+@pytest.mark.parametrize("mode", ["Sram_Only", "Shared_Sram"])
+def test_a_board_of_ones_own(tmp_path: Path, mode: str) -> None:
+    """A folder with a port, here a copy of the template: other addresses, and a network that is copied from flash."""
+    shutil.copytree(find_board("template").folder, tmp_path / "mine")
+    data = make_small("ethos-u55-128")
+    (expected,) = engine.run(data, [INPUT], engine="npu").outputs
+    firmware = build(data, str(tmp_path / "mine"), memory_mode=mode)
+    done = boot(firmware, inputs=(INPUT.tobytes(),))
+    assert done.exit_code == 0, done.log
+    assert done.files["output-0.bin"] == expected.tobytes()
+    assert ("Model in 0x2400" if mode == "Sram_Only" else "Model in 0x0800") in done.log
 
 
 @needs_board
