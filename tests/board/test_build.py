@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import re
+import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -20,7 +21,7 @@ from tosaic.board.elf import read_elf
 from tosaic.board.kernels import FIRMWARE, list_kernels
 from tosaic.board.placement import MODES
 from tosaic.board.project import Model, Sample, make_project
-from tosaic.board.toolchain import FLAGS, find_toolchain
+from tosaic.board.toolchain import find_toolchain
 from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.engines import engine
 from tosaic.formats import pte
@@ -56,6 +57,20 @@ def test_boot(target: str) -> None:
         flat = np.asarray(expected, np.float32).reshape(-1)
         printed = [float(text) for text in re.findall(r"^Output\[0\]\[\d+\]: \(float\) (\S+)$", done.log, re.MULTILINE)]
         assert printed == [float(f"{value:.6f}") for value in flat]
+
+
+@needs_board
+@pytest.mark.parametrize("mode", ["Sram_Only", "Shared_Sram"])
+def test_a_board_of_ones_own(tmp_path: Path, mode: str) -> None:
+    """A folder with a port, here a copy of the template: other addresses, and a network that is copied from flash."""
+    shutil.copytree(find_board("template").folder, tmp_path / "mine")
+    data = make_small("ethos-u55-128")
+    (expected,) = engine.run(data, [INPUT], engine="npu").outputs
+    firmware = build(data, str(tmp_path / "mine"), memory_mode=mode)
+    done = boot(firmware, inputs=(INPUT.tobytes(),))
+    assert done.exit_code == 0, done.log
+    assert done.files["output-0.bin"] == expected.tobytes()
+    assert ("Model in 0x2400" if mode == "Sram_Only" else "Model in 0x0800") in done.log
 
 
 @needs_board
@@ -110,7 +125,7 @@ def test_samples() -> None:
 
 @needs_board
 def test_faults_are_reported() -> None:
-    """Another NPU, a damaged command stream."""
+    """Another NPU, a damaged command stream, an NPU that never answers."""
     data = make_small("ethos-u55-128")
     firmware = build(data, "corstone-300")
     done = boot(firmware, accelerator="ethos-u65-256")
@@ -118,6 +133,10 @@ def test_faults_are_reported() -> None:
     commands = data.index(b"COP1")
     hurt = data[: commands + 80] + b"\xff\x3f" + data[commands + 82 :]
     done = boot(build_damaged(data, hurt, firmware))
+    from tosaic.board.virtual import VirtualOptions, run_virtual
+
+    silent = run_virtual(firmware.board, firmware.elf, firmware.accelerator, (), VirtualOptions(silent_npu=True))
+    assert silent.exit_code == 2 and "the NPU did not end in time" in silent.log
     assert done.exit_code == 2 and re.search(r"the NPU (refused a command|accessed memory|stopped)", done.log)
 
 
@@ -138,6 +157,8 @@ def test_same_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     data = make_small("ethos-u55-128")
     first = build(data, "corstone-300").elf
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    # Nothing is kept from the first build.
+    monkeypatch.setattr(builder, "find_cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr("tempfile.tempdir", None)
     assert build(data, "corstone-300").elf == first
     assert str(tmp_path).encode() not in first and b"tosaic-" not in first
@@ -213,8 +234,7 @@ def test_sizes(tmp_path: Path) -> None:
     sizes: dict[str, int] = {}
     for path in (*FIRMWARE.glob("*.c"), FIRMWARE / "kernels" / "quantize.c"):
         target = tmp_path / f"{path.stem}.o"
-        flags = (*zig.compile_flags, *FLAGS, f"-I{FIRMWARE}")
-        subprocess.run([*zig.command, *flags, "-c", str(path), "-o", str(target)], check=True)
+        subprocess.run([*zig.command, *zig.flags, f"-I{FIRMWARE}", "-c", str(path), "-o", str(target)], check=True)
         sizes[path.stem] = count_bytes(target)
     total = sum(sizes.values())
     assert total - sizes["quantize"] <= 16 * 1024 and total <= 20 * 1024

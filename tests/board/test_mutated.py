@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +15,11 @@ from support.handmade import Spec, Step, call, make_program
 from support.mutate import damage
 from tosaic.formats import pte
 
-pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc")
+needs_gcc = pytest.mark.skipif(GCC is None, reason="there is no gcc")
+needs_board = pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("ziglang", "unicorn", "tosaic.board.virtual")),
+    reason="ziglang, unicorn or the virtual board is not installed",
+)
 ANYWHERE = ("cut_off", "flip_anywhere")
 
 
@@ -53,10 +58,43 @@ def attack(tmp_path: Path, files: list[bytes], numbers: range) -> None:
     assert len(statuses) > 8 and 0 < statuses[0] < len(numbers)
 
 
+def attack_board(files: list[bytes], numbers: range) -> None:
+    """Boot firmware whose model is damaged: the virtual board stops it at any access outside its memory."""
+    from tosaic.board.virtual import run_virtual
+
+    from tosaic.board.build import build
+
+    built = [build(data, "corstone-300") for data in files]
+    codes: Counter[int] = Counter()
+    for number in numbers:
+        firmware, data = built[number % len(files)], files[number % len(files)]
+        inner = [delegate.blob for plan in pte.read(data).plans for delegate in plan.delegates]
+        _, hurt = damage(data, "pte", number, inner)
+        at = firmware.elf.index(data)
+        # What was cut off is zero: the room of the model stays the same.
+        elf = firmware.elf[:at] + hurt[: len(data)].ljust(len(data), b"\0") + firmware.elf[at + len(data) :]
+        codes[run_virtual(firmware.board, elf, firmware.accelerator or "ethos-u55-128").exit_code] += 1
+    assert set(codes) == {0, 2}
+
+
+@needs_board
+def test_some_damage_on_the_board(add_pte: dict[str, bytes]) -> None:
+    attack_board([add_pte["inline"], compile_small("ethos-u55-128").pte["segment"]], range(20))
+
+
+@needs_board
+@pytest.mark.slow
+def test_much_damage_on_the_board(add_pte: dict[str, bytes]) -> None:
+    made = [compile_small(target).pte for target in ("ethos-u55-128", "ethos-u65-256")]
+    attack_board([data for files in (add_pte, *made) for data in files.values()], range(1000, 1500))
+
+
+@needs_gcc
 def test_some_damage(tmp_path: Path, add_pte: dict[str, bytes]) -> None:
     attack(tmp_path, list_files(add_pte), range(600))
 
 
+@needs_gcc
 @pytest.mark.slow
 def test_much_damage(tmp_path: Path, add_pte: dict[str, bytes]) -> None:
     attack(tmp_path, list_files(add_pte), range(1000, 21000))

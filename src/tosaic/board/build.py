@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -12,16 +12,20 @@ from tosaic.board.description import Board, find_board
 from tosaic.board.kernels import KernelSource, select_kernels
 from tosaic.board.placement import Usage, find_mode, find_overfull, list_modes, place
 from tosaic.board.pools import Pools, measure_pools
-from tosaic.board.project import HEADERS, Model, Sample, make_project
-from tosaic.board.toolchain import AUTO, find_toolchain
+from tosaic.board.project import GENERATED, HEADERS, Model, Sample, make_project
+from tosaic.board.toolchain import AUTO, Toolchain, find_toolchain
 from tosaic.core.errors import Invalid
+from tosaic.core.paths import find_cache_folder
 from tosaic.engines.interpreter import BACKEND
 from tosaic.formats import blob as ethosu_blob
 from tosaic.formats.pte import Plan, Pte, read
 from tosaic.npu.accelerator import Accelerator
 from tosaic.npu.stream import parse
+from tosaic.tools.cache import make_key
 
-_OUTPUT = "firmware.elf"
+_OUTPUT, _LIBRARY = "firmware.elf", "library.o"
+#: The most object files that are kept.
+_MOST_KEPT = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +187,34 @@ def _describe(usages: Sequence[Usage]) -> str:
     return "; ".join(map(str, usages))
 
 
-def _compile(files: dict[str, bytes], toolchain: str) -> bytes:
-    compiler = find_toolchain(toolchain)
-    with tempfile.TemporaryDirectory(prefix="tosaic-") as name:
-        folder = Path(name)
+def _compile(files: Mapping[str, bytes], name: str) -> bytes:
+    toolchain = find_toolchain(name)
+    with tempfile.TemporaryDirectory(prefix="tosaic-") as temporary:
+        folder = Path(temporary)
         for path, data in files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(data)
-        sources = sorted(path for path in files if path.endswith(".c"))
-        compiler.build(folder, sources, HEADERS, _OUTPUT)
+        (folder / _LIBRARY).write_bytes(_make_library(files, toolchain, folder))
+        toolchain.link(folder, [*GENERATED, _LIBRARY], HEADERS, _OUTPUT)
         return (folder / _OUTPUT).read_bytes()
+
+
+def _make_library(files: Mapping[str, bytes], toolchain: Toolchain, folder: Path) -> bytes:
+    """Return all code that does not depend on the model as one object file, which is kept for the next build."""
+    sources = sorted(path for path in files if path.endswith(".c") and path not in GENERATED)
+    headers = sorted(path for path in files if path.endswith(".h"))
+    content = [part for path in (*sources, *headers) for part in (path, files[path])]
+    key = make_key([toolchain.name, toolchain.version, *toolchain.flags, *content])
+    kept = find_cache_folder() / "board" / f"{key}.o"
+    if kept.is_file():
+        return kept.read_bytes()
+    toolchain.merge(folder, sources, HEADERS, _LIBRARY)
+    library = (folder / _LIBRARY).read_bytes()
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    for old in sorted(kept.parent.glob("*.o"), key=lambda path: path.stat().st_mtime)[:-_MOST_KEPT]:
+        old.unlink(missing_ok=True)
+    # Another process may write the same file.
+    with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
+        file.write(library)
+    Path(file.name).replace(kept)
+    return library

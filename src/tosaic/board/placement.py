@@ -65,11 +65,13 @@ def list_modes(board: Board, accelerator: Accelerator | None) -> list[str]:
 
 def place(board: Board, mode: str, parts: Mapping[str, int], pools: Pools) -> tuple[Usage, ...]:
     """Return what each memory holds. `parts` are sizes by region: the model, samples, and code where it is known."""
-    aliases = _read_aliases(board.folder / "board.ld") | _read_aliases(board.folder / MODES[mode])
+    aliases = _read_all_aliases(board, mode)
     content: dict[str, dict[str, int]] = {area.name: {} for area in board.areas}
-    regions = [*parts.items(), *((_REGIONS[name], size) for name, size in pools.list_sizes().items())]
-    names = [*(region.lower() for region in parts), *pools.list_sizes()]
-    for name, (region, size) in zip(names, regions, strict=True):
+    rows = [(region.lower(), region, size) for region, size in parts.items()]
+    rows += [(name, _REGIONS[name], size) for name, size in pools.list_sizes().items()]
+    if is_copied(board, mode):
+        rows.append(("model before its copy", "MODEL_LOAD", parts["MODEL"]))
+    for name, region, size in rows:
         area = aliases.get(region, "")
         if area not in content:
             raise Invalid(f"board `{board.name}` has no memory for {region}", where=str(board.folder / "board.ld"))
@@ -79,7 +81,18 @@ def place(board: Board, mode: str, parts: Mapping[str, int], pools: Pools) -> tu
 
 
 def find_overfull(usages: Sequence[Usage]) -> list[Usage]:
+    """Return the memories that hold more than they can."""
     return [usage for usage in usages if usage.used > usage.size]
+
+
+def is_copied(board: Board, mode: str) -> bool:
+    """Tell whether the firmware copies the model to another memory after reset."""
+    aliases = _read_all_aliases(board, mode)
+    return aliases.get("MODEL_LOAD") != aliases.get("MODEL")
+
+
+def _read_all_aliases(board: Board, mode: str) -> dict[str, str]:
+    return _read_aliases(board.folder / "board.ld") | _read_aliases(board.folder / MODES[mode])
 
 
 def _read_aliases(path: Path) -> dict[str, str]:

@@ -81,8 +81,9 @@ def round_up(size: int) -> int:
 
 def _count_given(value: Value) -> int:
     """Return the bytes of a tensor whose memory the caller gives."""
-    is_given = isinstance(value, Tensor) and value.allocation is None and value.data is None
-    return value.nbytes if is_given else 0
+    if isinstance(value, Tensor) and value.allocation is None and value.data is None:
+        return value.nbytes
+    return 0
 
 
 def _list_takes(plan: Plan) -> Iterator[int]:

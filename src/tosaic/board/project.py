@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tosaic.board.description import Board
 from tosaic.board.kernels import FIRMWARE, KernelSource, make_table
-from tosaic.board.placement import MODES, make_script
+from tosaic.board.placement import MODES, is_copied, make_script
 from tosaic.board.pools import SIZES, Pools
 from tosaic.core.errors import Invalid
 from tosaic.formats.pte import Plan
@@ -16,6 +16,8 @@ from tosaic.formats.pte import Plan
 HEADERS = (".", "app", "board")
 #: The most values of an output that the firmware prints.
 MAX_VALUES = 1000
+#: The sources that are written for a model; all others are the same for models with the same kernels.
+GENERATED = ("kernels.c", "model.c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ def make_project(model: Model, board: Board, mode: str) -> dict[str, bytes]:
     files["board/board_config.h"] = make_config(board).encode()
     files["kernels.c"] = make_table(model.kernels).encode()
     files["model.pte"] = model.pte
-    files["model.c"] = _make_model(model).encode()
+    files["model.c"] = _make_model(model, is_written=is_copied(board, mode)).encode()
     for number, sample in enumerate(model.samples):
         _check_sample(model.plan, sample)
         for side, arrays in (("input", sample.inputs), ("output", sample.outputs)):
@@ -88,7 +90,7 @@ def _check_sample(plan: Plan, sample: Sample) -> None:
         )
 
 
-def _make_model(model: Model) -> str:
+def _make_model(model: Model, *, is_written: bool) -> str:
     """Write the model as C: the .pte, the pools, and the samples."""
     steps = len(model.plan.operators) + len(model.plan.delegates)
     lines = ["/* The model of this build. Generated. */", '#include "model.h"', '#include "delegate.h"', ""]
@@ -96,7 +98,7 @@ def _make_model(model: Model) -> str:
         f'_Static_assert(sizeof({name}) == {size}, "the pools are computed for other sizes");'
         for name, size in SIZES.items()
     ]
-    lines += ["", _include("tosaic_model", "model.pte", ".model")]
+    lines += ["", _include("tosaic_model", "model.pte", ".model", flags="aw" if is_written else "a")]
     lines += [f"const uint32_t model_size = {len(model.pte)};", f"const uint32_t model_method = {model.method};"]
     lines += [f"const uint32_t model_max_values = {MAX_VALUES};", ""]
     for name, size in model.pools.list_sizes().items():
@@ -118,10 +120,10 @@ def _to_c(number: float) -> str:
     return f"{float.hex(number)}f"
 
 
-def _include(symbol: str, file: str, section: str) -> str:
+def _include(symbol: str, file: str, section: str, *, flags: str = "a") -> str:
     """Write an array with the bytes of a file."""
     return (
-        f'__asm__(".section {section},\\"a\\",%progbits\\n"\n'
+        f'__asm__(".section {section},\\"{flags}\\",%progbits\\n"\n'
         f'        ".balign 16\\n"\n'
         f'        ".global {symbol}\\n"\n'
         f'        ".type {symbol}, %object\\n"\n'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -21,8 +22,6 @@ _WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
 FLAGS = (
     "-std=c11",
     "-Os",
-    # For the symbols; the linker script drops the rest, which has the folders of this machine.
-    "-g",
     "-ffreestanding",
     "-ffunction-sections",
     "-fdata-sections",
@@ -33,38 +32,41 @@ FLAGS = (
     "-fno-asynchronous-unwind-tables",
     *_WARNINGS,
 )
-LINK = ("-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,max-page-size=16", "-Wl,-e,start_reset")
 SCRIPT = "board.ld"
+#: `-g` keeps the symbols; the linker script drops all else of it.
+LINK = ("-g", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,max-page-size=16", "-Wl,-e,start_reset")
 GCC_CPU = ("-mcpu=cortex-m33", "-mthumb", "-mfpu=fpv5-sp-d16", "-mfloat-abi=hard", "-fno-tree-loop-distribute-patterns")
 GCC_LINK = ("-nostartfiles", "-nostdlib", "-lgcc")
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A compiler: its name in messages, its command, and its own flags."""
+    """A compiler: its name in messages, its version, its command, and its own flags."""
 
     name: str
+    version: str
     command: tuple[str, ...]
     compile_flags: tuple[str, ...]
     link_flags: tuple[str, ...] = ()
+    merge_flags: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def build(self, folder: Path, sources: Sequence[str], headers: Sequence[str], output: str) -> None:
-        """Compile and link the sources in a folder."""
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return (*self.compile_flags, *FLAGS)
+
+    def merge(self, folder: Path, sources: Sequence[str], headers: Sequence[str], output: str) -> None:
+        """Compile sources in a folder to one object file."""
+        self._run(folder, ["-r", *self.merge_flags, *sources], headers, output)
+
+    def link(self, folder: Path, sources: Sequence[str], headers: Sequence[str], output: str) -> None:
+        """Compile and link sources and object files in a folder to a program."""
+        self._run(folder, [*sources, "-T", SCRIPT, *LINK, *self.link_flags], headers, output)
+
+    def _run(self, folder: Path, arguments: Sequence[str], headers: Sequence[str], output: str) -> None:
         include = [f"-I{header}" for header in headers]
-        arguments = [
-            *self.command,
-            *self.compile_flags,
-            *FLAGS,
-            *include,
-            *sources,
-            "-T",
-            SCRIPT,
-            *LINK,
-            *self.link_flags,
-        ]
-        environment = {**os.environ, **self.environment}
-        done = run_tool(self.name, [*arguments, "-o", output], folder=folder, environment=environment)
+        command = [*self.command, *self.flags, *include, *arguments, "-o", output]
+        done = run_tool(self.name, command, folder=folder, environment={**os.environ, **self.environment})
         if done.code:
             why = next((line for line in done.output.splitlines() if "error" in line), f"exit code {done.code}")
             raise ToolFailed(f"{self.name} did not build the firmware", log=done.output, why=why.strip())
@@ -88,6 +90,7 @@ def _find_zig() -> Toolchain | None:
         return None
     return Toolchain(
         "zig",
+        importlib.metadata.version("ziglang"),
         (sys.executable, "-m", "ziglang", "cc"),
         # A plain `cortex_m33` has no FPU; zig adds checks of undefined behavior unless told otherwise.
         (
@@ -107,7 +110,9 @@ def _find_gcc() -> Toolchain | None:
         return None
     return Toolchain(
         "arm-none-eabi-gcc",
+        f"{command} {Path(command).stat().st_mtime_ns}",
         (command,),
         GCC_CPU,
         GCC_LINK,
+        ("-nostdlib",),
     )

@@ -14,9 +14,10 @@
  *     O  tensor, written            D  list of doubles
  *     i  int                        B  list of bools
  *     d  number: int, double, bool  L  list of tensors, read
- *     b  bool                       W  list of tensors, written
- *     s  string                     l  list of optional tensors, read
- *     *  anything                   ?  after a letter: or None
+ *     r  number, written            W  list of tensors, written
+ *     b  bool                       l  list of optional tensors, read
+ *     s  string                     ?  after a letter: or None
+ *     *  anything
  *
  * Before the call the runtime has checked that the arguments have these kinds, that every tensor has memory (its data
  * is aligned, and large enough for its sizes), and that none that is written is a constant. A kernel checks types and

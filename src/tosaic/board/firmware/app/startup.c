@@ -4,6 +4,7 @@
 #include "console.h"
 #include "host.h"
 #include "kernel.h"
+#include "model.h"
 
 enum { SCB_VTOR = 0xE000ED08, SCB_CPACR = 0xE000ED88, SCB_CFSR = 0xE000ED28, SCB_BFAR = 0xE000ED38 };
 enum { CPACR_FPU = 0xF << 20, CPU_VECTORS = 16 };
@@ -13,6 +14,8 @@ enum { CPACR_FPU = 0xF << 20, CPU_VECTORS = 16 };
 
 /* From the linker script. */
 extern uint32_t stack_bottom[], stack_top[], data_start[], data_end[], data_source[], bss_start[], bss_end[];
+extern const uint8_t model_source[];
+extern const char model_copy_size[]; /* its address is the number */
 
 int main(void);
 void cortex_handle_tick(void);
@@ -23,6 +26,7 @@ void start_fault(uint32_t *frame);
 __attribute__((noreturn)) static void start_program(void) {
     memcpy(data_start, data_source, (uintptr_t)data_end - (uintptr_t)data_start);
     memset(bss_start, 0, (uintptr_t)bss_end - (uintptr_t)bss_start);
+    memcpy((void *)(uintptr_t)tosaic_model, model_source, (uintptr_t)model_copy_size);
     host_exit(main());
 }
 
