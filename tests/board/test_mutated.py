@@ -60,9 +60,8 @@ def attack(tmp_path: Path, files: list[bytes], numbers: range) -> None:
 
 def attack_board(files: list[bytes], numbers: range) -> None:
     """Boot firmware whose model is damaged: the virtual board stops it at any access outside its memory."""
-    from tosaic.board.virtual import run_virtual
-
     from tosaic.board.build import build
+    from tosaic.board.virtual import run_virtual
 
     built = [build(data, "corstone-300") for data in files]
     codes: Counter[int] = Counter()
