@@ -229,7 +229,7 @@ def count_bytes(path: Path, *, writable: bool) -> int:
 
 
 def test_sizes(tmp_path: Path) -> None:
-    """Code and constants of the runtime and the driver are at most 16 kB, with quantize and dequantize 20 kB; no variables."""
+    """The runtime and the driver are at most 16 kB, with quantize and dequantize 20 kB, and have no variables."""
     zig = find_toolchain("zig")
     sizes: dict[str, int] = {}
     for path in (*FIRMWARE.glob("*.c"), FIRMWARE / "kernels" / "quantize.c"):
