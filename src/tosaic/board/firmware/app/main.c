@@ -129,8 +129,9 @@ static tosaic_status run(const model_sample *sample) {
     say(INFO "Input prepared.\n");
     say(INFO "Starting the model execution...\n");
     uint64_t begin = cortex_get_cycles();
+    self.times.printing = 0;
     status = tosaic_run(&self.method);
-    self.times.total += cortex_get_cycles() - begin;
+    self.times.total += cortex_get_cycles() - begin - self.times.printing;
     return status;
 }
 

@@ -22,10 +22,12 @@ void report_method(const tosaic_method *method) {
 void report_step(void *context, const tosaic_step *step, bool ended) {
     profile *times = context;
     if (!ended) {
+        uint64_t before = cortex_get_cycles();
         if (step->is_delegate) {
             say(INFO "%t::execute %x\n", &step->name, (uint32_t)(uintptr_t)step->blob);
         }
         times->step_begin = cortex_get_cycles();
+        times->printing += times->step_begin - before;
         return;
     }
     uint64_t cycles = cortex_get_cycles() - times->step_begin;

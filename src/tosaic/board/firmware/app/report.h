@@ -10,6 +10,7 @@ typedef struct profile {
     uint64_t step_begin;
     uint64_t delegates; /* in delegates, and so waiting for the NPU */
     uint64_t steps;     /* in kernels and delegates */
+    uint64_t printing;  /* of the log, which is not part of the run */
     uint64_t total;
 } profile;
 
