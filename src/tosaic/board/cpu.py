@@ -71,7 +71,6 @@ class Cpu:
         self.instructions = 0
         self._lengths: dict[tuple[int, int], int] = {}
         self._fault = ""
-        self._error: TosaicError | None = None
         self._called = False
         unicorn = self._unicorn
         self._uc: Any = unicorn.Uc(unicorn.UC_ARCH_ARM, unicorn.UC_MODE_THUMB | unicorn.UC_MODE_MCLASS)
@@ -94,25 +93,16 @@ class Cpu:
         self._uc.mem_map_ptr(block.base, len(block.data), rights, block.data.ctypes.data)
 
     def _attach(self, base: int, size: int, device: Device) -> None:
+        get, put = device.read, device.write
+
         def read(_uc: object, offset: int, width: int, _data: object) -> int:
-            try:
-                return device.read(offset, width)
-            except TosaicError as error:
-                return self._fail(error)
+            return get(offset, width)
 
         def write(_uc: object, offset: int, width: int, value: int, _data: object) -> None:
-            try:
-                device.write(offset, width, value)
-            except TosaicError as error:
-                self._fail(error)
+            put(offset, width, value)
 
+        # An error stops the emulator, which then raises it.
         self._uc.mmio_map(base, size, read, None, write, None)
-
-    def _fail(self, error: TosaicError) -> int:
-        """Keep the first error of a device, and stop."""
-        self._error = self._error or error
-        self._uc.emu_stop()
-        return 0
 
     def _take_interrupt(self, _uc: object, number: int, _data: object) -> None:
         if self._read_code(self.pc) == _HOST_CALL:
@@ -180,9 +170,11 @@ class Cpu:
 
     def run(self) -> Stop:
         """Run until the CPU stops by itself; raise ToolFailed if it does something that hardware refuses."""
-        self._emulate()
-        if self._error is not None:
-            raise self._locate(self._error)
+        try:
+            self._emulate()
+        except TosaicError as error:
+            error.where = error.where or self._describe(self.pc)
+            raise
         if self._fault:
             raise ToolFailed("the firmware crashed", where=self._describe(self.pc), why=self._fault)
         if self._called:
@@ -207,10 +199,6 @@ class Cpu:
     def describe_place(self) -> str:
         """Describe where the program is."""
         return self._describe(self.pc)
-
-    def _locate(self, error: TosaicError) -> TosaicError:
-        error.where = error.where or self._describe(self.pc)
-        return error
 
     def _read_code(self, address: int) -> int:
         data = self._memory.read(address, 2)

@@ -19,7 +19,7 @@ class Execution:
     place         where it ran, for people
     is_measured   whether its cycle counts come from a model of the real hardware, and not from estimates
     notes         the reasons of NPU faults, which the firmware knows only as bits of a register
-    npu_seconds   the time of this machine that the simulated NPU took
+    npu_seconds   the CPU time of this process that the simulated NPU took
     instructions  how many the CPU executed, if they were counted
     """
 

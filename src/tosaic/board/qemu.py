@@ -143,4 +143,4 @@ class _Run:
             why = errors.read_text("utf-8", "replace").strip().partition("\n")[0]
             raise ToolFailed("QEMU could not run the firmware", why=why or f"it ended with exit code {code}")
         kept = {path.name: path.read_bytes() for path in self._folder.glob("*.bin")}
-        return Execution(code, text, kept, tuple(self._notes), npu_seconds=self._mailbox.stopwatch.read())
+        return Execution(code, text, kept, tuple(self._notes), npu_seconds=self._mailbox.stopwatch.cpu)

@@ -12,6 +12,9 @@ class Stopwatch:
     def __init__(self) -> None:
         self._total = 0.0
         self._begin: float | None = None
+        self._cpu_begin = 0.0
+        #: Seconds of this process's CPU time.
+        self.cpu = 0.0
 
     def read(self) -> float:
         """Return the seconds so far."""
@@ -19,7 +22,8 @@ class Stopwatch:
         return self._total + (0.0 if begin is None else time.monotonic() - begin)
 
     def __enter__(self) -> None:
-        self._begin = time.monotonic()
+        self._begin, self._cpu_begin = time.monotonic(), time.process_time()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._total, self._begin = self.read(), None
+        self.cpu += time.process_time() - self._cpu_begin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tosaic.core.errors import ToolFailed
 
-_DATA, _STATE, _CONTROL, _INTERRUPTS, _DIVIDER = range(0, 0x14, 4)
+_DATA, _STATE, _CONTROL = 0x00, 0x04, 0x08
 _TRANSMIT = 1 << 0
 #: The end of the log.
 EOT = 4
@@ -17,7 +17,7 @@ class Uart:
 
     def __init__(self) -> None:
         self._data = bytearray()
-        self._registers = {_CONTROL: 0, _DIVIDER: 0, _INTERRUPTS: 0}
+        self._registers = {_CONTROL: 0}
         self.ended = False
 
     @property
@@ -26,13 +26,11 @@ class Uart:
 
     def read(self, offset: int, size: int) -> int:
         # Each byte leaves at once: the buffer is never full.
-        return 0 if offset in (_DATA, _STATE) else self._registers.get(offset, 0)
+        return 0 if offset == _STATE else self._registers.get(offset, 0)
 
     def write(self, offset: int, size: int, value: int) -> None:
-        if offset in self._registers:
-            self._registers[offset] = value
-            return
         if offset != _DATA:
+            self._registers[offset] = value
             return
         if not self._registers[_CONTROL] & _TRANSMIT:
             raise ToolFailed("the firmware prints to a UART that does not transmit", why="bit 0 of its CTRL is not set")

@@ -93,7 +93,7 @@ class VirtualBoard:
             log=self._uart.text + self._host.text.decode("utf-8", "replace"),
             files={name: bytes(data) for name, data in self._host.files.items()},
             notes=tuple(self._notes),
-            npu_seconds=self._npu.stopwatch.read(),
+            npu_seconds=self._npu.stopwatch.cpu,
             instructions=self._cpu.instructions if self._options.count_instructions else None,
         )
 
