@@ -6,7 +6,7 @@ STAMP := $(VENV)/.tosaic-setup
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 WORKERS ?= 2
 
-.PHONY: help setup setup-vgf setup-board demo test test-all test-op golden bench bench-quick accuracy mutate lint format clean
+.PHONY: help setup setup-vgf setup-board demo test test-all test-op golden bench bench-board bench-quick accuracy mutate lint format clean
 
 help:
 	@echo "make setup     build .venv with everything pinned in constraints.txt"
@@ -16,7 +16,7 @@ help:
 	@echo "make test      the quick tests;  make test-all  every test;  make test-op OP=conv2d  those of one operator"
 	@echo "make golden    rewrite the golden files of tests/golden"
 	@echo "make lint      ruff, basedpyright, import rules;  make format  rewrite in house format"
-	@echo "make bench     the side-by-side figures;  make bench-quick  three small models"
+	@echo "make bench     the side-by-side figures;  make bench-quick  three small models;  make bench-board  firmware"
 	@echo "make accuracy  int8 against float on real data, the peer beside it; fetches weights and data"
 	@echo "make mutate    100 small errors in the simulator: do its tests notice them?"
 	@echo "make clean     remove what these targets made, .venv included"
@@ -63,6 +63,9 @@ bench: setup
 	$(BIN)/python bench/tflite.py
 	$(BIN)/python bench/vgf.py
 	$(BIN)/python bench/simulator.py
+
+bench-board: setup-board
+	$(BIN)/python bench/board.py
 
 bench-quick: setup
 	$(BIN)/python bench/run.py --quick --out out/bench
