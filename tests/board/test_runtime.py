@@ -112,7 +112,7 @@ def set_output(data: bytes, columns: int) -> bytes:
     """Change the last dimension of the delegate's output in its blob; the scratch memory is large enough for it."""
     blob = pte.read(data).find().delegates[0].blob
     changed = bytearray(blob)
-    struct.pack_into("<I", changed, blob.index(b"scratch_size".ljust(16, b"\0")) + 32, 256)
+    struct.pack_into("<I", changed, blob.index(b"scratch_size".ljust(16, b"\0")) + 32, 1024)
     struct.pack_into("<i", changed, blob.index(b"outputs".ljust(16, b"\0")) + 32 + 4 + 5 * 4, columns)
     return data.replace(blob, bytes(changed))
 
