@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.export import export
 
 from support.firmware import GCC, Firmware, build_harness
-from support.firmware_models import compile_small
+from support.firmware_models import Counter as State
+from support.firmware_models import Offset, compile_small
 from support.handmade import Spec, Step, call, make_program
 from support.mutate import damage
+from support.programs import emit
 from tosaic.formats import pte
 
 needs_gcc = pytest.mark.skipif(GCC is None, reason="there is no gcc")
@@ -36,6 +39,7 @@ def list_files(add_pte: dict[str, bytes]) -> list[bytes]:
         call("quantized_decomposed::quantize_per_tensor", "out", (x, 0.1, 3, -128, 127, 1), Spec((2, 3), torch.int8)),
         call("aten::add", "out", (x, x, [1, 2]), Spec((2, 3))),
         call("aten::add", "out", ([x, None, x], [x, x], "text"), x),
+        *(emit(export(model, (torch.zeros(3, 3),)), forms=("segment",))["segment"] for model in (Offset(), State())),
     ]
 
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir._serialize._program import PTEFile, deserialize_pte_binary, serialize_pte_binary
 from torch.export import export
 
-from support.firmware import GCC, Firmware, build_harness
-from support.firmware_models import Counter, compile_sandwich, compile_small
+from support.firmware import GCC, Firmware, Npu, build_harness, simulate_job
+from support.firmware_models import Counter, Offset, Relu, compile_sandwich, compile_small
 from support.handmade import Spec, Step, call, make_program
-from support.programs import emit
+from support.programs import compile_front, emit
 from tosaic.board import fields
 from tosaic.board.kernels import FIRMWARE, list_kernels
 from tosaic.engines import engine
+from tosaic.formats import blob as ethosu_blob
 from tosaic.formats import pte
 from tosaic.formats.npy import Array
 
@@ -52,7 +56,7 @@ def run(firmware: Firmware, data: bytes, **options) -> str:
 def compare(firmware: Firmware, data: bytes, inputs: list[Array]) -> None:
     """The same bytes as the engine that interprets the file in Python."""
     expected = engine.run(data, inputs, engine="npu").outputs
-    ended = firmware.run(data, inputs, simulate=True)
+    ended = firmware.run(data, inputs, npu=simulate_job)
     assert STATUSES[ended.status] == "OK", ended
     assert len(ended.outputs) == len(expected)
     for ours, theirs in zip(ended.outputs, expected, strict=True):
@@ -96,6 +100,80 @@ def test_two_delegates(firmware: Firmware) -> None:
     plan = pte.read(data).find()
     assert len(plan.delegates) == 2 and "aten::add.out" in map(str, plan.operators)
     compare(firmware, data, [np.random.default_rng(0).normal(size=(1, 3, 8, 8)).astype(np.float32)])
+
+
+def test_constants(firmware: Firmware) -> None:
+    data = emit(export(Offset(), (torch.zeros(3, 4),)), forms=("segment",))["segment"]
+    assert pte.read(data).segments
+    compare(firmware, data, [np.arange(12, dtype=np.float32).reshape(3, 4)])
+
+
+def set_output(data: bytes, columns: int) -> bytes:
+    """Change the last dimension of the delegate's output in its blob; the scratch memory is large enough for it."""
+    blob = pte.read(data).find().delegates[0].blob
+    changed = bytearray(blob)
+    struct.pack_into("<I", changed, blob.index(b"scratch_size".ljust(16, b"\0")) + 32, 1024)
+    struct.pack_into("<i", changed, blob.index(b"outputs".ljust(16, b"\0")) + 32 + 4 + 5 * 4, columns)
+    return data.replace(blob, bytes(changed))
+
+
+def write_pattern(data: bytes, pattern: Array) -> Npu:
+    """An NPU that writes a pattern to the delegate's output."""
+    (slot,) = ethosu_blob.unpack(pte.read(data).find().delegates[0].blob).outputs
+    raw = pattern.tobytes()
+    return lambda _commands, _weights, scratch, _fast: scratch[: slot.offset] + raw + scratch[slot.offset + len(raw) :]
+
+
+def test_padded_output(firmware: Firmware) -> None:
+    """Rows of the output with padding behind them, which Vela adds."""
+    data = make_int8()
+    padded = np.arange(5 * 8).reshape(5, 8).astype(np.int8)
+    ended = firmware.run(set_output(data, 8), npu=write_pattern(data, padded))
+    assert np.array_equal(ended.outputs[0].reshape(5, 6), padded[:, :6])
+
+
+def test_output_of_4_bits(firmware: Firmware) -> None:
+    """Two numbers in each byte, the lower half first."""
+    data = make_int8()
+    codes = np.resize(np.arange(-8, 8), 30)
+    packed = (codes[::2] & 15 | (codes[1::2] & 15) << 4).astype(np.uint8)
+    ended = firmware.run(set_output(data, 3), npu=write_pattern(data, packed))
+    assert np.array_equal(ended.outputs[0].reshape(-1), codes)
+
+
+def make_int8() -> bytes:
+    """A program of one delegate, with int8 inputs and outputs of 5 x 6."""
+    return compile_front(Relu(), (torch.arange(30, dtype=torch.int8).reshape(5, 6),), "ethos-u55-128").pte["inline"]
+
+
+@pytest.mark.parametrize("block", ["cmd_data", "weight_data"])
+def test_external_block(firmware: Firmware, block: str) -> None:
+    """A block of the blob whose data is among the program's named data."""
+    data, key = compile_small("ethos-u55-128").pte["segment"], "0123456789abcdef" * 4
+    blob = pte.read(data).find().delegates[0].blob
+    at = blob.index(block.encode().ljust(16, b"\0"))
+    size = int.from_bytes(blob[at + 16 : at + 20], "little")
+    payload, end = blob[at + 32 : at + 32 + size], at + 32 + size + -size % 16
+    header = blob[at : at + 16] + struct.pack("<IB11x", 64, 1)
+    external = blob[:at] + header + key.encode() + blob[end:]
+    moved = move_to_named_data(data, external, key, payload)
+    assert pte.read(moved).named_data[key] == payload
+    image = np.random.default_rng(0).normal(size=(1, 3, 8, 8)).astype(np.float32)
+    expected = engine.run(data, [image], engine="npu").outputs
+    ended = firmware.run(moved, [image], npu=simulate_job)
+    assert STATUSES[ended.status] == "OK" and np.array_equal(ended.outputs[0], expected[0])
+    lost = moved.replace(key.encode(), b"f" * 64, 1)
+    assert run(firmware, lost) in ("DAMAGED", "BAD_BLOB")
+
+
+def move_to_named_data(data: bytes, blob: bytes, key: str, payload: bytes) -> bytes:
+    """Replace the blob of a program, and add a piece of named data."""
+    content = deserialize_pte_binary(data)
+    content.program.backend_delegate_data[0].data = blob
+    store = NamedDataStore()
+    store.add_named_data(key, payload, alignment=16)
+    named = PTEFile(content.program, content.mutable_data, store.get_named_data_store_output())
+    return bytes(serialize_pte_binary(named, extract_delegate_segments=True))
 
 
 def test_second_method(firmware: Firmware, add_pte: dict[str, bytes]) -> None:

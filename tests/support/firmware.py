@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,9 @@ POOLS = (1 << 20, 8 << 20, 8 << 20, 1 << 20)
 _HARNESS = Path(__file__).parents[1] / "board" / "host" / "harness.c"
 _ONES = 0xFFFFFFFF
 _JOB, _END = ord("J"), ord("E")
-_NONE, _TENSOR = 0, 4
+_TENSOR = 4
+#: Runs a job: (commands, weights, scratch, size of the fast scratch memory) -> scratch.
+Npu: TypeAlias = Callable[[bytes, bytes, bytes, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,32 +80,30 @@ class Firmware:
         *,
         method: int = 0,
         pools: Sequence[int] = POOLS,
-        simulate: bool = False,
+        npu: Npu | None = None,
         runs: int = 1,
     ) -> Ended:
-        """Run a file. An input that is None is ones; the NPU is simulated, or else a pattern."""
+        """Run a file. An input that is None is ones. Without an `npu`, the driver runs jobs that write a pattern."""
         send, receive = self._process.stdin, self._process.stdout
         assert send is not None and receive is not None
         try:
-            send.write(struct.pack("<9I", len(pte), method, *pools, simulate, runs, len(inputs)) + pte)
+            send.write(struct.pack("<9I", len(pte), method, *pools, npu is not None, runs, len(inputs)) + pte)
             for array in inputs:
                 data = b"" if array is None else np.ascontiguousarray(array).tobytes()
                 send.write(struct.pack("<I", _ONES if array is None else len(data)) + data)
             send.flush()
             while (tag := _read_words(receive, 1)[0]) == _JOB:
-                self._serve(send, receive)
+                assert npu is not None
+                sizes = _read_words(receive, 4)
+                commands, weights, scratch = (_read(receive, size) for size in sizes[:3])
+                send.write(struct.pack("<I", 0) + npu(commands, weights, scratch, sizes[3]))
+                send.flush()
             assert tag == _END
             return _read_end(receive)
         except (EOFError, BrokenPipeError):
             self._process.wait()
             self._log.seek(0)
             raise AssertionError(f"the runtime crashed:\n{self._log.read()}") from None
-
-    def _serve(self, send: IO[bytes], receive: IO[bytes]) -> None:
-        sizes = _read_words(receive, 4)
-        commands, weights, scratch = (_read(receive, size) for size in sizes[:3])
-        send.write(struct.pack("<I", 0) + simulate_job(commands, weights, scratch, sizes[3]))
-        send.flush()
 
 
 def simulate_job(commands: bytes, weights: bytes, scratch: bytes, fast_scratch_size: int) -> bytes:

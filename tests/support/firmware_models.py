@@ -28,6 +28,22 @@ class Sandwich(torch.nn.Module):
         return self.second(y + x)
 
 
+class Relu(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x)
+
+
+class Offset(torch.nn.Module):
+    """A constant, and two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offset = torch.nn.Parameter(torch.tensor([[1.0], [-2.0], [0.5]]))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + self.offset, self.offset + self.offset
+
+
 class Counter(torch.nn.Module):
     """Adds one to its state in every run."""
 
