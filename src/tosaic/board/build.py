@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -210,11 +211,17 @@ def _make_library(files: Mapping[str, bytes], toolchain: Toolchain, folder: Path
         return kept.read_bytes()
     toolchain.merge(folder, sources, HEADERS, _LIBRARY)
     library = (folder / _LIBRARY).read_bytes()
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    for old in sorted(kept.parent.glob("*.o"), key=lambda path: path.stat().st_mtime)[:-_MOST_KEPT]:
+    with suppress(OSError):
+        # Without a folder to keep it in, the next build takes a second longer.
+        _keep(library, kept)
+    return library
+
+
+def _keep(library: bytes, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for old in sorted(path.parent.glob("*.o"), key=lambda kept: kept.stat().st_mtime)[:-_MOST_KEPT]:
         old.unlink(missing_ok=True)
     # Another process may write the same file.
-    with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(library)
-    Path(file.name).replace(kept)
-    return library
+    Path(file.name).replace(path)

@@ -7,12 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ethosu.h"
 #include "kernel.h"
 
 enum { ID = 0x00, STATUS = 0x04, QBASE = 0x10, QSIZE = 0x20, PROT = 0x24, CONFIG = 0x28, REGISTERS = 0x2000 };
-enum { NO_INPUT = 0xFFFFFFFF, MOST_INPUT_BYTES = 1 << 24 };
+enum { NO_INPUT = 0xFFFFFFFF, MOST_INPUT_BYTES = 1 << 24, MOST_SECONDS = 30 };
 
 typedef struct request {
     uint32_t size;
@@ -227,6 +228,8 @@ int main(void) {
     for (;;) {
         request ask;
         read_all(&ask, sizeof ask);
+        alarm(MOST_SECONDS);
         serve(&ask);
+        alarm(0);
     }
 }

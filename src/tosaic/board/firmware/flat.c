@@ -11,9 +11,10 @@ void flat_refuse(flat *buffer, uint32_t at) {
     }
 }
 
-/* Whether `size` bytes at `at` are inside the buffer. */
+/* Whether `size` bytes at `at` are inside the buffer, and may still be read. */
 static bool has(flat *buffer, uint32_t at, uint64_t size) {
-    if (!buffer->bad && at <= buffer->size && size <= buffer->size - at) {
+    if (!buffer->bad && at <= buffer->size && size <= buffer->size - at && size <= buffer->left) {
+        buffer->left -= size;
         return true;
     }
     flat_refuse(buffer, at);

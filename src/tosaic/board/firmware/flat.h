@@ -1,7 +1,8 @@
 /* Reads flatbuffers without trusting them.
  *
  * A reader notes the first access outside the buffer in `bad` and returns zeros from then on, so code can read several
- * fields and check once. Counts are bounded by the size of the buffer, so loops over a vector always end.
+ * fields and check once. Counts are bounded by the size of the buffer, so loops over a vector always end; what a reader
+ * may read in all is bounded too, because tables may share a vector, and a few of them would keep the CPU busy for years.
  */
 #ifndef TOSAIC_FLAT_H
 #define TOSAIC_FLAT_H
@@ -14,6 +15,7 @@ typedef struct flat {
     uint32_t size; /* less than 2 GB */
     bool bad;
     uint32_t bad_at; /* the first wrong offset */
+    uint64_t left;   /* the bytes that may still be read */
 } flat;
 
 /* The offset of a table. 0 is an absent one: all its fields have their defaults. */

@@ -4,6 +4,10 @@
 #include "fields.h"
 #include "memory.h"
 
+/* What loading may read, by the size of the file: far more than a valid file needs. */
+#define READS_PER_BYTE 64u
+#define LEAST_READS 65536u
+
 tosaic_status tosaic_fail(tosaic_method *method, tosaic_status status, uint32_t detail) {
     method->failure.detail = detail;
     return status;
@@ -94,6 +98,7 @@ tosaic_status tosaic_load(tosaic_method *method, const tosaic_program *program, 
         tosaic_load_values, find_kernels, open_delegates, check_instructions, check_interface,
     };
     flat file = tosaic_read(program);
+    file.left = READS_PER_BYTE * (uint64_t)program->size + LEAST_READS;
     *method = (tosaic_method){.program = program, .setup = setup, .failure = {.instruction = UINT32_MAX}};
     method->plan = tosaic_get_plan(&file, program, index);
     if (file.bad) {

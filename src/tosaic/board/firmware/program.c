@@ -51,7 +51,7 @@ tosaic_status tosaic_open(tosaic_program *program, const void *data, uint32_t si
 }
 
 flat tosaic_read(const tosaic_program *program) {
-    return (flat){.data = program->data, .size = program->size, .bad = false, .bad_at = 0};
+    return (flat){.data = program->data, .size = program->size, .left = UINT64_MAX};
 }
 
 uint32_t tosaic_count_methods(const tosaic_program *program) {

@@ -3,6 +3,8 @@
 #include "method.h"
 
 #define DEFAULT_STEP_LIMIT 1000000u
+/* Many arguments take as long as an instruction. */
+#define ARGUMENTS_PER_STEP 16u
 
 /* Reads a number of the file that must be less than `count`. */
 static bool read_index(flat *file, flat_table row, uint32_t field, uint32_t count, uint32_t *index) {
@@ -142,14 +144,16 @@ static void release(tosaic_value *value) {
 static tosaic_status run_chain(tosaic_method *method, flat *file, flat_vector chain, uint32_t *steps_left) {
     uint32_t next = 0;
     while (next < chain.count) {
-        if ((*steps_left)-- == 0) {
-            return tosaic_fail(method, TOSAIC_TOO_LONG, next);
-        }
         tosaic_instruction instruction;
         tosaic_status status = tosaic_decode(method, file, chain, next++, &instruction);
         if (status != TOSAIC_OK) {
             return status;
         }
+        uint32_t steps = 1u + instruction.args.count / ARGUMENTS_PER_STEP;
+        if (steps > *steps_left) {
+            return tosaic_fail(method, TOSAIC_TOO_LONG, next);
+        }
+        *steps_left -= steps;
         bool is_true = true;
         switch (instruction.kind) {
             case INSTRUCTION_ARGUMENTS_KERNEL_CALL:

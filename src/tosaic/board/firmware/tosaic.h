@@ -236,7 +236,7 @@ typedef struct tosaic_setup {
     const tosaic_kernel *kernels;
     uint32_t kernel_count;
     const tosaic_npu *npu; /* NULL if there is none */
-    uint32_t step_limit;   /* the most instructions of one run; 0 for a million */
+    uint32_t step_limit;   /* the most instructions of one run, 16 arguments counting as one more; 0 for a million */
     void (*observe)(void *context, const tosaic_step *step, bool ended); /* NULL if nobody does */
     void *observer;
 } tosaic_setup;
