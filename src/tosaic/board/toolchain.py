@@ -41,11 +41,12 @@ GCC_LINK = ("-nostartfiles", "-nostdlib", "-lgcc")
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A compiler: its name in messages, its version, its command, and its own flags."""
+    """A compiler: its name in messages, its version, its command, that of its archiver, and its own flags."""
 
     name: str
     version: str
     command: tuple[str, ...]
+    archiver: tuple[str, ...]
     compile_flags: tuple[str, ...]
     link_flags: tuple[str, ...] = ()
     merge_flags: tuple[str, ...] = ()
@@ -57,15 +58,25 @@ class Toolchain:
 
     def merge(self, folder: Path, sources: Sequence[str], headers: Sequence[str], output: str) -> None:
         """Compile sources in a folder to one object file."""
-        self._run(folder, ["-r", *self.merge_flags, *sources], headers, output)
+        self._compile(folder, ["-r", *self.merge_flags, *sources], headers, output)
+
+    def archive(self, folder: Path, sources: Sequence[str], headers: Sequence[str], output: str) -> None:
+        """Compile sources in a folder to a static library, with one object file for each."""
+        objects = [f"{source}.o" for source in sources]
+        for source, file in zip(sources, objects, strict=True):
+            self._compile(folder, ["-c", source], headers, file)
+        # D: no times and owners in the file.
+        self._run(folder, [*self.archiver, "rcsD", output, *objects])
 
     def link(self, folder: Path, sources: Sequence[str], headers: Sequence[str], output: str) -> None:
         """Compile and link sources and object files in a folder to a program."""
-        self._run(folder, [*sources, "-T", SCRIPT, *LINK, *self.link_flags], headers, output)
+        self._compile(folder, [*sources, "-T", SCRIPT, *LINK, *self.link_flags], headers, output)
 
-    def _run(self, folder: Path, arguments: Sequence[str], headers: Sequence[str], output: str) -> None:
+    def _compile(self, folder: Path, arguments: Sequence[str], headers: Sequence[str], output: str) -> None:
         include = [f"-I{header}" for header in headers]
-        command = [*self.command, *self.flags, *include, *arguments, "-o", output]
+        self._run(folder, [*self.command, *self.flags, *include, *arguments, "-o", output])
+
+    def _run(self, folder: Path, command: Sequence[str]) -> None:
         done = run_tool(self.name, command, folder=folder, environment={**os.environ, **self.environment})
         if done.code:
             why = next((line for line in done.output.splitlines() if "error" in line), f"exit code {done.code}")
@@ -92,6 +103,7 @@ def _find_zig() -> Toolchain | None:
         "zig",
         importlib.metadata.version("ziglang"),
         (sys.executable, "-m", "ziglang", "cc"),
+        (sys.executable, "-m", "ziglang", "ar"),
         # A plain `cortex_m33` has no FPU; zig adds checks of undefined behavior unless told otherwise.
         (
             *("-target", "thumb-freestanding-eabihf"),
@@ -112,6 +124,7 @@ def _find_gcc() -> Toolchain | None:
         "arm-none-eabi-gcc",
         f"{command} {Path(command).stat().st_mtime_ns}",
         (command,),
+        (str(Path(command).with_name("arm-none-eabi-ar")),),
         GCC_CPU,
         GCC_LINK,
         ("-nostdlib",),

@@ -13,6 +13,7 @@ from tosaic.board.execution import Execution, name_output
 from tosaic.board.options import BoardOptions
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid, ToolFailed
+from tosaic.core.targets import find
 from tosaic.engines.interpreter import BACKEND, Executor, Npu, list_calls
 from tosaic.engines.protocol import Engine, Job, Result
 from tosaic.formats import blob as ethosu_blob
@@ -69,6 +70,17 @@ def choose_board(program: Pte, options: BoardOptions) -> tuple[Board, str]:
     else:
         board = find_board(options.board)
     return board, wanted if wanted in board.npu.accelerators else board.npu.accelerators[0]
+
+
+def match_board(program: Pte, target: str) -> Board:
+    """Return the board with the NPU of a target, after checking that a program is for that NPU, or for none."""
+    accelerator, wanted = find_accelerator(program), find(target).name
+    if accelerator not in ("", wanted):
+        raise Invalid(
+            f"the program is for `{accelerator}`, not for `{wanted}`",
+            fix=f"compile it for `{wanted}`, or use `--target={accelerator}`",
+        )
+    return suit_board(wanted)
 
 
 def find_accelerator(program: Pte) -> str:
