@@ -109,7 +109,7 @@ def suit_board(accelerator: str) -> Board:
     for board in map(find_board, list_boards()):
         if accelerator in board.npu.accelerators:
             return board
-    raise Invalid(f"no board has an `{accelerator}`", fix="pass the folder of a board that has one")
+    raise Invalid(f"no board has the NPU `{accelerator}`", fix="pass the folder of a board that has one")
 
 
 def read_board(folder: Path) -> Board:

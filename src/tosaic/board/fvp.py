@@ -24,6 +24,11 @@ def name_program(board: Board, accelerator: str) -> str:
     return board.fvp.program.format(family=ACCELERATORS[accelerator].family.name)
 
 
+def find_program(board: Board, accelerator: str) -> str | None:
+    """Return the path of the simulator; None if it is not installed, or if there is none for the board."""
+    return shutil.which(name_program(board, accelerator)) if board.fvp is not None else None
+
+
 def make_arguments(board: Board, accelerator: str, elf: str, command_line: str, seconds: float) -> list[str]:
     """Make the command of a run; its files are in the working folder."""
     program = name_program(board, accelerator)
@@ -47,7 +52,7 @@ def run_fvp(
 ) -> Execution:
     """Run a firmware in the FVP. Its exit code comes from the log: the simulator has none of its own."""
     program = name_program(board, accelerator)
-    if not shutil.which(program):
+    if find_program(board, accelerator) is None:
         raise ToolFailed(
             f"cannot run on {board.title} in an FVP",
             why=f"there is no program `{program}`",

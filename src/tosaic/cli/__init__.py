@@ -14,6 +14,7 @@ from tosaic.cli.compile import compile_model
 from tosaic.cli.doctor import show_health
 from tosaic.cli.inspect import show_file
 from tosaic.cli.run import run_file, verify_file
+from tosaic.cli.scripts import write_scripts
 
 app = typer.Typer(
     name="tosaic",
@@ -34,6 +35,7 @@ app.command("inspect", short_help="Show what is in a compiled file.")(show_file)
 app.command("ops", short_help="List operators and their constraints.")(show_ops)
 app.command("targets", short_help="List the targets.")(show_targets)
 app.command("doctor", short_help="Check the installation.")(show_health)
+app.command("scripts", short_help="Write the scripts of ExecuTorch's tutorials.")(write_scripts)
 
 
 def _print_version(wanted: bool) -> None:

@@ -78,7 +78,7 @@ def match_board(program: Pte, target: str) -> Board:
     if accelerator not in ("", wanted):
         raise Invalid(
             f"the program is for `{accelerator}`, not for `{wanted}`",
-            fix=f"compile it for `{wanted}`, or use `--target={accelerator}`",
+            fix=f"compile it for `{wanted}`, or choose the target `{accelerator}`",
         )
     return suit_board(wanted)
 
