@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from support.firmware_models import compile_sandwich, compile_small
+from support.handmade import Spec, call
 from tosaic.board import build as builder
 from tosaic.board.build import Firmware, build
 from tosaic.board.description import find_board, list_boards
@@ -49,7 +50,7 @@ def test_boot(target: str) -> None:
     """The same bytes as engine `npu`, in every memory mode that the NPU has."""
     data = make_small(target)
     (expected,) = engine.run(data, [INPUT], engine="npu").outputs
-    for mode in ("Sram_Only", "Shared_Sram") if "u65" not in target else MODES:
+    for mode in ("Sram_Only", "Shared_Sram") if "u55" in target else MODES:
         firmware = build(data, BOARDS[target], memory_mode=mode)
         done = boot(firmware, inputs=(INPUT.tobytes(),))
         assert done.exit_code == 0, done.log
@@ -80,6 +81,18 @@ def test_two_delegates() -> None:
     done = boot(build(data, "corstone-300"), inputs=(INPUT.tobytes(),))
     assert done.files["output-0.bin"] == expected.tobytes()
     assert "NPU Inferences : 2" in done.log
+
+
+@needs_board
+def test_memory_of_inputs_and_outputs() -> None:
+    """Inputs and outputs for which the program plans no memory have a pool of the application."""
+    given = Spec((4,), planned=False)
+    data = call("aten::add", "out", (given, Spec((4,)), 1), given)
+    firmware = build(data, "corstone-300")
+    assert firmware.pools.interface == 32
+    done = boot(firmware, accelerator="ethos-u55-128")
+    assert done.files["output-0.bin"] == np.full(4, 2, np.float32).tobytes()
+    assert "method_allocator_input:    32 bytes" in done.log
 
 
 @needs_board
