@@ -222,6 +222,15 @@ def test_what_does_not_fit() -> None:
     assert firmware.memory_mode == "Shared_Sram" and "which does not fit: sram" in firmware.note
 
 
+def test_code_that_does_not_fit(tmp_path: Path) -> None:
+    shutil.copytree(find_board("corstone-300").folder, tmp_path / "tiny")
+    path = tmp_path / "tiny" / "board.toml"
+    path.write_text(path.read_text().replace("size = 0x8_0000", "size = 0x4000", 1))
+    with pytest.raises(Invalid, match="code and variables of the firmware do not fit on Corstone-300") as error:
+        build(make_small("ethos-u55-128"), str(tmp_path / "tiny"))
+    assert re.fullmatch(r"itcm: 2\d,\d{3} of 16,384 bytes", error.value.why)
+
+
 def test_a_broken_board_fails_with_the_compiler(tmp_path: Path) -> None:
     source = find_board("corstone-300").folder
     for path in source.iterdir():

@@ -5,8 +5,8 @@
 #include "tensor.h"
 
 _Static_assert(TOSAIC_NONE + 1 == (int)KERNEL_TYPES_NULL, "kinds are numbered as in the file, less one");
-_Static_assert((int)INT_LIST_ITEMS == (int)DOUBLE_LIST_ITEMS, "all lists have their items in the same field");
 _Static_assert(TOSAIC_OPTIONAL_TENSOR_LIST + 1 == (int)KERNEL_TYPES_OPTIONAL_TENSOR_LIST, "and so is the last");
+_Static_assert((int)INT_LIST_ITEMS == (int)DOUBLE_LIST_ITEMS, "all lists have their items in the same field");
 
 /* What stands for None in a list of optional tensors. */
 static const tosaic_value none = {.kind = TOSAIC_NONE, .as = {.integer = 0}};
