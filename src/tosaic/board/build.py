@@ -163,17 +163,17 @@ def _describe(usages: Sequence[Usage]) -> str:
 def _check_overflow(log: str, board: Board) -> None:
     """Raise Invalid if the linker found that code or variables do not fit."""
     beyond: dict[str, int] = {}
+    sizes = {area.name: area.size for area in board.areas}
     for area, size in _OVERFLOW.findall(log):
         beyond[area] = max(int(size), beyond.get(area, 0))
     if beyond:
-        sizes = {area.name: area.size for area in board.areas}
         rows = (
             f"{area}: {sizes.get(area, 0) + more:,} of {sizes.get(area, 0):,} bytes" for area, more in beyond.items()
         )
         raise Invalid(
             f"code and variables of the firmware do not fit on {board.title}",
             why="; ".join(rows),
-            fix="place them in a larger memory in the `board.ld` of the board, or use a model that calls fewer operators",
+            fix="place them in a larger memory, in the `board.ld` of the board, or call fewer operators",
         )
 
 
