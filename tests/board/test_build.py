@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from support.firmware_models import compile_sandwich, compile_small
+from support.handmade import Spec, call
 from tosaic.board import build as builder
 from tosaic.board.build import Firmware, build
 from tosaic.board.description import find_board, list_boards
@@ -49,7 +50,7 @@ def test_boot(target: str) -> None:
     """The same bytes as engine `npu`, in every memory mode that the NPU has."""
     data = make_small(target)
     (expected,) = engine.run(data, [INPUT], engine="npu").outputs
-    for mode in ("Sram_Only", "Shared_Sram") if "u65" not in target else MODES:
+    for mode in ("Sram_Only", "Shared_Sram") if "u55" in target else MODES:
         firmware = build(data, BOARDS[target], memory_mode=mode)
         done = boot(firmware, inputs=(INPUT.tobytes(),))
         assert done.exit_code == 0, done.log
@@ -80,6 +81,18 @@ def test_two_delegates() -> None:
     done = boot(build(data, "corstone-300"), inputs=(INPUT.tobytes(),))
     assert done.files["output-0.bin"] == expected.tobytes()
     assert "NPU Inferences : 2" in done.log
+
+
+@needs_board
+def test_memory_of_inputs_and_outputs() -> None:
+    """Inputs and outputs for which the program plans no memory have a pool of the application."""
+    given = Spec((4,), planned=False)
+    data = call("aten::add", "out", (given, Spec((4,)), 1), given)
+    firmware = build(data, "corstone-300")
+    assert firmware.pools.interface == 32
+    done = boot(firmware, accelerator="ethos-u55-128")
+    assert done.files["output-0.bin"] == np.full(4, 2, np.float32).tobytes()
+    assert "method_allocator_input:    32 bytes" in done.log
 
 
 @needs_board
@@ -207,6 +220,15 @@ def test_what_does_not_fit() -> None:
     # A file for Sram_Only that is too large for it moves to the next mode, with a note.
     firmware = build(make_small("ethos-u85-256") + bytes(5 << 20), "corstone-320")
     assert firmware.memory_mode == "Shared_Sram" and "which does not fit: sram" in firmware.note
+
+
+def test_code_that_does_not_fit(tmp_path: Path) -> None:
+    shutil.copytree(find_board("corstone-300").folder, tmp_path / "tiny")
+    path = tmp_path / "tiny" / "board.toml"
+    path.write_text(path.read_text().replace("size = 0x8_0000", "size = 0x4000", 1))
+    with pytest.raises(Invalid, match="code and variables of the firmware do not fit on Corstone-300") as error:
+        build(make_small("ethos-u55-128"), str(tmp_path / "tiny"))
+    assert re.fullmatch(r"itcm: 2\d,\d{3} of 16,384 bytes", error.value.why)
 
 
 def test_a_broken_board_fails_with_the_compiler(tmp_path: Path) -> None:

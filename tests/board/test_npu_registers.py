@@ -1,5 +1,6 @@
 """The NPU's registers: the sequence of a driver, what is refused, and what a fault leaves in STATUS."""
 
+import functools
 import struct
 
 import numpy as np
@@ -14,6 +15,7 @@ from tosaic.core.targets import ACCELERATORS as TARGETS
 from tosaic.core.targets import find
 from tosaic.doctor import _make_tosa
 from tosaic.npu.accelerator import ACCELERATORS
+from tosaic.npu.machine import Limits, execute
 from tosaic.tools import vela
 
 SRAM, DDR, TCM = 0x31000000, 0x70000000, 0x30000000
@@ -191,6 +193,15 @@ def test_faults_set_status(name: str) -> None:
     if status:
         with pytest.raises(WrongAccess, match="only a reset clears it"):
             machine.put(Reg.CMD, RUN)
+
+
+def test_commands_that_do_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tosaic.board.job.execute", functools.partial(execute, limits=Limits(commands=10)))
+    machine = Machine()
+    machine.set_up()
+    machine.put(Reg.CMD, RUN)
+    assert machine.get(Reg.STATUS) == Status.RUNNING and not machine.lines[-1]
+    assert "the stream does not end" in machine.notes[0]
 
 
 @pytest.mark.parametrize("target", FAMILIES)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from executorch.exir import schema
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir._serialize._program import PTEFile, deserialize_pte_binary, serialize_pte_binary
 from torch.export import export
@@ -163,7 +164,7 @@ def test_external_block(firmware: Firmware, block: str) -> None:
     ended = firmware.run(moved, [image], npu=simulate_job)
     assert STATUSES[ended.status] == "OK" and np.array_equal(ended.outputs[0], expected[0])
     lost = moved.replace(key.encode(), b"f" * 64, 1)
-    assert run(firmware, lost) in ("DAMAGED", "BAD_BLOB")
+    assert run(firmware, lost) == "EXTERNAL_DATA"
 
 
 def move_to_named_data(data: bytes, blob: bytes, key: str, payload: bytes) -> bytes:
@@ -240,8 +241,12 @@ def test_move_and_jump(firmware: Firmware) -> None:
     assert run(firmware, make_program(step, moves=[(0, 2)])) == "BAD_VALUE"
     assert run(firmware, make_program(step, jumps=[(0, 0)])) == "BAD_VALUE"
     flag = Spec((3,), torch.bool)
-    endless = make_program(Step("aten::add", "out", (x, x, 1), (x,)), Step("aten::add", "out", (x, x, flag), (x,)))
-    assert run(firmware, endless) == "BAD_ARGUMENT"
+    mixed = make_program(Step("aten::add", "out", (x, x, 1), (x,)), Step("aten::add", "out", (x, x, flag), (x,)))
+    assert run(firmware, mixed) == "BAD_ARGUMENT"
+    assert run(firmware, make_program(Step("aten::add", "out", (x, x, False), (x,)), jumps=[(2, 0)])) == "TOO_LONG"
+    assert run(firmware, make_program(Step("aten::add", "out", (x, x, True), (x,)), jumps=[(2, 0)])) == "OK"
+    assert run(firmware, make_program(step, moves=[(0, 99)])) == "BAD_INSTRUCTION"
+    assert run(firmware, make_program(step, jumps=[(0, 99)])) == "BAD_INSTRUCTION"
 
 
 def test_pools(firmware: Firmware) -> None:
@@ -266,6 +271,25 @@ def test_state_is_kept(firmware: Firmware) -> None:
     assert ended.outputs[-1].tolist() == [3, 3, 3]
 
 
+def test_data_in_another_file(firmware: Firmware) -> None:
+    content = deserialize_pte_binary(emit(export(Offset(), (torch.zeros(3, 4),)), forms=("segment",))["segment"])
+    values = (value.val for value in content.program.execution_plan[0].values)
+    constant = next(value for value in values if isinstance(value, schema.Tensor) and value.data_buffer_idx)
+    constant.extra_tensor_info = schema.ExtraTensorInfo(
+        fully_qualified_name="offset", location=schema.TensorDataLocation.EXTERNAL
+    )
+    assert run(firmware, bytes(serialize_pte_binary(content))) == "EXTERNAL_DATA"
+
+
+def test_misaligned_blob(firmware: Firmware, add_pte: dict[str, bytes]) -> None:
+    """Segments that begin four bytes later than they should."""
+    data = add_pte["segment"]
+    (base,) = struct.unpack_from("<Q", data, 24)
+    later = data[:24] + struct.pack("<Q", base + 4) + data[32:base] + bytes(4) + data[base:]
+    ended = firmware.run(later)
+    assert (STATUSES[ended.status], ended.detail) == ("MISALIGNED", base + 4)
+
+
 def test_refusals(firmware: Firmware, add_pte: dict[str, bytes], softmax_pte: dict[str, bytes]) -> None:
     data = add_pte["inline"]
     blob = pte.read(data).find().delegates[0].blob
@@ -276,6 +300,7 @@ def test_refusals(firmware: Firmware, add_pte: dict[str, bytes], softmax_pte: di
     ended = firmware.run(data.replace(b"EthosUBackend", b"OtherBackend2"))
     assert (STATUSES[ended.status], ended.name) == ("NO_BACKEND", "OtherBackend2")
     assert run(firmware, data.replace(blob, blob.replace(b"cmd_data", b"cmd_dat2"))) == "BAD_BLOB"
+    assert run(firmware, data.replace(b"COP1", b"COP2")) == "BAD_COMMANDS"
     at = blob.index(b"inputs") + 32
     other = blob[: at + 24] + b"\6" + blob[at + 25 :]
     assert run(firmware, data.replace(blob, other)) == "BAD_DELEGATE_IO"

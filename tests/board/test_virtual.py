@@ -75,6 +75,14 @@ def test_host_and_files(runner: str, tmp_path: Path) -> None:
     assert done.files == {"input-0.bin": b"hello", "output-0.bin": b"Hello"}
 
 
+def test_firmware_has_no_files_of_this_machine(tmp_path: Path) -> None:
+    secret, target = tmp_path / "secret", tmp_path / "target"
+    secret.write_text("secret")
+    body = f'int main(void) {{ open_file("{target}", 5); return open_file("{secret}", 1) == UINT32_MAX ? 0 : 7; }}'
+    done = run(build_program(tmp_path, body))
+    assert done.exit_code == 0 and not target.exists() and str(target) in done.files
+
+
 def test_timer_and_interrupts(tmp_path: Path) -> None:
     assert run(build_program(tmp_path, TIMER)).exit_code == 0
 
@@ -154,7 +162,8 @@ def test_damaged_elf_files(tmp_path: Path) -> None:
     import random
 
     elf = build_program(tmp_path, "int main(void) { return 0; }")
-    for data in (b"", b"\x7fELF", b"\x7fELF\x02\x01" + elf[6:], elf[:100], elf[:18] + b"\x3e" + elf[19:]):
+    many = elf[:48] + b"\xff\xff" + elf[50:]
+    for data in (b"", b"\x7fELF", b"\x7fELF\x02\x01" + elf[6:], elf[:100], elf[:18] + b"\x3e" + elf[19:], many):
         with pytest.raises(Invalid):
             read_elf(data)
     chance = random.Random(0)

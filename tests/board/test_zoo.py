@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 import tosaic
 from support.boards import needs_board
@@ -20,11 +19,6 @@ QUICK = ("add", "softmax", "ds_cnn")
 def test_zoo(name: str, target: str) -> None:
     model, inputs = zoo.load(name)
     data = tosaic.compile(model, inputs, target=target).pte
-    arrays = [np.asarray(x) for x in inputs if isinstance(x, torch.Tensor)]
-    expected = engine.run(data, arrays, engine="npu").outputs
-    for found, wanted in zip(engine.run(data, arrays, engine="board").outputs, expected, strict=True):
-        if wanted.dtype.kind == "f" and name == "softmax":
-            # Not delegated: torch's exponential function differs in the last bits.
-            assert np.abs(found - wanted).max() <= 1e-5 * max(1.0, float(np.abs(wanted).max()))
-        else:
-            assert found.tobytes() == wanted.tobytes()
+    arrays = [np.asarray(x) for x in inputs]
+    board, npu = (engine.run(data, arrays, engine=place).outputs for place in ("board", "npu"))
+    assert [array.tobytes() for array in board] == [array.tobytes() for array in npu]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from tosaic.board.placement import Usage, find_mode, find_overfull, list_modes, 
 from tosaic.board.pools import Pools, measure_pools
 from tosaic.board.project import GENERATED, HEADERS, Model, Sample, make_project
 from tosaic.board.toolchain import AUTO, Toolchain, find_toolchain
-from tosaic.core.errors import Invalid
+from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.core.paths import find_cache_folder
 from tosaic.engines.interpreter import BACKEND
 from tosaic.formats import blob as ethosu_blob
@@ -25,6 +26,8 @@ from tosaic.npu.stream import parse
 from tosaic.tools.cache import make_key
 
 _OUTPUT, _LIBRARY = "firmware.elf", "library.o"
+#: What zig's and GNU's linkers write where a memory is full.
+_OVERFLOW = re.compile(r"region [`'](\w+)'[: ]+overflowed by (\d+) bytes")
 #: The most object files that are kept.
 _MOST_KEPT = 50
 
@@ -84,7 +87,11 @@ def build(pte: bytes, board: Board | str, *, toolchain: str = AUTO, **options: U
 
 def compile_design(made: Design, toolchain: str = AUTO) -> bytes:
     """Compile a design and return the ELF file."""
-    return _compile(make_project(made.model, made.board, made.memory_mode), toolchain)
+    try:
+        return _compile(make_project(made.model, made.board, made.memory_mode), toolchain)
+    except ToolFailed as error:
+        _check_overflow(error.log, made.board)
+        raise
 
 
 def design(
@@ -186,6 +193,23 @@ def _choose_mode(
 
 def _describe(usages: Sequence[Usage]) -> str:
     return "; ".join(map(str, usages))
+
+
+def _check_overflow(log: str, board: Board) -> None:
+    """Raise Invalid if the linker found that code or variables do not fit."""
+    beyond: dict[str, int] = {}
+    sizes = {area.name: area.size for area in board.areas}
+    for area, size in _OVERFLOW.findall(log):
+        beyond[area] = max(int(size), beyond.get(area, 0))
+    if beyond:
+        rows = (
+            f"{area}: {sizes.get(area, 0) + more:,} of {sizes.get(area, 0):,} bytes" for area, more in beyond.items()
+        )
+        raise Invalid(
+            f"code and variables of the firmware do not fit on {board.title}",
+            why="; ".join(rows),
+            fix="place them in a larger memory, in the `board.ld` of the board, or call fewer operators",
+        )
 
 
 def _compile(files: Mapping[str, bytes], name: str) -> bytes:

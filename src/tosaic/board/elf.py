@@ -15,6 +15,8 @@ _SYMBOL = struct.Struct("<IIIBBH")
 _ARM, _LOAD, _SYMBOLS, _NO_BITS = 40, 1, 2, 8
 _WRITE, _ALLOCATE, _EXECUTE = 1, 2, 4
 _FUNCTION = 2
+#: A firmware has a few dozen segments and sections, and some hundred symbols.
+_MOST_ROWS, _MOST_SYMBOLS = 1024, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +96,23 @@ class _Reader:
                 # Linkers do not mark a section as writable if no variable is in it, such as that of the stack.
                 writable = bool(flags & _WRITE) or kind == _NO_BITS
                 ranges.append(Range(_read_name(titles, name), address, size, writable, bool(flags & _EXECUTE)))
-            if kind == _SYMBOLS and link < len(rows):
+            if kind == _SYMBOLS and link < len(rows) and not symbols:
                 strings = rows[link]
                 symbols |= {symbol.name: symbol for symbol in self._read_symbols(offset, size, strings[4], strings[5])}
         return Elf(tuple(loads), tuple(ranges), symbols)
 
     def _read_symbols(self, offset: int, size: int, names: int, names_size: int) -> Iterator[Symbol]:
         strings = self._cut(names, names_size)
-        for name, value, length, info, _, _ in self._list(_SYMBOL, offset, size // _SYMBOL.size):
+        for name, value, length, info, _, _ in self._list(_SYMBOL, offset, size // _SYMBOL.size, _MOST_SYMBOLS):
             text = _read_name(strings, name)
             is_function = info & 0xF == _FUNCTION
             # Names that begin with `$` mark code and data for disassemblers.
             if text and not text.startswith("$"):
                 yield Symbol(text, value & ~1 if is_function else value, length, is_function)
 
-    def _list(self, row: struct.Struct, offset: int, count: int) -> Iterator[tuple[int, ...]]:
+    def _list(self, row: struct.Struct, offset: int, count: int, most: int = _MOST_ROWS) -> Iterator[tuple[int, ...]]:
+        if count > most:
+            raise Invalid("the ELF file is damaged", why=f"a table has {count} rows; {most} are the most")
         return (self._unpack(row, offset + index * row.size) for index in range(count))
 
     def _unpack(self, row: struct.Struct, offset: int) -> tuple[int, ...]:

@@ -196,6 +196,9 @@ class NpuRegisters:
             return
         with self.stopwatch:
             outcome = self._npu.run(queue)
+        if outcome.status & Status.RUNNING:
+            self._note(outcome.reason)
+            return
         seconds = self.pmu.count(lambda: self._npu.estimate(queue, self._npu.find_ports(queue)))
         self._ending = self._clock.find_time(seconds), outcome
         self.update()

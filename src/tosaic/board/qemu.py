@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import os
 import shutil
-import socket
-import struct
 import subprocess
 import tempfile
 import threading
@@ -28,6 +27,7 @@ PROGRAM = "qemu-system-arm"
 INSTALL = "install QEMU, e.g. `apt install qemu-system-arm`"
 #: The size of the machine's memory, which is fixed.
 _DDR_BYTES = 2 << 30
+_LONGEST_MESSAGE = 64
 
 
 def find_obstacle(board: Board) -> str:
@@ -63,7 +63,7 @@ def make_arguments(machine: str, command_line: str) -> list[str]:
         *("-machine", f"{machine},memory-backend=ddr"),
         *("-object", f"memory-backend-file,id=ddr,size={_DDR_BYTES},mem-path=ddr,share=on"),
         *("-display", "none", "-monitor", "none", "-nodefaults"),
-        *("-serial", "file:uart", "-serial", "unix:mailbox"),
+        *("-serial", "file:uart", "-serial", "pipe:mailbox"),
         *("-semihosting-config", f"enable=on,target=native,{words}"),
         *("-kernel", "firmware.elf"),
     ]
@@ -80,14 +80,17 @@ class _Run:
         with (folder / "ddr").open("wb+") as file:
             file.truncate(_DDR_BYTES)
             shared = mmap.mmap(file.fileno(), _DDR_BYTES)
+        for side in ("in", "out"):
+            os.mkfifo(folder / f"mailbox.{side}")
+        # Opened for both directions, a pipe does not wait for its other end.
+        self._to_qemu, self._from_qemu = (os.open(folder / f"mailbox.{side}", os.O_RDWR) for side in ("in", "out"))
         block = Block(self._qemu.ddr, np.frombuffer(shared, np.uint8), True, False, "axi1")
         self._mailbox = Mailbox(board, accelerator, Memory((block,)), self._notes.append)
 
     def run(self, command_line: str) -> Execution:
         errors = self._folder / "errors"
-        with socket.socket(socket.AF_UNIX) as server, errors.open("wb") as log:
-            server.bind(str(self._folder / "mailbox"))
-            server.listen(1)
+        thread = threading.Thread(target=self._serve, daemon=True)
+        with errors.open("wb") as log:
             process = subprocess.Popen(
                 make_arguments(self._qemu.machine, command_line),
                 cwd=self._folder,
@@ -95,13 +98,21 @@ class _Run:
                 stdout=log,
                 stderr=log,
             )
+            thread.start()
             try:
-                threading.Thread(target=self._serve, args=(server,), daemon=True).start()
                 code = self._wait(process)
             finally:
                 process.kill()
                 process.wait()
+                self._close(thread)
         return self._collect(code, errors)
+
+    def _close(self, thread: threading.Thread) -> None:
+        """End the thread that serves: it may wait for a message, or for the rest of one."""
+        os.write(self._from_qemu, bytes(_LONGEST_MESSAGE))
+        thread.join()
+        os.close(self._to_qemu)
+        os.close(self._from_qemu)
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         """Wait for the end; the time of NPU jobs does not count."""
@@ -118,18 +129,19 @@ class _Run:
                     fix=f"allow more seconds with the environment variable `{TIMEOUT_VARIABLE}`",
                 )
 
-    def _serve(self, server: socket.socket) -> None:
-        """Answer messages until QEMU closes the connection."""
+    def _serve(self) -> None:
+        """Answer messages until one is not known."""
         try:
-            connection, _ = server.accept()
-            with connection, connection.makefile("rb") as stream:
-                while answer := self._mailbox.answer(stream.read):
-                    connection.sendall(answer)
+            while answer := self._mailbox.answer(self._receive):
+                os.write(self._to_qemu, answer)
         except TosaicError as error:
             self._failure = error
-        except (OSError, struct.error):
-            # QEMU has ended, maybe within a message.
-            return
+
+    def _receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            data += os.read(self._from_qemu, size - len(data))
+        return data
 
     def _read(self, name: str) -> str:
         file = self._folder / name

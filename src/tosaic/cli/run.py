@@ -68,7 +68,8 @@ def run_file(
     name their source.
 
     Engine board builds a firmware with the .pte and boots it on a virtual board, in QEMU or in Arm's FVP; FILE may also
-    be a firmware that `tosaic build` has written. The exit code is 1 if a test in the firmware fails.
+    be a firmware that `tosaic build` has written. The exit code is 1 if a test in the firmware fails. On the virtual
+    board a firmware has no access to files of this machine; in QEMU and in the FVP it has: run what you trust.
     """
     from tosaic.board.device import FirmwareError
     from tosaic.board.options import BoardOptions

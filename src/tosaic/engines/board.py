@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 
 import numpy as np
 
+from tosaic.board.cpu import import_unicorn
 from tosaic.board.description import Board, find_board, list_boards, suit_board
 from tosaic.board.device import run_firmware
 from tosaic.board.elf import read_elf
@@ -34,6 +36,12 @@ class BoardRuntime(Engine):
     """A board."""
 
     title = "the board"
+
+    def find_obstacle(self) -> str:
+        return "" if importlib.util.find_spec("unicorn") else "the package `unicorn` is not installed"
+
+    def require(self) -> None:
+        import_unicorn()
 
     def run(self, job: Job) -> Result:
         board, accelerator = choose_board(job.program, job.board)

@@ -56,15 +56,18 @@ static bool read_block(const uint8_t *blob, uint32_t blob_size, uint32_t *at, bl
 }
 
 /* The data of a block that may be in the program's named data, under the key that the block holds. */
-static bool resolve(flat *file, const tosaic_program *program, block *found) {
+static tosaic_status resolve(flat *file, const tosaic_program *program, block *found) {
     if (!found->is_external) {
-        return true;
+        return TOSAIC_OK;
     }
     tosaic_text key = {(const char *)found->data, found->size};
-    tosaic_piece piece = tosaic_get_named_data(file, program, key);
+    tosaic_piece piece;
+    if (!tosaic_find_named_data(file, program, key, &piece)) {
+        return TOSAIC_EXTERNAL_DATA;
+    }
     found->data = program->data + piece.at;
     found->size = piece.size;
-    return !file->bad && tosaic_is_aligned(piece.at);
+    return tosaic_is_aligned(piece.at) ? TOSAIC_OK : TOSAIC_BAD_BLOB;
 }
 
 /* Checks a list of inputs or outputs: a count, and that many slots inside the scratch memory. */
@@ -102,10 +105,8 @@ tosaic_slot tosaic_get_slot(const uint8_t *slots, uint32_t index, uint32_t *byte
     return slot;
 }
 
-bool tosaic_read_blob(flat *file, const tosaic_program *program, tosaic_piece piece, tosaic_delegate *delegate,
-                      uint32_t *bad) {
-    const uint8_t *blob = program->data + piece.at;
-    block blocks[BLOCK_NAMES];
+/* Finds the blocks of a blob: each name once, between the first and the last. `*bad` is the last one that was read. */
+static bool read_blocks(const uint8_t *blob, uint32_t size, block *blocks, uint32_t *bad) {
     uint32_t seen = 0;
     uint32_t at = 0;
     *bad = 0;
@@ -113,16 +114,29 @@ bool tosaic_read_blob(flat *file, const tosaic_program *program, tosaic_piece pi
         block found;
         *bad = at;
         bool is_first = at == 0;
-        if (!read_block(blob, piece.size, &at, &found) || (found.name == FIRST) != is_first ||
+        if (!read_block(blob, size, &at, &found) || (found.name == FIRST) != is_first ||
             (seen >> found.name & 1u) != 0 || (found.is_external && found.name != COMMANDS && found.name != WEIGHTS)) {
             return false;
         }
         seen |= 1u << found.name;
         blocks[found.name] = found;
     }
-    if (at != piece.size || seen != (1u << BLOCK_NAMES) - 1u || blocks[SCRATCH_SIZE].size != sizeof(uint32_t) ||
-        !resolve(file, program, &blocks[COMMANDS]) || !resolve(file, program, &blocks[WEIGHTS])) {
-        return false;
+    return at == size && seen == (1u << BLOCK_NAMES) - 1u && blocks[SCRATCH_SIZE].size == sizeof(uint32_t);
+}
+
+tosaic_status tosaic_read_blob(flat *file, const tosaic_program *program, tosaic_piece piece,
+                               tosaic_delegate *delegate, uint32_t *bad) {
+    const uint8_t *blob = program->data + piece.at;
+    block blocks[BLOCK_NAMES];
+    if (!read_blocks(blob, piece.size, blocks, bad)) {
+        return TOSAIC_BAD_BLOB;
+    }
+    tosaic_status status = resolve(file, program, &blocks[COMMANDS]);
+    if (status == TOSAIC_OK) {
+        status = resolve(file, program, &blocks[WEIGHTS]);
+    }
+    if (status != TOSAIC_OK) {
+        return status;
     }
     *delegate = (tosaic_delegate){
         .blob = blob,
@@ -133,6 +147,7 @@ bool tosaic_read_blob(flat *file, const tosaic_program *program, tosaic_piece pi
         .scratch_size = read_u32(blocks[SCRATCH_SIZE].data),
     };
     uint32_t scratch = delegate->scratch_size;
-    return read_slots(&blocks[INPUTS], scratch, &delegate->inputs, &delegate->input_count) &&
-           read_slots(&blocks[OUTPUTS], scratch, &delegate->outputs, &delegate->output_count);
+    bool fit = read_slots(&blocks[INPUTS], scratch, &delegate->inputs, &delegate->input_count) &&
+               read_slots(&blocks[OUTPUTS], scratch, &delegate->outputs, &delegate->output_count);
+    return fit ? TOSAIC_OK : TOSAIC_BAD_BLOB;
 }

@@ -86,8 +86,9 @@ tosaic_status tosaic_open_delegate(tosaic_method *method, flat *file, flat_table
     }
     tosaic_delegate *delegate = &method->delegates[index];
     uint32_t bad;
-    if (!tosaic_read_blob(file, method->program, piece, delegate, &bad)) {
-        return tosaic_fail(method, TOSAIC_BAD_BLOB, bad);
+    tosaic_status status = tosaic_read_blob(file, method->program, piece, delegate, &bad);
+    if (status != TOSAIC_OK) {
+        return tosaic_fail(method, status, status == TOSAIC_EXTERNAL_DATA ? index : bad);
     }
     delegate->fast_scratch_size = find_dedicated(file, row);
     tosaic_npu_job job;

@@ -3,35 +3,29 @@
 
 #include "method.h"
 
+/* Moves `*at` behind `text`, if it begins with that. */
+static bool skip(const char **at, tosaic_text text) {
+    for (uint32_t i = 0; i < text.length; i++) {
+        if ((*at)[i] == 0 || (*at)[i] != text.start[i]) {
+            return false;
+        }
+    }
+    *at += text.length;
+    return true;
+}
+
 const tosaic_kernel *tosaic_find_kernel(const tosaic_setup *setup, tosaic_text name, tosaic_text overload) {
     for (uint32_t i = 0; i < setup->kernel_count; i++) {
-        const char *rest = setup->kernels[i].name;
-        uint32_t length = 0;
-        while (length < name.length && rest[length] != 0 && rest[length] == name.start[length]) {
-            length++;
-        }
-        if (length < name.length) {
-            continue;
-        }
-        rest += length;
-        if (overload.length == 0 && rest[0] == 0) {
-            return &setup->kernels[i];
-        }
-        if (overload.length == 0 || *rest++ != '.') {
-            continue;
-        }
-        length = 0;
-        while (length < overload.length && rest[length] != 0 && rest[length] == overload.start[length]) {
-            length++;
-        }
-        if (length == overload.length && rest[length] == 0) {
+        const char *at = setup->kernels[i].name;
+        bool found = skip(&at, name) && (overload.length == 0 || (*at++ == '.' && skip(&at, overload)));
+        if (found && *at == 0) {
             return &setup->kernels[i];
         }
     }
     return (const tosaic_kernel *)0;
 }
 
-/* The kind of value that a letter of a signature stands for. */
+/* Whether a letter of a signature stands for this kind of value. */
 static bool has_kind(char letter, uint32_t kind) {
     switch (letter) {
         case 'T':

@@ -98,16 +98,16 @@ tosaic_piece tosaic_get_inline_blob(flat *file, const tosaic_program *program, u
     return (tosaic_piece){data.at, data.count};
 }
 
-tosaic_piece tosaic_get_named_data(flat *file, const tosaic_program *program, tosaic_text key) {
+bool tosaic_find_named_data(flat *file, const tosaic_program *program, tosaic_text key, tosaic_piece *piece) {
     flat_vector rows = flat_get_vector(file, program->root, PROGRAM_NAMED_DATA, 4);
     for (uint32_t i = 0; i < rows.count && !file->bad; i++) {
         flat_table row = flat_get_item(file, rows, i);
         if (tosaic_same_text(tosaic_get_text(file, row, NAMED_DATA_KEY), key)) {
-            return tosaic_get_segment(file, program, flat_get_u32(file, row, NAMED_DATA_SEGMENT_INDEX));
+            *piece = tosaic_get_segment(file, program, flat_get_u32(file, row, NAMED_DATA_SEGMENT_INDEX));
+            return true;
         }
     }
-    flat_refuse(file, program->root);
-    return (tosaic_piece){0, 0};
+    return false;
 }
 
 /* A part of a segment, from the offset with that index to the segment's end. */

@@ -22,7 +22,9 @@ tosaic_text tosaic_get_text(flat *file, flat_table table, uint32_t field);
 /* The pieces that tables refer to by number. They note a failure in `file`. */
 tosaic_piece tosaic_get_segment(flat *file, const tosaic_program *program, uint32_t index);
 tosaic_piece tosaic_get_inline_blob(flat *file, const tosaic_program *program, uint32_t index);
-tosaic_piece tosaic_get_named_data(flat *file, const tosaic_program *program, tosaic_text key);
+
+/* Finds a piece by its name. False if the program has none of that name: it is in another file. */
+bool tosaic_find_named_data(flat *file, const tosaic_program *program, tosaic_text key, tosaic_piece *piece);
 
 /* The data of a tensor: from its start to the end of what it may use. `list` is the list of initial data for a tensor
  * that is written, negative for a constant. */

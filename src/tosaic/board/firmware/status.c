@@ -9,7 +9,7 @@ const char *tosaic_describe(tosaic_status status) {
         [TOSAIC_BAD_VALUE] = "the file is damaged: a value is not what it must be; detail: its number",
         [TOSAIC_BAD_TENSOR] = "the file is damaged: a tensor is not possible; detail: its number",
         [TOSAIC_BAD_INSTRUCTION] = "the file is damaged: an instruction is not possible; detail: its kind",
-        [TOSAIC_EXTERNAL_DATA] = "data is not in the file; detail: the value that needs it",
+        [TOSAIC_EXTERNAL_DATA] = "data is not in the file; detail: the value or delegate that needs it",
         [TOSAIC_NO_METHOD] = "the program has no such method; detail: the number of methods",
         [TOSAIC_METHOD_POOL] = "the method pool is too small; detail: the bytes needed so far",
         [TOSAIC_PLANNED_POOL] = "the planned pool is too small; detail: the bytes needed so far",

@@ -33,7 +33,7 @@ typedef enum tosaic_status {
     TOSAIC_BAD_VALUE,         /* a value, or a number that refers to a value, is wrong; detail: the number */
     TOSAIC_BAD_TENSOR,        /* a tensor has a type, shape, place or data that is not possible; detail: the value */
     TOSAIC_BAD_INSTRUCTION,   /* an instruction is unknown or refers to something that is not there */
-    TOSAIC_EXTERNAL_DATA,     /* a tensor or a delegate has its data in another file */
+    TOSAIC_EXTERNAL_DATA,     /* a tensor or a delegate has its data in another file; detail: its number */
     TOSAIC_NO_METHOD,         /* the program has no such method */
 
     /* What the program needs and the setup does not have. */

@@ -5,8 +5,8 @@
 #include "tensor.h"
 
 _Static_assert(TOSAIC_NONE + 1 == (int)KERNEL_TYPES_NULL, "kinds are numbered as in the file, less one");
-_Static_assert((int)INT_LIST_ITEMS == (int)DOUBLE_LIST_ITEMS, "all lists have their items in the same field");
 _Static_assert(TOSAIC_OPTIONAL_TENSOR_LIST + 1 == (int)KERNEL_TYPES_OPTIONAL_TENSOR_LIST, "and so is the last");
+_Static_assert((int)INT_LIST_ITEMS == (int)DOUBLE_LIST_ITEMS, "all lists have their items in the same field");
 
 /* What stands for None in a list of optional tensors. */
 static const tosaic_value none = {.kind = TOSAIC_NONE, .as = {.integer = 0}};
@@ -184,18 +184,27 @@ static tosaic_status load_list(tosaic_method *method, flat *file, flat_table row
     return TOSAIC_OK;
 }
 
-/* Checks that the members of a list have its kind. */
+/* Whether a list may have a member of this kind. */
+static bool may_hold(uint32_t list, uint32_t member) {
+    switch (list) {
+        case TOSAIC_INT_LIST:
+            return member == TOSAIC_INT;
+        case TOSAIC_TENSOR_LIST:
+            return member == TOSAIC_TENSOR;
+        case TOSAIC_OPTIONAL_TENSOR_LIST:
+            return member == TOSAIC_TENSOR || member == TOSAIC_NONE;
+        default:
+            return true; /* its members were made for it */
+    }
+}
+
+/* Checks that the members of a list have its kind, once all values are there. */
 static bool check_list(const tosaic_value *value) {
     if (value->kind < TOSAIC_INT_LIST) {
         return true;
     }
     for (uint32_t i = 0; i < value->as.list.count; i++) {
-        uint32_t kind = value->as.list.items[i]->kind;
-        bool fits = value->kind == TOSAIC_INT_LIST               ? kind == TOSAIC_INT
-                    : value->kind == TOSAIC_TENSOR_LIST          ? kind == TOSAIC_TENSOR
-                    : value->kind == TOSAIC_OPTIONAL_TENSOR_LIST ? kind == TOSAIC_TENSOR || kind == TOSAIC_NONE
-                                                                 : true;
-        if (!fits) {
+        if (!may_hold(value->kind, value->as.list.items[i]->kind)) {
             return false;
         }
     }

@@ -14,10 +14,7 @@ void board_put(char byte);
  * its jobs: tosaic_ethosu_run, or what the board has in its place. */
 tosaic_status board_find_npu(tosaic_ethosu *npu, tosaic_npu *runner, uint32_t *detail);
 
-/* The board's interrupt handlers, by number, behind the vector table's sixteen entries of the CPU. */
-typedef void board_handler(void);
-
-/* The NPU's interrupt handler, for the vector table. */
+/* The NPU's interrupt handler, for the vector table: the application has it. */
 void board_handle_npu(void);
 
 #endif

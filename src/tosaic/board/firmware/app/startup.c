@@ -22,8 +22,8 @@ void cortex_handle_tick(void);
 void start_reset(void);
 void start_fault(uint32_t *frame);
 
-/* Keeps what the compiler may put on the stack away from the pattern below it. */
-__attribute__((noreturn)) static void start_program(void) {
+/* Not inlined: its stack must be below that of start_reset(), which fills the stack with the pattern. */
+__attribute__((noreturn, noinline)) static void start_program(void) {
     memcpy(data_start, data_source, (uintptr_t)data_end - (uintptr_t)data_start);
     memset(bss_start, 0, (uintptr_t)bss_end - (uintptr_t)bss_start);
     memcpy((void *)(uintptr_t)tosaic_model, model_source, (uintptr_t)model_copy_size);
