@@ -11,7 +11,8 @@ import pytest
 
 PROGRAMS = Path(__file__).parents[1] / "board" / "programs"
 needs_board = pytest.mark.skipif(
-    find_spec("ziglang") is None or find_spec("unicorn") is None, reason="the extra `board` is not installed"
+    find_spec("ziglang") is None or find_spec("unicorn") is None,
+    reason="the extra `board` is not installed. Fix: tosaic doctor --fix board",
 )
 _TARGET = ("-target", "thumb-freestanding-eabihf", "-mcpu=cortex_m33+fp_armv8d16sp")
 _FLAGS = ("-Os", "-g", "-ffreestanding", "-fno-sanitize=undefined", "-fno-unwind-tables", "-Wl,-e,start")

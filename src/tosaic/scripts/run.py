@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tosaic.core.errors import ExitStatus
-from tosaic.scripts import aot_arm_compiler, build_executor_runner, run_fvp
+from tosaic.core.targets import find
+from tosaic.scripts import aot_arm_compiler, build_executor_runner, executor_runner, run_fvp
 from tosaic.scripts.entry import TARGET, Parser, run_script
 
 #: The models of the tutorial, and how it compiles them.
@@ -27,7 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    parser = Parser("run", "Compile a model, build the firmware of Corstone-300 or Corstone-320, and run it.")
+    parser = Parser(
+        "run", "Compile a model, build the firmware of its board, and run that; a model for VGF needs no board."
+    )
     parser.add_argument(
         "--model_name", help="a built-in model, a .py file or a .pt2 file; default: softmax, add and mv2 in turn"
     )
@@ -35,7 +38,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         "--aot_arm_compiler_flags",
         help=f"default: {_FLAGS}, but --delegate for add and none for softmax, as in the tutorial",
     )
-    parser.add_argument("--target", default=TARGET, help="the NPU, which has its board; default: %(default)s")
+    parser.add_argument(
+        "--target", default=TARGET, help="an Ethos-U, which has its board, or vgf; default: %(default)s"
+    )
     parser.add_argument(
         "--portable_kernels", help="the CPU kernels to include, separated by commas; default: those that it calls"
     )
@@ -58,6 +63,8 @@ def _run_model(
     given += [] if memory_mode is None else [f"--memory_mode={memory_mode}"]
     is_delegated = aot_arm_compiler.parse(given).delegate
     pte = root / aot_arm_compiler.file_name(model, is_delegated)
+    if not find(target).is_npu:
+        return aot_arm_compiler.main([*given, f"--output={pte}"]) or executor_runner.main([f"--model_path={pte}"])
     elf = root / _FOLDER / build_executor_runner.FOLDER / build_executor_runner.ELF
     return (
         aot_arm_compiler.main([*given, f"--output={pte}"])

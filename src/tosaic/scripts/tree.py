@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 #: The module of each script, and whether its results belong into the folder.
-_SCRIPTS: Mapping[str, tuple[str, bool]] = MappingProxyType(
+SCRIPTS: Mapping[str, tuple[str, bool]] = MappingProxyType(
     {
         "install_executorch.sh": ("install_executorch", False),
         "examples/arm/setup.sh": ("setup", False),
@@ -38,7 +38,7 @@ if __name__ == "__main__":
 
 def make_tree(python: str) -> dict[str, bytes]:
     """Return the scripts by their paths. They run with this interpreter unless the variable PYTHON names another."""
-    files = {path: _wrap(path, module, python, rooted) for path, (module, rooted) in _SCRIPTS.items()}
+    files = {path: _wrap(path, module, python, rooted) for path, (module, rooted) in SCRIPTS.items()}
     files |= {_COMPILER: _MODULE, _PATH: _set_path(), _HOOK: (Path(__file__).parent / "pre-commit").read_text("utf-8")}
     return {path: text.encode() for path, text in sorted(files.items())}
 
@@ -51,7 +51,7 @@ def _wrap(path: str, module: str, python: str, rooted: bool) -> str:
 
 
 def _set_path() -> str:
-    folders = sorted({PurePosixPath(path).parent.as_posix() for path in (*_SCRIPTS, _HOOK)} - {"."})
+    folders = sorted({PurePosixPath(path).parent.as_posix() for path in (*SCRIPTS, _HOOK)} - {"."})
     value = ":".join(f"$root/{folder}" for folder in folders)
     lines = [
         f"# Puts the scripts on PATH: source {_PATH}",
