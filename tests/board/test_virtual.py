@@ -87,6 +87,24 @@ def test_timer_and_interrupts(tmp_path: Path) -> None:
     assert run(build_program(tmp_path, TIMER)).exit_code == 0
 
 
+def test_interrupts_of_a_working_cpu(tmp_path: Path) -> None:
+    """With counted instructions time passes while the CPU works, and the timer interrupts it."""
+    body = """
+static volatile uint32_t ticks, work;
+void on_tick(void) { ticks++; }
+int main(void) {
+    ticks = work = 0;
+    REG(0xE000E014) = 9999;
+    REG(0xE000E018) = 0;
+    REG(0xE000E010) = 7;
+    while (ticks < 10) { work++; }
+    return 0;
+}
+"""
+    done = run(build_program(tmp_path, body), count=True)
+    assert done.exit_code == 0 and done.instructions is not None and 100_000 <= done.instructions < 110_000
+
+
 def test_runs_are_the_same(tmp_path: Path) -> None:
     elf = build_program(tmp_path, TIMER)
     first, second = (run(elf, count=True) for _ in range(2))

@@ -59,10 +59,6 @@ class Clock:
         """Return the time that many seconds from now."""
         return self.now + round(seconds * self._hertz)
 
-    def advance(self, cycles: int) -> None:
-        """Let time pass."""
-        self.now += cycles
-
     def look(self) -> int:
         """Return the time; looking takes time."""
         self.now += LOOK_CYCLES
