@@ -122,6 +122,7 @@ WRONG = {
     "jump to data": ("((void (*)(void))0x30000001)();", "it jumps to 0x30000000, but its section does not allow"),
     "bad instruction": ('__asm__ volatile("udf #0");', "Invalid instruction"),
     "end of sleep": ("sleep();", "no enabled interrupt is pending, and the system timer is off"),
+    "reset": ("REG(0xE000ED0C) = 0x05FA0004;", "the virtual board does not start again"),
     "other device": ("REG(0xE000E7FC) = 1;", "the virtual board does not model it"),
     "host memory": ("call_host(0x02, (void *)0x20000000);", "this is not within one part of its memory"),
     "host call": ("call_host(0x77, (void *)0);", "there is no such call here"),
