@@ -128,6 +128,20 @@ def test_samples_pass_and_fail(firmware: Path, tmp_path: Path) -> None:
 
 
 @needs_board
+def test_folder_of_a_board(small: Path, tmp_path: Path) -> None:
+    """A board of a user is a folder: the template, as it is."""
+    folder = tmp_path / "my-board"
+    shutil.copytree(find_board("template").folder, folder)
+    elf = tmp_path / "mine.elf"
+    done = run_command("build", small, "--board", folder, "-o", elf, "--json")
+    assert done.code == 0, done.stderr
+    assert done.json["schema"] == "tosaic-build/1" and done.json["board"] == "my-board"
+    assert done.json["accelerator"] == "ethos-u55-128" and done.json["files"] == {str(elf): elf.stat().st_size}
+    done = run_command("run", elf, "--board", folder, "--values", 1)
+    assert done.code == 0 and "Ran on Template board with ethos-u55-128, runner virtual" in done.stdout, done.stderr
+
+
+@needs_board
 def test_file_without_samples(small: Path, tmp_path: Path) -> None:
     alone = tmp_path / "alone.pte"
     alone.write_bytes(small.read_bytes())
@@ -240,9 +254,14 @@ def test_arguments_of_the_fvp(small: Path, tmp_path: Path, monkeypatch: pytest.M
     assert done.code == 0, done.stderr
     assert done.stdout.startswith("Test_result: PASS\nI [tosaic] Ran on Corstone-300 with ethos-u55-128, runner fvp")
     assert "not measured" not in done.stdout
-    program.write_text(f"#!{sys.executable}\nraise SystemExit('license expired')")
-    done = run_command("run", small, "--engine", "board", "--runner", "fvp")
-    assert done.code == 3 and "the FVP failed" in done.stderr
+    for text, code, message in (
+        ("raise SystemExit('license expired')", 3, "the FVP did not run the firmware to its end"),
+        ("print('E [tosaic] the run: broken\\x04')", 2, "why: the run: broken"),
+        ("print('Test_result: FAIL\\x04')", 1, ""),
+    ):
+        program.write_text(f"#!{sys.executable}\n{text}")
+        done = run_command("run", small, "--engine", "board", "--runner", "fvp")
+        assert done.code == code and message in done.stderr
 
 
 def test_fvp_of_corstone_320() -> None:

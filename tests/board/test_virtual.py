@@ -87,6 +87,24 @@ def test_timer_and_interrupts(tmp_path: Path) -> None:
     assert run(build_program(tmp_path, TIMER)).exit_code == 0
 
 
+def test_interrupts_of_a_working_cpu(tmp_path: Path) -> None:
+    """With counted instructions time passes while the CPU works, and the timer interrupts it."""
+    body = """
+static volatile uint32_t ticks, work;
+void on_tick(void) { ticks++; }
+int main(void) {
+    ticks = work = 0;
+    REG(0xE000E014) = 9999;
+    REG(0xE000E018) = 0;
+    REG(0xE000E010) = 7;
+    while (ticks < 10) { work++; }
+    return 0;
+}
+"""
+    done = run(build_program(tmp_path, body), count=True)
+    assert done.exit_code == 0 and done.instructions is not None and 100_000 <= done.instructions < 110_000
+
+
 def test_runs_are_the_same(tmp_path: Path) -> None:
     elf = build_program(tmp_path, TIMER)
     first, second = (run(elf, count=True) for _ in range(2))
@@ -104,6 +122,7 @@ WRONG = {
     "jump to data": ("((void (*)(void))0x30000001)();", "it jumps to 0x30000000, but its section does not allow"),
     "bad instruction": ('__asm__ volatile("udf #0");', "Invalid instruction"),
     "end of sleep": ("sleep();", "no enabled interrupt is pending, and the system timer is off"),
+    "reset": ("REG(0xE000ED0C) = 0x05FA0004;", "the virtual board does not start again"),
     "other device": ("REG(0xE000E7FC) = 1;", "the virtual board does not model it"),
     "host memory": ("call_host(0x02, (void *)0x20000000);", "this is not within one part of its memory"),
     "host call": ("call_host(0x77, (void *)0);", "there is no such call here"),

@@ -59,10 +59,6 @@ class Clock:
         """Return the time that many seconds from now."""
         return self.now + round(seconds * self._hertz)
 
-    def advance(self, cycles: int) -> None:
-        """Let time pass."""
-        self.now += cycles
-
     def look(self) -> int:
         """Return the time; looking takes time."""
         self.now += LOOK_CYCLES
@@ -144,7 +140,6 @@ class SystemControl:
         self.lines: set[int] = set()
         self._priorities = bytearray(INTERRUPTS)
         self._plain: dict[int, int] = {}
-        self.reset_requested = False
 
     def set_line(self, interrupt: int, high: bool) -> None:
         """Set the input of an interrupt; while it is high, the interrupt is pending again after its handler."""
@@ -227,7 +222,8 @@ class SystemControl:
             case Scs.VTOR:
                 self.vectors = value
             case Scs.AIRCR:
-                self.reset_requested = value >> 16 == 0x5FA and bool(value & 1 << 2)
+                if value >> 16 == 0x5FA and value & 1 << 2:
+                    raise ToolFailed("the firmware resets the CPU", why="the virtual board does not start again")
             case Scs.ICSR:
                 self.pending |= {SYSTICK} if value & 1 << 26 else set()
                 self.pending -= {SYSTICK} if value & 1 << 25 else set()

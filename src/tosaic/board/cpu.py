@@ -54,7 +54,8 @@ def import_unicorn() -> ModuleType:
 class Cpu:
     """A Cortex-M33 with memory and devices (base, size). `describe` names an address of the code in messages.
 
-    Instructions are counted, which is slow, if `on_instructions` is there to be called with the number of each block.
+    Instructions are counted, which is slow, if `on_instructions` is there: it is called with the number of each block,
+    and says whether the CPU must stop.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Cpu:
         devices: Mapping[tuple[int, int], Device],
         describe: Callable[[int], str],
         *,
-        on_instructions: Callable[[int], None] | None = None,
+        on_instructions: Callable[[int], bool] | None = None,
     ) -> None:
         self._memory, self._describe = memory, describe
         self._unicorn, self._arm = import_unicorn(), importlib.import_module("unicorn.arm_const")
@@ -132,8 +133,8 @@ class Cpu:
         if length is None:
             length = self._lengths[key] = self._count_block(address, size)
         self.instructions += length
-        if self._on_instructions is not None:
-            self._on_instructions(length)
+        if self._on_instructions is not None and self._on_instructions(length):
+            self._uc.emu_stop()
 
     def _count_block(self, address: int, size: int) -> int:
         data = self._memory.read(address, size)

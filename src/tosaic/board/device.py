@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tosaic.board.description import Board
-from tosaic.board.execution import Execution
+from tosaic.board.execution import FAIL_LINE, FAILED, TEST_FAILED, Execution
 from tosaic.board.fvp import run_fvp
 from tosaic.board.options import FVP, QEMU, RUNNERS, VIRTUAL, BoardOptions
 from tosaic.board.qemu import run_qemu
@@ -18,9 +18,6 @@ from tosaic.tools.process import TIMEOUT_VARIABLE, find_time_limit
 
 #: Seconds for a firmware on this machine, unless the environment allows others.
 _SECONDS = 120.0
-#: Exit codes of a firmware: a test failed, and an error that its log explains.
-TEST_FAILED, FAILED = 1, 2
-_FAILED_TEST = "Test_result: FAIL"
 #: A line of the log with an error.
 _ERROR = re.compile(r"^E \[[^\]]*\] (.+)$", re.MULTILINE)
 
@@ -43,7 +40,7 @@ def run_firmware(
         raise Invalid("only the virtual board counts instructions", fix="use `--runner virtual`")
     place = f"{board.title} with {accelerator}, runner {options.runner}"
     done = replace(_run(board, elf, accelerator, inputs, options), place=place, is_measured=options.runner == FVP)
-    if done.exit_code == 0 or (done.exit_code == TEST_FAILED and _FAILED_TEST in done.log):
+    if done.exit_code == 0 or (done.exit_code == TEST_FAILED and FAIL_LINE in done.log):
         return done
     errors = _ERROR.findall(done.log)
     if done.exit_code != FAILED:

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 #: The prefix of the files with outputs.
 OUTPUT = "output"
+#: Exit codes of a firmware: a test failed, and an error that its log explains.
+TEST_FAILED, FAILED = 1, 2
+#: What the log has in these cases: a line, and the begin of a line.
+FAIL_LINE, ERROR = "Test_result: FAIL", "E ["
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tosaic.board.description import Board
-from tosaic.board.execution import Execution, make_command_line, name_inputs
+from tosaic.board.execution import (
+    ERROR,
+    FAIL_LINE,
+    FAILED,
+    TEST_FAILED,
+    Execution,
+    make_command_line,
+    name_inputs,
+)
 from tosaic.core.errors import ToolFailed
 from tosaic.npu.accelerator import ACCELERATORS
 from tosaic.tools.process import run_tool
@@ -66,7 +74,14 @@ def run_fvp(
         arguments = make_arguments(board, accelerator, "firmware.elf", make_command_line(inputs), seconds)
         done = run_tool("the FVP", arguments, folder=folder, timeout=seconds + _GRACE)
         files = {path.name: path.read_bytes() for path in folder.glob("*.bin")}
-    log, ended, _ = done.output.partition("\x04")
-    if done.code and not ended:
-        raise ToolFailed("the FVP failed", log=done.output, why=f"it ended with exit code {done.code}")
-    return Execution(done.code, log.replace("\r\n", "\n"), files)
+    log, ended, _ = done.output.replace("\r\n", "\n").partition("\x04")
+    if not ended:
+        why = f"it ended with exit code {done.code} before the firmware did"
+        raise ToolFailed("the FVP did not run the firmware to its end", log=done.output, why=why)
+    return Execution(_find_exit_code(log), log, files)
+
+
+def _find_exit_code(log: str) -> int:
+    if FAIL_LINE in log:
+        return TEST_FAILED
+    return FAILED if any(line.startswith(ERROR) for line in log.splitlines()) else 0

@@ -19,6 +19,8 @@ from tosaic.board.watchdog import Watchdog
 from tosaic.core.errors import ToolFailed, TosaicError
 from tosaic.tools.process import TIMEOUT_VARIABLE
 
+#: Counted instructions between two looks for an interrupt.
+_LOOK_CYCLES = 500
 _SCS, _DWT, _PAGE = 0xE000_E000, 0xE000_1000, 0x1000
 
 
@@ -72,10 +74,11 @@ class VirtualBoard:
             memory,
             devices,
             program.describe,
-            on_instructions=self._clock.advance if options.count_instructions else None,
+            on_instructions=self._count if options.count_instructions else None,
         )
         self._watchdog = Watchdog(options.seconds, self._cpu.stop, self._npu.stopwatch.read)
         self._active: int | None = None
+        self._next_look = 0
 
     def run(self) -> Execution:
         """Run the firmware to its end. An error has the log so far."""
@@ -110,13 +113,32 @@ class VirtualBoard:
             case Stop.SLEEP:
                 self._wake()
             case Stop.BREAK:
-                pass
+                self._interrupt()
         if self._watchdog.expired and not self._ended:
             raise ToolFailed(
                 f"the firmware was stopped: it did not end within {self._watchdog.seconds:g} s",
                 where=self._cpu.describe_place(),
                 fix=f"allow more seconds with the environment variable `{TIMEOUT_VARIABLE}`",
             )
+
+    def _count(self, instructions: int) -> bool:
+        """Let time pass for instructions; tell whether an interrupt may be due."""
+        self._clock.now += instructions
+        if self._clock.now < self._next_look or self._active is not None:
+            return False
+        self._next_look = self._clock.now + _LOOK_CYCLES
+        return any(time <= self._clock.now for time in self._list_times())
+
+    def _interrupt(self) -> None:
+        """Enter the handler of an exception that is due while the CPU works."""
+        self._npu.update()
+        exception = self._control.find_exception()
+        if exception is not None and self._active is None and not self._cpu.masked:
+            self._enter(exception)
+
+    def _list_times(self) -> list[int]:
+        """List the times at which something happens next."""
+        return [t for t in (self._control.timer.find_next(), self._npu.find_next()) if t is not None]
 
     def _call_host(self) -> int:
         try:
@@ -138,7 +160,7 @@ class VirtualBoard:
         """Let time pass until an exception wakes the CPU."""
         exception = self._control.find_exception()
         if exception is None:
-            times = [t for t in (self._control.timer.find_next(), self._npu.find_next()) if t is not None]
+            times = self._list_times()
             if not times or self._active is not None:
                 self._report_sleep()
                 return

@@ -35,8 +35,17 @@ void *memmove(void *to, const void *from, size count) {
     return to;
 }
 
+/* Whole words where there are some. */
 void *memset(void *to, int byte, size count) {
     uint8_t *target = to;
+    const uint32_t word = (uint8_t)byte * 0x01010101u;
+    for (; count > 0 && (uintptr_t)target % sizeof word != 0; count--) {
+        *target++ = (uint8_t)byte;
+    }
+    for (; count >= sizeof word; count -= sizeof word) {
+        *(uint32_t *)(void *)target = word;
+        target += sizeof word;
+    }
     while (count-- > 0) {
         *target++ = (uint8_t)byte;
     }
