@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from tosaic.board.build import design
 from tosaic.board.kernels import list_kernels
 from tosaic.board.libraries import DRIVER, KERNELS, RUNTIME, TABLE, make_libraries
 from tosaic.board.project import HEADERS, make_project
-from tosaic.board.toolchain import find_toolchain
+from tosaic.board.toolchain import GCC_CPU, find_toolchain
 from tosaic.board.virtual import run_virtual
 from tosaic.core.errors import Invalid
 from tosaic.engines import engine
@@ -48,6 +50,19 @@ def test_firmware_from_libraries(libraries: dict[str, bytes], tmp_path: Path) ->
     assert done.exit_code == 0, done.log
     (expected,) = engine.run(data, [INPUT], engine="npu").outputs
     assert done.files["output-0.bin"] == expected.tobytes()
+
+
+def test_gcc(libraries: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs with the names of the GNU toolchain, and zig behind them."""
+    zig = find_toolchain("zig")
+    for name, command in (("gcc", (*zig.command, *zig.compile_flags)), ("ar", zig.archiver)):
+        program = tmp_path / f"arm-none-eabi-{name}"
+        words = f"[*{command!r}, *(word for word in sys.argv[1:] if word not in {GCC_CPU!r})]"
+        program.write_text(f"#!{sys.executable}\nimport os, sys\nwords = {words}\nos.execv(words[0], words)\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("ZIG_GLOBAL_CACHE_DIR", zig.environment["ZIG_GLOBAL_CACHE_DIR"])
+    assert make_libraries(toolchain="gcc") == libraries
 
 
 def test_selected_kernels() -> None:

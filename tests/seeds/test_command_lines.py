@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.boards import needs_board
+from support.cli import run_command
 from support.firmware_models import compile_small
 from support.pages import ROOT
 from support.scripts import FOLDER, Machine, read_rows, run_here, run_in_shell
@@ -125,6 +126,14 @@ def test_libraries(above: Path) -> None:
         names = ["libexecutorch", "libexecutorch_delegate_ethos_u", "libportable_kernels", "libportable_ops_lib"]
         assert sorted(path.name for path in built.iterdir()) == [f"{name}.a" for name in names]
         assert all(path.read_bytes()[:8] == b"!<arch>\n" for path in built.iterdir())
+
+
+@needs_board
+def test_selected_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXECUTORCH_SELECT_OPS_LIST", "aten::add.out")
+    assert run_here(LIBRARIES[0], tmp_path) == 0
+    table = (tmp_path / "arm_test/cmake-out/lib/libportable_ops_lib.a").read_bytes()
+    assert b"aten::add.out" in table and b"quantize" not in table
 
 
 @needs_board
@@ -315,6 +324,16 @@ def test_workflow_runs_models(
     ]
 
 
+@needs_board
+@pytest.mark.slow
+def test_workflow_runs_the_tutorial(root: Path) -> None:
+    """The three models of the tutorial, on both boards."""
+    done = run_in_shell(f"{ROWS[PATH]} && {ROWS[WORKFLOW_RUN]}", root)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Model executed successfully.") == 6
+    assert done.stdout.count("Output[0][3]: (float) 0.500000\n") == 2
+
+
 def test_hook(root: Path, tmp_path: Path) -> None:
     """A commit is refused if a check fails."""
     config = "repos: [{repo: local, hooks: [{id: x, name: x, entry: %s, language: system, always_run: true}]}]"
@@ -336,6 +355,19 @@ def test_scripts_start(path: str, above: Path) -> None:
     done = run_in_shell(f"{FOLDER}/{path} --no-such-option", above)
     assert done.returncode == 2 and done.stderr.startswith(f"error: {SCRIPTS[path][0]}: "), done.stderr
     assert "fix: `--help` lists the options" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_scripts_of_others_stay(tmp_path: Path) -> None:
+    there = tmp_path / "examples" / "arm" / "run.sh"
+    there.parent.mkdir(parents=True)
+    there.write_text("#!/bin/bash\n")
+    done = run_command("scripts", tmp_path)
+    assert done.code == 2 and f"`{there}` is not a script of Tosaic" in done.stderr
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["run.sh"]
+    there.unlink()
+    for _ in range(2):
+        done = run_command("scripts", tmp_path)
+        assert (done.code, done.stdout) == (0, f"wrote 13 scripts to `{tmp_path}`\n")
 
 
 def test_another_python(root: Path) -> None:

@@ -22,10 +22,12 @@ SCRIPTS: Mapping[str, tuple[str, bool]] = MappingProxyType(
         "cmake-out/executor_runner": ("executor_runner", False),
     }
 )
+#: Every file has these words.
+MARK = "Written by `tosaic scripts`."
 _COMPILER = "examples/arm/aot_arm_compiler.py"
 _PATH, _HOOK = "examples/arm/ethos-u-scratch/setup_path.sh", "backends/arm/scripts/pre-commit"
 _MODULE = """\
-\"\"\"Runs tosaic.scripts.aot_arm_compiler.\"\"\"
+\"\"\"Runs tosaic.scripts.aot_arm_compiler. Written by `tosaic scripts`.\"\"\"
 
 import sys
 
@@ -44,7 +46,7 @@ def make_tree(python: str) -> dict[str, bytes]:
 
 
 def _wrap(path: str, module: str, python: str, rooted: bool) -> str:
-    lines = ["#!/usr/bin/env bash", f"# Runs tosaic.scripts.{module}.", f"python={shlex.quote(python)}"]
+    lines = ["#!/usr/bin/env bash", f"# Runs tosaic.scripts.{module}. {MARK}", f"python={shlex.quote(python)}"]
     lines += [_find_root(path)] if rooted else []
     root = ' --root="$root"' if rooted else ""
     return "\n".join([*lines, f'exec "${{PYTHON:-$python}}" -m tosaic.scripts.{module}{root} "$@"', ""])
@@ -54,7 +56,7 @@ def _set_path() -> str:
     folders = sorted({PurePosixPath(path).parent.as_posix() for path in (*SCRIPTS, _HOOK)} - {"."})
     value = ":".join(f"$root/{folder}" for folder in folders)
     lines = [
-        f"# Puts the scripts on PATH: source {_PATH}",
+        f"# Puts the scripts on PATH: source {_PATH}. {MARK}",
         _find_root(_PATH),
         f'export PATH="{value}:$PATH"',
         "unset root",
