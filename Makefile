@@ -6,16 +6,17 @@ STAMP := $(VENV)/.tosaic-setup
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 WORKERS ?= 2
 
-.PHONY: help setup setup-vgf demo test test-all test-op golden bench bench-quick accuracy mutate lint format clean
+.PHONY: help setup setup-vgf setup-board demo test test-all test-op golden bench bench-board bench-quick accuracy mutate lint format clean
 
 help:
 	@echo "make setup     build .venv with everything pinned in constraints.txt"
 	@echo "make setup-vgf add what the target vgf needs: model converter, emulation layer, a Vulkan driver"
+	@echo "make setup-board add what firmware needs: a cross compiler, and the CPU of the virtual board"
 	@echo "make demo      compile MobileNetV2 for an Ethos-U55 into out/, and run it on the simulator"
 	@echo "make test      the quick tests;  make test-all  every test;  make test-op OP=conv2d  those of one operator"
 	@echo "make golden    rewrite the golden files of tests/golden"
 	@echo "make lint      ruff, basedpyright, import rules;  make format  rewrite in house format"
-	@echo "make bench     the side-by-side figures;  make bench-quick  three small models"
+	@echo "make bench     the side-by-side figures;  make bench-quick  three small models;  make bench-board  firmware"
 	@echo "make accuracy  int8 against float on real data, the peer beside it; fetches weights and data"
 	@echo "make mutate    100 small errors in the simulator: do its tests notice them?"
 	@echo "make clean     remove what these targets made, .venv included"
@@ -35,6 +36,9 @@ $(STAMP): pyproject.toml constraints.txt
 setup-vgf: setup
 	$(PIP) install --no-compile -e '.[dev,vision,vgf]' -c constraints.txt
 	$(BIN)/tosaic doctor --fix vgf --yes
+
+setup-board: setup
+	$(PIP) install --no-compile -e '.[dev,vision,board]' -c constraints.txt
 
 demo: setup
 	@mkdir -p out
@@ -59,6 +63,9 @@ bench: setup
 	$(BIN)/python bench/tflite.py
 	$(BIN)/python bench/vgf.py
 	$(BIN)/python bench/simulator.py
+
+bench-board: setup-board
+	$(BIN)/python bench/board.py
 
 bench-quick: setup
 	$(BIN)/python bench/run.py --quick --out out/bench

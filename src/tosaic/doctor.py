@@ -10,14 +10,18 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 #: packages whose version matters
 _PACKAGES = ("torch", "executorch", "torchao", "ethos-u-vela", "tosa-tools")
 _COMPILERS = ("c++", "g++", "clang++")
 _LEAST_PYTHON = (3, 11)
-_FIX_VGF = "tosaic doctor --fix vgf"
+VGF, BOARD, TESTS = "vgf", "board", "tests"
+#: What can be installed, and the extras with its packages.
+_EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType({VGF: ("vgf",), BOARD: ("board",), TESTS: ("dev", "vision")})
+_FIX_VGF, _FIX_BOARD, _FIX_TESTS = (f"tosaic doctor --fix {name}" for name in _EXTRAS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,48 +46,83 @@ def examine(import_torch: Callable[[], None]) -> Iterator[Check]:
     ):
         yield replace(check(), target="ethos-u")
     yield from examine_vgf(import_torch)
+    yield from examine_board(import_torch)
     reference = _try("TOSA reference model", _run_reference, "pip install --force-reinstall tosa-tools", needed=False)
     yield replace(reference, target="tosa")
 
 
 def examine_vgf(import_torch: Callable[[], None]) -> Iterator[Check]:
     """Yield the checks of compiling for VGF, and then of running."""
-    for package, wanted in _read_ranges("vgf").items():
-        yield replace(_check_package(package, wanted), fix=_FIX_VGF, needed=False, target="vgf")
+    for package, wanted in _list_wanted(VGF):
+        yield replace(_check_package(package, wanted), fix=_FIX_VGF, needed=False, target=VGF)
     compiles = _try("VGF compile", lambda: _run_compile(import_torch, "vgf"), _FIX_VGF, needed=False)
-    yield replace(compiles, target="vgf")
+    yield replace(compiles, target=VGF)
     from tosaic.engines import vulkan
 
     probe = vulkan.probe()
     found = f"runs: one operator, {probe.driver}" if probe.ok else probe.reason
-    yield Check("Vulkan", probe.ok, found, probe.fix or _FIX_VGF, needed=False, target="vgf")
+    yield Check("Vulkan", probe.ok, found, probe.fix or _FIX_VGF, needed=False, target=VGF)
 
 
-def plan_vgf() -> list[str]:
-    """Return the commands that `install_vgf` would run, as a user would type them."""
+def examine_board(import_torch: Callable[[], None]) -> Iterator[Check]:
+    """Yield the checks of building firmware for a board, and of running it."""
+    from tosaic.board import qemu
+
+    for package, wanted in _list_wanted(BOARD):
+        yield replace(_check_package(package, wanted), fix=_FIX_BOARD, needed=False, target=BOARD)
+    program = shutil.which(qemu.PROGRAM)
+    yield Check("QEMU", bool(program), program or "none", qemu.INSTALL, needed=False, target=BOARD)
+    boots = _try("virtual board", lambda: _run_board(import_torch), _FIX_BOARD, needed=False)
+    yield replace(boots, target=BOARD)
+
+
+def examine_tests() -> Iterator[Check]:
+    """Yield the checks of the packages that the tests need."""
+    missing: list[str] = []
+    for package, wanted in _list_wanted(TESTS):
+        check = replace(_check_package(package, wanted), fix=_FIX_TESTS, needed=False, target=TESTS)
+        missing += [] if check.ok else [package]
+        yield check
+    found = f"lack {', '.join(missing)}" if missing else "have all packages"
+    yield Check("tests", not missing, found, _FIX_TESTS, needed=False, target=TESTS)
+
+
+def examine_fix(name: str, import_torch: Callable[[], None]) -> Iterator[Check]:
+    """Yield the checks of what `install` installs."""
+    return examine_tests() if name == TESTS else {VGF: examine_vgf, BOARD: examine_board}[name](import_torch)
+
+
+def plan(name: str) -> list[str]:
+    """Return the commands that `install` would run, as a user would type them."""
     from tosaic.engines import vulkan_setup
 
-    command = _find_pip_command()
-    return [*([shlex.join(command)] if command else []), *vulkan_setup.plan()]
+    command = _find_pip_command(name)
+    return [*([shlex.join(command)] if command else []), *(vulkan_setup.plan() if name == VGF else [])]
 
 
-def install_vgf(announce: Callable[[str], None]) -> None:
-    """Install what `examine_vgf` would report as missing: Python packages with pip, the Vulkan driver with apt."""
+def install(name: str, announce: Callable[[str], None]) -> None:
+    """Install what VGF, boards or the tests lack: Python packages with pip, and the Vulkan driver with apt."""
     from tosaic.engines import vulkan_setup
 
-    command = _find_pip_command()
+    command = _find_pip_command(name)
     if command:
         announce("installing Python packages")
         vulkan_setup.execute(command)
         importlib.invalidate_caches()
-    vulkan_setup.install(announce)
+    if name == VGF:
+        vulkan_setup.install(announce)
 
 
-def _find_pip_command() -> list[str]:
-    """Return the command that installs the Python packages which VGF lacks; empty if it lacks none."""
-    wanted = _read_ranges("vgf").items()
-    missing = [f"{package}{versions}" for package, versions in wanted if not _check_package(package, versions).ok]
+def _find_pip_command(name: str) -> list[str]:
+    """Return the command that installs the Python packages which are missing; empty if there are none."""
+    missing = [
+        f"{package}{versions}" for package, versions in _list_wanted(name) if not _check_package(package, versions).ok
+    ]
     return [sys.executable, "-m", "pip", "install", *missing] if missing else []
+
+
+def _list_wanted(name: str) -> list[tuple[str, str]]:
+    return [wanted for extra in _EXTRAS[name] for wanted in _read_ranges(extra).items()]
 
 
 def list_working(checks: Iterable[Check]) -> dict[str, bool]:
@@ -194,6 +233,23 @@ def _run_vela() -> str:
     target = find("ethos-u55-128")
     compiled = vela.compile(_make_tosa(), vela.default_options(target))
     return f"runs: one operator, {len(compiled.cmd_data):,} bytes of commands for {target.name}"
+
+
+def _run_board(import_torch: Callable[[], None]) -> str:
+    import numpy as np
+
+    import_torch()
+    from tosaic import zoo
+    from tosaic.api import build as api
+    from tosaic.engines import engine
+
+    module, inputs = zoo.load("add")
+    program = api.compile(module, inputs, "ethos-u55-128")
+    ones = np.ones(tuple(inputs[0].shape), np.int32)
+    (result,) = engine.run(program.pte, [ones], engine="board").outputs
+    if (result != 2).any():
+        raise ValueError(f"1 + 1 returned {result.tolist()}")
+    return "boots: the model `add`, 1 + 1 = 2"
 
 
 def _run_compile(import_torch: Callable[[], None], target: str) -> str:

@@ -62,7 +62,7 @@ class Machine:
 
 def test_every_target_has_its_checks(tosaic: Command) -> None:
     found = tosaic("doctor", "--json").json
-    assert set(found["targets"]) == {"ethos-u", "vgf", "tosa"}
+    assert set(found["targets"]) == {"ethos-u", "vgf", "board", "tosa"}
     of_vgf = {check["name"]: check for check in found["checks"] if check["target"] == "vgf"}
     assert list(of_vgf)[-2:] == ["VGF compile", "Vulkan"]
     assert {"ai-ml-sdk-model-converter", "ai-ml-emulation-layer-for-vulkan"} < set(of_vgf)
@@ -118,7 +118,7 @@ def test_fix_takes_missing_packages_from_pip(monkeypatch: pytest.MonkeyPatch) ->
     machine = Machine(monkeypatch, root=True)
     machine.installed = True
     machine.versions["ai-ml-sdk-model-converter"] = "0.11.0"
-    doctor.install_vgf(lambda text: None)
+    doctor.install("vgf", lambda text: None)
     assert machine.commands == [[sys.executable, "-m", "pip", "install", "ai-ml-sdk-model-converter==0.9.0"]]
 
 
@@ -162,5 +162,28 @@ def test_fix_has_nothing_to_ask_where_nothing_is_missing(tosaic: Command, monkey
     assert "Vulkan is usable already" in done.stderr
 
 
-def test_only_vgf_can_be_fixed(tosaic: Command) -> None:
+@pytest.mark.parametrize(
+    ("name", "extras", "wanted"),
+    [
+        ("board", "no-such-zig>=0.17,<0.18; extra == 'board'", "no-such-zig>=0.17,<0.18"),
+        ("tests", "no-such-pytest>=8; extra == 'dev'", "no-such-pytest>=8"),
+    ],
+)
+def test_fix_of_other_extras(
+    name: str, extras: str, wanted: str, tosaic: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(monkeypatch, root=True)
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: [extras])
+    done = tosaic("doctor", "--fix", name)
+    assert done.code == 2 and f"-m pip install '{wanted}'" in done.stderr and "fix: add `--yes`" in done.stderr
+    assert machine.commands == []
+    doctor.install(name, lambda text: None)
+    assert machine.commands == [[sys.executable, "-m", "pip", "install", wanted]]
+    checks = list(doctor.examine_fix(name, lambda: None))
+    assert checks[0].fix == f"tosaic doctor --fix {name}" and not checks[0].ok
+    if name == "tests":
+        assert doctor.list_working(checks) == {"tests": False} and checks[-1].found == "lack no-such-pytest"
+
+
+def test_what_cannot_be_fixed(tosaic: Command) -> None:
     assert tosaic("doctor", "--fix", "ethos-u").code == 2

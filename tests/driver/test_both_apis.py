@@ -160,6 +160,9 @@ def test_the_high_level_api_gives_what_build_makes() -> None:
 class Repeats(torch.nn.Module):
     """A number without dimensions, for which exir adds a constant, and repeats that must be known."""
 
+    times: torch.Tensor
+    rows: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("times", torch.tensor([3]))

@@ -50,7 +50,7 @@ def program() -> tosaic.Program:
 def test_a_new_engine_runs_a_program(program: tosaic.Program, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Invalid, match="unknown engine `toy`") as caught:
         program.run(*INPUTS, engine="toy")
-    assert caught.value.fix == "use one of auto, npu, executorch, vulkan, tosa"
+    assert caught.value.fix == "use one of auto, npu, executorch, vulkan, tosa, board"
     monkeypatch.setitem(ENGINES, "toy", Toy())
     assert not program.run(*INPUTS, engine="toy")[0].any()
 

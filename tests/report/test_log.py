@@ -11,9 +11,9 @@ from tosaic.formats.npy import Array
 from tosaic.formats.pte import read
 from tosaic.formats.sidecar import DelegateFiles, Sidecar
 from tosaic.npu.perf import Estimate, Row, Traffic
+from tosaic.npu.pmu import PMU_EVENTS, count_events
 from tosaic.npu.registers import Family
 from tosaic.report.log import SCHEMA, RunLog, make_log
-from tosaic.report.pmu import PMU_EVENTS, count_events
 
 # The lines of the log in the seed, by what each begins with.
 ORDER = [

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+from torch._ops import OpOverload
 from torch.export import export
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
@@ -95,11 +96,16 @@ def emit(
     return made
 
 
-def compile_front(model: torch.nn.Module, inputs: Inputs, target: str, io: str = "float") -> Made:
-    """Compile a .pte with delegates by the pieces of the high-level API; float models are quantized."""
+def compile_front(
+    model: torch.nn.Module, inputs: Inputs, target: str, io: str = "float", floats: Sequence[OpOverload] = ()
+) -> Made:
+    """Compile a .pte with delegates by pieces of the high-level API; float models are quantized, but not `floats`."""
     module = export(model.eval(), inputs).module()
     if inputs[0].dtype == torch.float32:
-        module = prepare_pt2e(module, TosaQuantizer().set_global(get_symmetric_quantization_config()))
+        quantizer = TosaQuantizer().set_global(get_symmetric_quantization_config())
+        for overload in floats:
+            quantizer.set_node_target(overload, None)
+        module = prepare_pt2e(module, quantizer)
         module(*inputs)
         module = convert_pt2e(module)
     source, spec = Source.of_module(module), EthosUCompileSpec(target)

@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from tosaic import __version__
+from tosaic.cli.build import build_firmware
 from tosaic.cli.catalog import show_ops, show_targets
 from tosaic.cli.compile import compile_model
 from tosaic.cli.doctor import show_health
 from tosaic.cli.inspect import show_file
 from tosaic.cli.run import run_file, verify_file
+from tosaic.cli.scripts import write_scripts
 
 app = typer.Typer(
     name="tosaic",
@@ -26,12 +28,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("compile", short_help="Compile a model for a target.")(compile_model)
-app.command("run", short_help="Run a .pte on this machine.")(run_file)
+app.command("build", short_help="Build the firmware of a board from a .pte.")(build_firmware)
+app.command("run", short_help="Run a .pte or a firmware on this machine.")(run_file)
 app.command("verify", short_help="Compare a .pte with TOSA bit for bit, and with torch.")(verify_file)
 app.command("inspect", short_help="Show what is in a compiled file.")(show_file)
 app.command("ops", short_help="List operators and their constraints.")(show_ops)
 app.command("targets", short_help="List the targets.")(show_targets)
 app.command("doctor", short_help="Check the installation.")(show_health)
+app.command("scripts", short_help="Write the scripts of ExecuTorch's tutorials.")(write_scripts)
 
 
 def _print_version(wanted: bool) -> None:

@@ -17,13 +17,21 @@ from tosaic.cli.quiet import import_torch
 from tosaic.core.errors import ExitStatus, Invalid
 
 SCHEMA = "tosaic-doctor/1"
-_TITLES = {"ethos-u": "for an Ethos-U", "vgf": "for VGF", "tosa": "for TOSA"}
+_TITLES = {
+    "ethos-u": "for an Ethos-U",
+    "vgf": "for VGF",
+    "board": "for a board",
+    "tests": "for the tests",
+    "tosa": "for TOSA",
+}
 
 
 class Fixable(StrEnum):
-    """A target whose parts can be installed."""
+    """What can be installed."""
 
-    VGF = "vgf"
+    VGF = doctor.VGF
+    BOARD = doctor.BOARD
+    TESTS = doctor.TESTS
 
 
 @guarded
@@ -31,8 +39,8 @@ def show_health(
     fix: Annotated[
         Fixable | None,
         typer.Option(
-            help="Install what VGF needs: Python packages with pip, Debian's Vulkan driver "
-            "with apt, or into the cache folder without root. Shows the commands and asks first.",
+            help="Install what VGF, a board or Tosaic's tests need: Python packages with pip, and for VGF Debian's "
+            "Vulkan driver with apt, or into the cache folder without root. Shows the commands and asks first.",
             show_default=False,
         ),
     ] = None,
@@ -42,13 +50,15 @@ def show_health(
 ) -> None:
     """Check the installation by compiling a tiny model for each target.
 
-    The exit code is 0 if compiling for an Ethos-U works, or with --fix if a .vgf file runs on this machine.
+    The exit code is 0 if compiling for an Ethos-U works, or with --fix if a .vgf file runs on this machine,
+    the virtual board boots, or the tests have their packages.
     """
-    if fix is not None and _confirm(doctor.plan_vgf(), yes):
-        doctor.install_vgf(lambda text: typer.echo(text, err=True))
-    checks = _show(doctor.examine(import_torch) if fix is None else doctor.examine_vgf(import_torch), as_json)
+    if fix is not None and _confirm(doctor.plan(fix), yes):
+        doctor.install(fix, lambda text: typer.echo(text, err=True))
+    examination = doctor.examine(import_torch) if fix is None else doctor.examine_fix(fix, import_torch)
+    checks = _show(examination, as_json)
     working = doctor.list_working(checks)
-    works = working["ethos-u" if fix is None else "vgf"]
+    works = working["ethos-u" if fix is None else fix]
     if as_json:
         plain = {"schema": SCHEMA, "ok": works, "targets": working, "checks": [asdict(check) for check in checks]}
         typer.echo(json.dumps(plain, indent=2))

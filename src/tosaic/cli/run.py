@@ -62,7 +62,8 @@ def run_file(
         typer.Option("--input", "-i", help="Input file: .npy, .npz, .pt or raw bytes. Repeatable. Default: ones."),
     ] = None,
     engine: Annotated[
-        str, typer.Option("--engine", help="auto, npu (simulator), executorch, vulkan or tosa (reference model).")
+        str,
+        typer.Option("--engine", help="auto, npu (simulator), executorch, vulkan, tosa (reference) or board."),
     ] = "auto",
     method: Annotated[str, typer.Option("--method", help="The method to run.")] = "forward",
     data_files: Data = None,
@@ -70,6 +71,15 @@ def run_file(
         Path | None, typer.Option("-o", "--output", help="Save the outputs as output_0, output_1, ... in an .npz file.")
     ] = None,
     values: Annotated[int, typer.Option("--values", help="Number of values to print per output.")] = 1000,
+    board: Annotated[
+        str, typer.Option("--board", help="With engine board: corstone-300, corstone-320, or the folder of a board.")
+    ] = "",
+    runner: Annotated[
+        str, typer.Option("--runner", help="With engine board: virtual, qemu, or fvp (Arm's simulator).")
+    ] = "virtual",
+    count_instructions: Annotated[
+        bool, typer.Option("--count-instructions", help="Count the CPU's instructions on the virtual board: slow.")
+    ] = False,
     max_memory: MaxMemory = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -78,8 +88,15 @@ def run_file(
 
     Ethos-U delegates run on the built-in simulator, bit for bit as TOSA defines them. Cycle counts are estimates and
     name their source.
+
+    Engine board builds a firmware with the .pte and boots it on a virtual board, in QEMU or in Arm's FVP; FILE may also
+    be a firmware that `tosaic build` has written. The exit code is 1 if a test in the firmware fails. On the virtual
+    board a firmware has no access to files of this machine; in QEMU and in the FVP it has: run what you trust.
     """
+    from tosaic.board.device import FirmwareError
+    from tosaic.board.options import BoardOptions
     from tosaic.engines import engine as engines
+    from tosaic.engines.board import BOARD, extract_model, is_elf
     from tosaic.engines.inputs import make_ones, read_inputs
     from tosaic.engines.interpreter import Method
     from tosaic.formats import external
@@ -90,14 +107,36 @@ def run_file(
     if output is not None:
         find_target(output)
     data = bytes(input_file.read(file, max_memory)[0])
+    elf = data if is_elf(data) else None
+    if elf is not None:
+        data, engine = extract_model(elf), BOARD if engine == engines.AUTO else engine
+    options = BoardOptions(board, runner, count_instructions, elf)
     files = read_data(file, data, data_files, max_memory)
     program = external.read(data, files, max_memory=max_memory)
     types = Method(program, method, executors={}, max_memory=max_memory).inputs
-    arrays = read_inputs(inputs, types, max_memory) if inputs else make_ones(types, max_memory)
+    if inputs or elf is None:
+        arrays = read_inputs(inputs, types, max_memory) if inputs else make_ones(types, max_memory)
+    else:
+        # A firmware has its own: ones, or the samples that were built into it.
+        arrays = []
     beside = read_beside(file, max_memory)
     if beside is not None:
         beside.check(data)
-    outcome = engines.run(data, arrays, engine=engine, sidecar=beside, method=method, max_memory=max_memory, data=files)
+    try:
+        outcome = engines.run(
+            data,
+            arrays,
+            engine=engine,
+            sidecar=beside,
+            method=method,
+            max_memory=max_memory,
+            data=files,
+            board=options,
+        )
+    except FirmwareError as error:
+        if not as_json:
+            typer.echo(error.log, nl=False)
+        raise
     if outcome.why:
         typer.echo(f"engine {outcome.engine}: {outcome.why}", err=True)
     report = log.make_log(
@@ -108,6 +147,7 @@ def run_file(
         calls=outcome.calls,
         outputs=outcome.outputs,
         beside=beside,
+        execution=outcome.execution,
     )
     if output is not None:
         _save(output, outcome.outputs)
@@ -115,6 +155,8 @@ def run_file(
         typer.echo(json.dumps(report.to_json(values), indent=2))
     else:
         typer.echo(report.to_text(values))
+    if outcome.execution is not None and outcome.execution.exit_code:
+        raise typer.Exit(ExitStatus.CHECK_FAILED)
 
 
 def _save(path: Path, outputs: Sequence[object]) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tosaic.board.execution import Execution
+from tosaic.board.options import DEFAULTS, BoardOptions
 from tosaic.core.errors import Invalid
+from tosaic.engines.board import BoardRuntime
 from tosaic.engines.executorch import ExecutorchRuntime
 from tosaic.engines.interpreter import Call
 from tosaic.engines.protocol import Engine, Job
@@ -22,6 +25,7 @@ ENGINES: dict[str, Engine] = {
     "executorch": ExecutorchRuntime(),
     "vulkan": VulkanRuntime(),
     "tosa": ReferenceModel(),
+    "board": BoardRuntime(),
 }
 #: leaves the choice to the backend of the delegates
 AUTO = "auto"
@@ -33,12 +37,16 @@ _UNIVERSAL = "tosa"
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The outputs, the engine that computed them, and the reason if another engine was preferred."""
+    """The outputs, the engine that computed them, and the reason if another engine was preferred.
+
+    `execution` is the run of a board's firmware.
+    """
 
     outputs: list[Array]
     engine: str
     why: str
     calls: tuple[Call, ...]
+    execution: Execution | None = None
 
 
 def run(
@@ -50,18 +58,20 @@ def run(
     method: str = "forward",
     max_memory: int | None = None,
     data: Sequence[bytes] = (),
+    board: BoardOptions = DEFAULTS,
 ) -> RunResult:
     """Run a method of a .pte file. Engine tosa needs the sidecar unless the delegates are TOSA themselves.
 
     `data` are the .ptd files of a program that has some of its data outside the .pte.
-    `max_memory` limits what the file may take in bytes; the default is 1 GiB more than its size.
+    `max_memory` limits what the file may take in bytes; the default is 1 GiB more than its size. `board` is for engine
+    board, and selects the board and the program that runs its firmware.
     """
     if engine not in (AUTO, *ENGINES):
         raise Invalid(f"unknown engine `{engine}`", fix=f"use one of {', '.join((AUTO, *ENGINES))}")
     program = read(pte, data, max_memory=max_memory)
     chosen, why = choose(program.find(method), engine)
-    result = ENGINES[chosen].run(Job(pte, program, method, inputs, sidecar, max_memory, data))
-    return RunResult(result.outputs, chosen, why, tuple(result.calls))
+    result = ENGINES[chosen].run(Job(pte, program, method, inputs, sidecar, max_memory, data, board))
+    return RunResult(result.outputs, chosen, why, tuple(result.calls), result.execution)
 
 
 def choose(plan: Plan, engine: str) -> tuple[str, str]:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tosaic.board.execution import Execution
+from tosaic.board.options import DEFAULTS, BoardOptions
 from tosaic.core.budget import Budget
 from tosaic.engines.interpreter import Executor
 from tosaic.engines.run import Call
@@ -28,6 +30,7 @@ class Job:
     sidecar: Sidecar | None = None
     max_memory: int | None = None
     data: Sequence[bytes] = ()
+    board: BoardOptions = DEFAULTS
 
     @property
     def plan(self) -> Plan:
@@ -36,10 +39,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outputs of a run, and the calls it made."""
+    """The outputs of a run, the calls it made, and for a board what its firmware did."""
 
     outputs: list[Array]
     calls: Sequence[Call]
+    execution: Execution | None = None
 
 
 class Engine(Protocol):

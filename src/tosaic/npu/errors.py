@@ -18,6 +18,10 @@ class Malformed(Fault):
     """A damaged container or command."""
 
 
+class DamagedWeights(Malformed):
+    """A weight stream that cannot be decoded."""
+
+
 class UnknownField(Fault):
     """A field value whose effect is not known: the simulator never guesses."""
 

@@ -42,8 +42,8 @@ def execute(
     trace: Trace | None = None,
     hazards: Hazards | None = None,
     limits: Limits = DEFAULT_LIMITS,
-) -> None:
-    """Run from the first command to STOP."""
+) -> int:
+    """Run from the first command to STOP; return the offset after it."""
     state = State(stream)
     offset, work = 0, 0
     last_kernel: Op | None = None
@@ -54,7 +54,7 @@ def execute(
         if op is None:
             continue
         if op.kind is Kind.STOP:
-            return
+            return offset
         if op.kind is Kind.BRANCH:
             offset = _branch(op, last_kernel, memory, offset)
             continue

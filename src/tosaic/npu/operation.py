@@ -109,9 +109,9 @@ def decode(cmd_data: bytes) -> tuple[Op, ...]:
     return tuple(walk(cmd_data))
 
 
-def walk(cmd_data: bytes) -> Iterator[Op]:
+def walk(cmd_data: bytes | Stream) -> Iterator[Op]:
     """Yield operations like `decode`, one at a time: each holds a copy of all registers."""
-    stream = parse(cmd_data)
+    stream = cmd_data if isinstance(cmd_data, Stream) else parse(cmd_data)
     state = State(stream)
     return (op for instruction in stream if (op := state.take(instruction)) is not None)
 

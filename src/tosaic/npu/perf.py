@@ -17,7 +17,7 @@ from tosaic.npu.cycles import Work, count_mac_cycles, count_output_cycles, read_
 from tosaic.npu.dma import read_transfer
 from tosaic.npu.memory import INTERNAL
 from tosaic.npu.operation import FeatureMap, Kind, Op, Shape, read_map, walk
-from tosaic.npu.stream import parse
+from tosaic.npu.stream import Stream, parse
 from tosaic.npu.system import MemoryPort, System, read_system
 from tosaic.tools.vela_options import VelaOptions
 
@@ -84,13 +84,14 @@ def count_operations(cmd_data: bytes) -> int:
     return sum(not instruction.command.name.startswith("SET_") for instruction in parse(cmd_data))
 
 
-def estimate(cmd_data: bytes, options: VelaOptions | System) -> Estimate:
+def estimate(cmd_data: bytes | Stream, options: VelaOptions | System) -> Estimate:
     """Estimate cycles per operation and in total, with the bottleneck of each."""
     system = read_system(options) if isinstance(options, VelaOptions) else options
-    accelerator = parse(cmd_data).accelerator
+    stream = cmd_data if isinstance(cmd_data, Stream) else parse(cmd_data)
+    accelerator = stream.accelerator
     timeline = Timeline()
     rows: list[Row] = []
-    ahead, ops = tee(walk(cmd_data))
+    ahead, ops = tee(walk(stream))
     next(ahead, None)
     for op, after in zip_longest(ops, ahead):
         if op.kind.is_kernel:

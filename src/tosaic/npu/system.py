@@ -56,13 +56,21 @@ def read_system(options: VelaOptions) -> System:
     """Read the system that the options name."""
     options = options.with_config()
     check_options(options)
-    ini = options.get_config().sections
+    ini, mode = options.get_config().sections, f"Memory_Mode.{options.memory_mode}"
+    return place_regions(
+        options, {region: _read(ini, mode, area, "Axi0").lower() for region, area in enumerate(_AREAS)}
+    )
+
+
+def place_regions(options: VelaOptions, ports: Mapping[int, str]) -> System:
+    """Make the system that the options name, with each region at the port `axi0` or `axi1`."""
+    options = options.with_config()
+    ini, system = options.get_config().sections, f"System_Config.{options.system_config}"
     beat = ACCELERATORS[find(options.accelerator).name].port_bytes
-    system, mode = f"System_Config.{options.system_config}", f"Memory_Mode.{options.memory_mode}"
-    regions: dict[int, MemoryPort] = {}
-    for region, area in enumerate(_AREAS):
-        port = _read(ini, mode, area, "Axi0")
-        regions[region] = _read_memory(ini, system, _read(ini, system, f"{port.lower()}_port", "Sram"), beat)
+    regions = {
+        region: _read_memory(ini, system, _read(ini, system, f"{port}_port", "Sram"), beat)
+        for region, port in ports.items()
+    }
     return System(_number(_read(ini, system, "core_clock", "1e9")), MappingProxyType(regions))
 
 

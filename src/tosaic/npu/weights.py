@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tosaic.core.budget import Budget
 from tosaic.core.errors import ToolCrashed, ToolFailed
-from tosaic.npu.errors import Malformed, TooMuch
+from tosaic.npu.errors import DamagedWeights, Malformed, TooMuch
 from tosaic.npu.memory import Memory
 from tosaic.npu.operation import Op, Shape, Window
 from tosaic.npu.output import Scale, read_rounding
@@ -124,9 +124,9 @@ def decode_streams(streams: Sequence[bytes], offset: int) -> list[npt.NDArray[np
     try:
         reply = _request(streams)
     except ToolFailed as error:
-        raise Malformed("a weight stream is damaged", offset=offset, why=error.why or error.what) from None
+        raise DamagedWeights("a weight stream is damaged", offset=offset, why=error.why or error.what) from None
     if reply.failure:
-        raise Malformed("a weight stream is damaged", offset=offset, why=reply.failure)
+        raise DamagedWeights("a weight stream is damaged", offset=offset, why=reply.failure)
     return [np.frombuffer(part, np.int16) for part in reply.parts]
 
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from tosaic.board.execution import Execution
 from tosaic.core.dtypes import DTYPES
 from tosaic.engines.interpreter import BACKEND, Call
 from tosaic.formats import blob as ethosu_blob
@@ -22,9 +23,10 @@ from tosaic.formats.pte import Delegate, Pte, Tensor
 from tosaic.formats.sidecar import Sidecar
 from tosaic.npu.accelerator import ACCELERATORS
 from tosaic.npu.perf import Estimate
+from tosaic.npu.pmu import PMU_EVENTS, count_events
 from tosaic.npu.stream import parse
 from tosaic.report.cycles import SOURCE, describe_row, estimate_delegate
-from tosaic.report.pmu import PMU_EVENTS, count_events
+from tosaic.report.device import describe_device
 
 #: Version 1 had its number under `version` and no name.
 SCHEMA = "tosaic-run/2"
@@ -74,6 +76,7 @@ class RunLog:
     calls: tuple[Call, ...]
     input_bytes: int
     outputs: tuple[Array, ...]
+    execution: Execution | None = None
 
     @property
     def scratch(self) -> int:
@@ -110,7 +113,9 @@ class RunLog:
         return _add([delegate.count(event) for delegate in self.ran])
 
     def to_text(self, max_values: int | None = None) -> str:
-        """Format the log, with at most `max_values` values of each output."""
+        """Format the log, with at most `max_values` values of each output; that of a board is its firmware's own."""
+        if self.execution is not None:
+            return describe_device(self.execution, max_values)
         return "\n".join([*(f"I [tosaic] {line}" for line in self._lines()), *self._output_lines(max_values)])
 
     def _lines(self) -> Iterator[str]:
@@ -213,6 +218,7 @@ class RunLog:
                 "scratch": self.scratch,
             },
             "outputs": [_array_to_json(array, max_values) for array in self.outputs],
+            "device": None if self.execution is None else _device_to_json(self.execution),
         }
 
 
@@ -225,6 +231,7 @@ def make_log(
     calls: Sequence[Call],
     outputs: Sequence[Array],
     beside: Sidecar | None = None,
+    execution: Execution | None = None,
 ) -> RunLog:
     """Make the log of a run. Vela's figures come from the .tosaic file next to the program."""
     plan = pte.find(method)
@@ -243,6 +250,7 @@ def make_log(
         calls=tuple(calls),
         input_bytes=sum(v.nbytes for i in plan.inputs if isinstance(v := plan.values[i], Tensor)),
         outputs=tuple(outputs),
+        execution=execution,
     )
 
 
@@ -278,6 +286,16 @@ def _operation_lines(found: Estimate | None) -> Iterator[str]:
         yield f"  {describe_row(row)}"
     if len(found.rows) > len(chosen):
         yield f"  {len(found.rows) - len(chosen)} more operations, each shorter; `tosaic inspect` lists all"
+
+
+def _device_to_json(done: Execution) -> Json:
+    return {
+        "place": done.place,
+        "exit_code": done.exit_code,
+        "log": done.log,
+        "npu_faults": list(done.notes),
+        "instructions": done.instructions,
+    }
 
 
 def _array_to_json(array: Array, max_values: int | None) -> Json:

@@ -10,15 +10,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tosaic.core.errors import ExitStatus, TosaicError
+from tosaic.cli.quiet import import_torch
+from tosaic.core.errors import ExitStatus
+from tosaic.scripts.entry import TARGET, Parser, run_script
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="aot_arm_compiler", description="Compile a model to a .pte file.")
+    parser = Parser("aot_arm_compiler", "Compile a model to a .pte file.")
     parser.add_argument("-m", "--model_name", required=True, help="a built-in model, a .py file or a .pt2 file")
     parser.add_argument("-d", "--delegate", action="store_true", help="run supported operators on the NPU")
     parser.add_argument("-q", "--quantize", action="store_true", help="quantize the model to int8")
-    parser.add_argument("-t", "--target", default="ethos-u55-128", help="default: %(default)s")
+    parser.add_argument("-t", "--target", default=TARGET, help="default: %(default)s")
     parser.add_argument("-s", "--so_library", help="accepted for old scripts, not needed")
     parser.add_argument("-o", "--output", help="the .pte file, or a folder for it")
     parser.add_argument("-i", "--intermediates", help="a folder for .tosa files and compiler reports")
@@ -36,17 +38,16 @@ def file_name(model: str, delegate: bool) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile with the given options and print the path of the file."""
-    options = parse(arguments)
-    try:
-        path = _compile(options)
-    except TosaicError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    sys.stdout.write(f"PTE file saved as {path}\n")
+    return run_script(_run, arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    sys.stdout.write(f"PTE file saved as {_compile(parse(arguments))}\n")
     return ExitStatus.DONE
 
 
 def _compile(options: argparse.Namespace) -> Path:
+    import_torch()
     from tosaic.api.build import compile, make_spec
     from tosaic.api.model_file import load
 

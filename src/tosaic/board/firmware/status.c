@@ -1,0 +1,40 @@
+#include "tosaic.h"
+
+const char *tosaic_describe(tosaic_status status) {
+    static const char *const sentences[TOSAIC_STATUS_COUNT] = {
+        [TOSAIC_OK] = "done",
+        [TOSAIC_NOT_A_PROGRAM] = "this is not a .pte file: the identifier ET12 is missing",
+        [TOSAIC_MISALIGNED] = "the file or data in it is not aligned as it must be; detail: its offset",
+        [TOSAIC_DAMAGED] = "the file is damaged: an offset or a length is wrong; detail: where",
+        [TOSAIC_BAD_VALUE] = "the file is damaged: a value is not what it must be; detail: its number",
+        [TOSAIC_BAD_TENSOR] = "the file is damaged: a tensor is not possible; detail: its number",
+        [TOSAIC_BAD_INSTRUCTION] = "the file is damaged: an instruction is not possible; detail: its kind",
+        [TOSAIC_EXTERNAL_DATA] = "data is not in the file; detail: the value or delegate that needs it",
+        [TOSAIC_NO_METHOD] = "the program has no such method; detail: the number of methods",
+        [TOSAIC_METHOD_POOL] = "the method pool is too small; detail: the bytes needed so far",
+        [TOSAIC_PLANNED_POOL] = "the planned pool is too small; detail: the bytes needed so far",
+        [TOSAIC_SCRATCH_POOL] = "the scratch pool is too small; detail: the bytes needed",
+        [TOSAIC_FAST_SCRATCH_POOL] = "the fast scratch pool is too small; detail: the bytes needed",
+        [TOSAIC_NO_KERNEL] = "an operator has no kernel in this build; detail: its number",
+        [TOSAIC_NO_BACKEND] = "a delegate is for a backend that this build does not have; detail: its number",
+        [TOSAIC_BAD_INPUT] = "an input or output has another size, or is not a tensor; detail: its size",
+        [TOSAIC_NO_DATA] = "a tensor has no memory: an input or output was not set; detail: the argument",
+        [TOSAIC_BAD_ARGUMENT] = "an operator does not take such an argument; detail: the argument",
+        [TOSAIC_BAD_TYPE] = "a kernel does not take tensors of these types",
+        [TOSAIC_BAD_SHAPE] = "a kernel does not take or give tensors of these shapes",
+        [TOSAIC_TOO_LONG] = "the program does not end; detail: the instruction it had reached",
+        [TOSAIC_BAD_BLOB] = "the blob of a delegate is damaged; detail: the offset in it",
+        [TOSAIC_BAD_DELEGATE_IO] = "a delegate takes other tensors than the program has; detail: the argument",
+        [TOSAIC_BAD_COMMANDS] = "the command stream is damaged, or not for a Cortex-M; detail: the offset in it",
+        [TOSAIC_NPU_MISSING] = "there is no Ethos-U at its address; detail: what its ID register reads",
+        [TOSAIC_NPU_OTHER] = "the file is for another NPU; detail: the CONFIG register that it needs",
+        [TOSAIC_NPU_RESET] = "the NPU does not leave reset; detail: its status word",
+        [TOSAIC_NPU_TIMEOUT] = "the NPU did not end in time; detail: its status word",
+        [TOSAIC_NPU_BUS_FAULT] = "the NPU accessed memory that it must not; detail: its status word",
+        [TOSAIC_NPU_PARSE_FAULT] = "the NPU refused a command; detail: its status word",
+        [TOSAIC_NPU_WEIGHT_FAULT] = "the NPU failed to decode weights, or to branch; detail: its status word",
+        [TOSAIC_NPU_ECC_FAULT] = "the NPU found an error in its memory; detail: its status word",
+        [TOSAIC_NPU_STOPPED] = "the NPU stopped before the last command; detail: its status word",
+    };
+    return (unsigned)status < TOSAIC_STATUS_COUNT ? sentences[status] : "unknown status";
+}

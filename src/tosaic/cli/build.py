@@ -1,0 +1,86 @@
+"""`tosaic build`: from a .pte to the firmware of a board."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.run import File, read_beside
+from tosaic.cli.size import MaxMemory
+from tosaic.core import input_file
+from tosaic.core.errors import Invalid
+from tosaic.core.output import find_target, write_files
+
+
+@guarded
+def build_firmware(
+    file: File,
+    board: Annotated[
+        str, typer.Option("--board", help="corstone-300, corstone-320, or the folder of a board.", show_default=False)
+    ],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The ELF file to write.")] = None,
+    c_project: Annotated[
+        Path | None, typer.Option("--c-project", metavar="DIR", help="Write a CMake project instead of an ELF file.")
+    ] = None,
+    c_array: Annotated[
+        bool, typer.Option("--c-array", help="Write only the model as a C array, with a header, next to the output.")
+    ] = False,
+    select_ops: Annotated[
+        str | None,
+        typer.Option(
+            "--select-ops",
+            metavar="LIST",
+            envvar="EXECUTORCH_SELECT_OPS_LIST",
+            help="The CPU kernels to include, separated by commas. Default: those that the method calls.",
+        ),
+    ] = None,
+    with_samples: Annotated[
+        bool, typer.Option("--with-samples", help="Include the samples of the .tosaic file: the firmware tests itself.")
+    ] = False,
+    memory_mode: Annotated[
+        str | None, typer.Option(help="Sram_Only, Shared_Sram or Dedicated_Sram. Default: that of the .pte if it fits.")
+    ] = None,
+    method: Annotated[str, typer.Option("--method", help="The method to run.")] = "forward",
+    toolchain: Annotated[str, typer.Option("--toolchain", help="auto, zig or gcc (arm-none-eabi-gcc).")] = "auto",
+    max_memory: MaxMemory = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Build the firmware that runs a .pte on a board: an ELF file, a CMake project or a C array.
+
+    The compiler is that of the extra `board` (`pip install 'tosaic[board]'`), or arm-none-eabi-gcc. A CMake project and
+    a C array need none. `tosaic run NAME.elf` runs the firmware on a virtual board.
+    With --with-samples it prints `Test_result: PASS` or `FAIL`, and `tosaic run` returns 0 or 1.
+    """
+    from tosaic.board import build
+    from tosaic.board import c_project as project
+    from tosaic.board.samples import make_samples
+    from tosaic.report.firmware import describe_firmware, firmware_to_json
+
+    if sum((output is not None and not c_array, c_project is not None, c_array)) > 1:
+        raise Invalid("`-o`, `--c-project` and `--c-array` exclude each other", fix="choose one of them")
+    path = output or Path(file.stem).with_suffix(".elf")
+    find_target(path)
+    data = bytes(input_file.read(file, max_memory)[0])
+    samples, tolerance = make_samples(data, read_beside(file, max_memory), method) if with_samples else ([], 0.0)
+    made = build.design(
+        data,
+        board,
+        memory_mode=memory_mode,
+        method=method,
+        operators=None if select_ops is None else [name.strip() for name in select_ops.split(",") if name.strip()],
+        samples=samples,
+        atol=tolerance,
+    )
+    if c_project is not None:
+        files = {c_project / name: content for name, content in project.make_c_project(made).items()}
+    elif c_array:
+        files = {path.with_name(name): content for name, content in project.make_c_array(made).items()}
+    else:
+        files = {path: build.compile_design(made, toolchain)}
+    write_files(files)
+    typer.echo(json.dumps(firmware_to_json(made, files), indent=2) if as_json else describe_firmware(made, files))

@@ -1,0 +1,24 @@
+"""Every model of the zoo on the virtual board: the bytes that engine `npu` computes."""
+
+import numpy as np
+import pytest
+
+import tosaic
+from support.boards import needs_board
+from tosaic import zoo
+from tosaic.engines import engine
+
+QUICK = ("add", "softmax", "ds_cnn")
+
+
+@needs_board
+@pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u85-256"])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in zoo.names()]
+)
+def test_zoo(name: str, target: str) -> None:
+    model, inputs = zoo.load(name)
+    data = tosaic.compile(model, inputs, target=target).pte
+    arrays = [np.asarray(x) for x in inputs]
+    board, npu = (engine.run(data, arrays, engine=place).outputs for place in ("board", "npu"))
+    assert [array.tobytes() for array in board] == [array.tobytes() for array in npu]

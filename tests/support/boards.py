@@ -1,0 +1,28 @@
+"""Small programs in C for a board, built by the compiler of the extra `board`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parents[1] / "board" / "programs"
+needs_board = pytest.mark.skipif(
+    find_spec("ziglang") is None or find_spec("unicorn") is None,
+    reason="the extra `board` is not installed. Fix: tosaic doctor --fix board",
+)
+_TARGET = ("-target", "thumb-freestanding-eabihf", "-mcpu=cortex_m33+fp_armv8d16sp")
+_FLAGS = ("-Os", "-g", "-ffreestanding", "-fno-sanitize=undefined", "-fno-unwind-tables", "-Wl,-e,start")
+
+
+def build_program(folder: Path, body: str) -> bytes:
+    """Build a program; `body` is C after `start.h`, with `main` and the handlers it needs."""
+    source, elf = folder / "program.c", folder / "program.elf"
+    source.write_text(f'#include "start.h"\n{body}\n')
+    script = ("-T", str(PROGRAMS / "small.ld"), "-I", str(PROGRAMS))
+    command = [sys.executable, "-m", "ziglang", "cc", *_TARGET, *_FLAGS, *script, str(source), "-o", str(elf)]
+    subprocess.run(command, check=True, cwd=folder)
+    return elf.read_bytes()
