@@ -19,6 +19,9 @@ typedef struct tosaic_walk {
 tosaic_status tosaic_walk_begin(tosaic_walk *walk, tosaic_tensor *out, const tosaic_tensor *const *inputs,
                                 uint32_t count);
 
+/* Joins dimensions that all inputs have one after the other in memory, so that the steps are longer. */
+void tosaic_walk_join(tosaic_walk *walk);
+
 /* Moves to the next element of the output. */
 void tosaic_walk_next(tosaic_walk *walk);
 

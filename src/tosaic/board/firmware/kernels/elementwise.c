@@ -1,0 +1,109 @@
+#include "elementwise.h"
+
+#include "walk.h"
+
+void tosaic_take_operands(tosaic_operands *operands, const tosaic_call *call, uint32_t first, uint32_t count) {
+    uint32_t dtype = TOSAIC_BOOL;
+    for (uint32_t k = 0; k < count; k++) {
+        if (call->args[first + k]->kind == TOSAIC_TENSOR) {
+            dtype = tosaic_promote(dtype, tosaic_tensor_at(call, first + k)->dtype);
+        }
+    }
+    for (uint32_t k = 0; k < count; k++) {
+        if (call->args[first + k]->kind != TOSAIC_TENSOR) {
+            dtype = tosaic_promote_number(dtype, call->args[first + k]);
+        }
+    }
+    operands->count = count;
+    operands->dtype = dtype;
+    for (uint32_t k = 0; k < count; k++) {
+        if (call->args[first + k]->kind == TOSAIC_TENSOR) {
+            operands->tensors[k] = tosaic_tensor_at(call, first + k);
+        } else if (dtype != TOSAIC_UINT64) {
+            operands->made[k] = tosaic_make_tensor(call, first + k, dtype, &operands->rooms[k]);
+            operands->tensors[k] = &operands->made[k];
+        }
+    }
+}
+
+bool tosaic_add_number(tosaic_operands *operands, const tosaic_call *call, uint32_t index) {
+    uint32_t k = operands->count++;
+    if (operands->dtype == TOSAIC_UINT64 ||
+        (call->args[index]->kind == TOSAIC_DOUBLE && operands->dtype != TOSAIC_FLOAT32)) {
+        return false;
+    }
+    operands->made[k] = tosaic_make_tensor(call, index, operands->dtype, &operands->rooms[k]);
+    operands->tensors[k] = &operands->made[k];
+    return true;
+}
+
+void tosaic_add_tensor(tosaic_operands *operands, const tosaic_tensor *tensor) {
+    operands->tensors[operands->count++] = tensor;
+}
+
+static void apply_to_floats(tosaic_of_floats *function, const tosaic_operands *operands, tosaic_tensor *out,
+                            tosaic_walk *walk) {
+    tosaic_load_float *load[TOSAIC_MAX_OPERANDS];
+    tosaic_store_float *store = tosaic_find_access(out->dtype)->store_float;
+    float x[TOSAIC_MAX_OPERANDS];
+    for (uint32_t k = 0; k < operands->count; k++) {
+        load[k] = tosaic_find_access(operands->tensors[k]->dtype)->load_float;
+    }
+    uint32_t count = tosaic_count(out);
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t k = 0; k < operands->count; k++) {
+            x[k] = load[k](operands->tensors[k]->data, walk->at[k]);
+        }
+        store(out->data, i, function(x));
+        tosaic_walk_next(walk);
+    }
+}
+
+static void apply_to_ints(tosaic_of_ints *function, const tosaic_operands *operands, tosaic_tensor *out,
+                          tosaic_walk *walk) {
+    tosaic_load_int *load[TOSAIC_MAX_OPERANDS];
+    tosaic_store_int *store = tosaic_find_access(out->dtype)->store_int;
+    int64_t x[TOSAIC_MAX_OPERANDS];
+    /* The result has the bits of the inputs' type, though that of the output may be wider. */
+    bool is_wider = out->dtype != operands->dtype;
+    for (uint32_t k = 0; k < operands->count; k++) {
+        load[k] = tosaic_find_access(operands->tensors[k]->dtype)->load_int;
+    }
+    uint32_t count = tosaic_count(out);
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t k = 0; k < operands->count; k++) {
+            x[k] = load[k](operands->tensors[k]->data, walk->at[k]);
+        }
+        int64_t y = function(x);
+        store(out->data, i, is_wider ? tosaic_narrow(operands->dtype, y) : y);
+        tosaic_walk_next(walk);
+    }
+}
+
+tosaic_status tosaic_apply(const tosaic_function *function, const tosaic_operands *operands, tosaic_tensor *out) {
+    bool in_floats = operands->dtype == TOSAIC_FLOAT32 || function->rule == TOSAIC_FLOATS;
+    uint32_t result = in_floats ? TOSAIC_FLOAT32 : operands->dtype;
+    bool has_function = in_floats ? function->of_floats != (void *)0 : function->of_ints != (void *)0;
+    bool fits = function->rule == TOSAIC_TESTS || tosaic_can_cast(result, out->dtype);
+    if (!has_function || !fits || operands->dtype == TOSAIC_UINT64 ||
+        tosaic_find_access(out->dtype) == (void *)0) {
+        return TOSAIC_BAD_TYPE;
+    }
+    tosaic_walk walk;
+    tosaic_status status = tosaic_walk_begin(&walk, out, operands->tensors, operands->count);
+    if (status != TOSAIC_OK) {
+        return status;
+    }
+    if (in_floats) {
+        apply_to_floats(function->of_floats, operands, out, &walk);
+    } else {
+        apply_to_ints(function->of_ints, operands, out, &walk);
+    }
+    return TOSAIC_OK;
+}
+
+tosaic_status tosaic_compute(const tosaic_function *function, const tosaic_call *call, uint32_t count) {
+    tosaic_operands operands;
+    tosaic_take_operands(&operands, call, 0, count);
+    return tosaic_apply(function, &operands, tosaic_tensor_at(call, count));
+}
