@@ -161,7 +161,7 @@ TOSAIC_KERNEL(repeat_out, "aten::repeat.out", "TIO") {
         to.strides[2u * i] = whole.strides[i] * from.sizes[2u * i + 1u];
         to.strides[2u * i + 1u] = whole.strides[i];
     }
-    return tosaic_copy(&to, &from);
+    return tosaic_copy_view(&to, &from);
 }
 
 /* Each rolled dimension has two parts, which change places. */
@@ -176,7 +176,7 @@ static tosaic_status roll(const tosaic_view *to, const tosaic_view *from, const 
             tosaic_cut(&target, dim, is_second ? 0 : shifts[dim], length, 1);
             tosaic_cut(&source, dim, is_second ? rest : 0, length, 1);
         }
-        tosaic_status status = tosaic_copy(&target, &source);
+        tosaic_status status = tosaic_copy_view(&target, &source);
         if (status != TOSAIC_OK) {
             return status;
         }
@@ -214,4 +214,74 @@ TOSAIC_KERNEL(roll_out, "aten::roll.out", "TIIO") {
         shifts[dim] = (uint32_t)(shift < 0 ? shift + size : shift);
     }
     return roll(&to, &from, shifts);
+}
+
+/* ---- Views of other dimensions ------------------------------------------------------------------------------------------ */
+
+/* The diagonal of two dimensions becomes the last one; it begins `offset` columns to the right, or rows below. */
+TOSAIC_KERNEL(diagonal_copy_out, "aten::diagonal_copy.out", "TiiiO") {
+    tosaic_view from = tosaic_view_of(tosaic_tensor_at(call, 0));
+    int64_t offset = tosaic_int_at(call, 1);
+    uint32_t row = tosaic_wrap_dim(tosaic_int_at(call, 2), from.rank);
+    uint32_t column = tosaic_wrap_dim(tosaic_int_at(call, 3), from.rank);
+    if (row >= from.rank || column >= from.rank || row == column) {
+        return TOSAIC_BAD_SHAPE;
+    }
+    int64_t rows = (int64_t)from.sizes[row] + (offset < 0 ? offset : 0);
+    int64_t columns = (int64_t)from.sizes[column] - (offset > 0 ? offset : 0);
+    int64_t length = rows < columns ? rows : columns;
+    uint32_t stride = from.strides[row] + from.strides[column];
+    if (length > 0) {
+        from.offset += offset > 0 ? (uint32_t)offset * from.strides[column] : (uint32_t)-offset * from.strides[row];
+    }
+    tosaic_drop_dim(&from, row > column ? row : column);
+    tosaic_drop_dim(&from, row < column ? row : column);
+    from.sizes[from.rank] = length > 0 ? (uint32_t)length : 0;
+    from.strides[from.rank++] = stride;
+    return tosaic_copy_to(tosaic_tensor_at(call, 4), &from);
+}
+
+/* Windows of a dimension: it counts them, and a new last dimension has their elements. */
+TOSAIC_KERNEL(unfold_copy_out, "aten::unfold_copy.out", "TiiiO") {
+    tosaic_view from = tosaic_view_of(tosaic_tensor_at(call, 0));
+    uint32_t dim = tosaic_wrap_dim(tosaic_int_at(call, 1), from.rank);
+    int64_t size = tosaic_int_at(call, 2);
+    int64_t step = tosaic_int_at(call, 3);
+    if (dim >= from.rank || from.rank == TOSAIC_MAX_RANK || size < 0 || size > from.sizes[dim] || step <= 0) {
+        return TOSAIC_BAD_SHAPE;
+    }
+    int64_t count = ((int64_t)from.sizes[dim] - size) / step + 1;
+    from.sizes[from.rank] = (uint32_t)size;
+    from.strides[from.rank++] = from.strides[dim];
+    from.sizes[dim] = (uint32_t)count;
+    from.strides[dim] *= count > 1 ? (uint32_t)step : 1u;
+    return tosaic_copy_to(tosaic_tensor_at(call, 4), &from);
+}
+
+/* Any sizes and strides that stay in the tensor. */
+TOSAIC_KERNEL(as_strided_copy_out, "aten::as_strided_copy.out", "TIIi?O") {
+    const tosaic_tensor *self = tosaic_tensor_at(call, 0);
+    const tosaic_list *sizes = tosaic_list_at(call, 1);
+    const tosaic_list *strides = tosaic_list_at(call, 2);
+    int64_t offset = tosaic_is_none_at(call, 3) ? 0 : tosaic_int_at(call, 3);
+    uint32_t count = tosaic_count(self);
+    if (sizes->count != strides->count || sizes->count > TOSAIC_MAX_RANK || offset < 0 || offset >= count) {
+        return TOSAIC_BAD_SHAPE;
+    }
+    tosaic_view from = {.data = self->data, .dtype = self->dtype, .offset = (uint32_t)offset, .rank = sizes->count};
+    int64_t last = offset;
+    for (uint32_t i = 0; i < from.rank; i++) {
+        int64_t size = sizes->items[i]->as.integer;
+        int64_t stride = strides->items[i]->as.integer;
+        if (size < 0 || size > INT32_MAX || stride < 0 || stride > INT32_MAX) {
+            return TOSAIC_BAD_SHAPE;
+        }
+        last += size > 0 ? (size - 1) * stride : 0;
+        if (last >= count) {
+            return TOSAIC_BAD_SHAPE;
+        }
+        from.sizes[i] = (uint32_t)size;
+        from.strides[i] = (uint32_t)stride;
+    }
+    return tosaic_copy_to(tosaic_tensor_at(call, 4), &from);
 }

@@ -26,7 +26,7 @@ static tosaic_status fill_from(tosaic_tensor *out, const tosaic_tensor *value) {
         return TOSAIC_BAD_SHAPE;
     }
     from.rank = 0;
-    return tosaic_stretch(&from, to.rank, to.sizes) ? tosaic_copy(&to, &from) : TOSAIC_BAD_SHAPE;
+    return tosaic_stretch(&from, to.rank, to.sizes) ? tosaic_copy_view(&to, &from) : TOSAIC_BAD_SHAPE;
 }
 
 /* All elements are the number of an argument. */

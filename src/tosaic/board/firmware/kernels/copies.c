@@ -59,9 +59,10 @@ TOSAIC_KERNEL(expand_copy_out, "aten::expand_copy.out", "TIbO") {
 /* Gives `out` a shape with as many elements as `self`; a size of -1 is what remains. */
 static tosaic_status reshape(tosaic_tensor *out, const tosaic_tensor *self, const tosaic_list *wanted) {
     int32_t sizes[TOSAIC_MAX_RANK];
-    uint64_t product = 1;
+    uint64_t product = 1; /* of all sizes but zeros */
     uint32_t open = UINT32_MAX;
     uint32_t count = tosaic_count(self);
+    bool is_empty = false;
     if (wanted->count > TOSAIC_MAX_RANK || out->dtype != self->dtype) {
         return TOSAIC_BAD_SHAPE;
     }
@@ -71,20 +72,18 @@ static tosaic_status reshape(tosaic_tensor *out, const tosaic_tensor *self, cons
             return TOSAIC_BAD_SHAPE;
         }
         open = size == -1 ? i : open;
-        product *= size == -1 ? 1u : (uint64_t)size;
-        if (product > count) {
+        is_empty = is_empty || size == 0;
+        product *= size > 0 ? (uint64_t)size : 1u;
+        if (product > UINT32_MAX) {
             return TOSAIC_BAD_SHAPE;
         }
         sizes[i] = (int32_t)size;
     }
     if (open != UINT32_MAX) {
-        if (product == 0) {
-            return TOSAIC_BAD_SHAPE;
-        }
         sizes[open] = (int32_t)(count / product);
         product *= (uint32_t)sizes[open];
     }
-    return product == count ? tosaic_resize(out, wanted->count, sizes) : TOSAIC_BAD_SHAPE;
+    return (is_empty ? 0 : product) == count ? tosaic_resize(out, wanted->count, sizes) : TOSAIC_BAD_SHAPE;
 }
 
 TOSAIC_KERNEL(view_copy_out, "aten::view_copy.out", "TIO") {

@@ -77,7 +77,7 @@ static tosaic_status put(tosaic_tensor *out, const tosaic_tensor *self, const to
         return status;
     }
     from = tosaic_view_of(source);
-    return tosaic_copy(part, &from);
+    return tosaic_copy_view(part, &from);
 }
 
 /* The view of an output that has its size already: the sizes of the part depend on it. */
@@ -222,7 +222,7 @@ TOSAIC_KERNEL(cat_out, "aten::cat.out", "LiO") {
         tosaic_view from = tosaic_view_of(input);
         tosaic_view to = tosaic_view_of(out);
         tosaic_cut(&to, dim, start, from.sizes[dim], 1);
-        status = tosaic_copy(&to, &from);
+        status = tosaic_copy_view(&to, &from);
         start += from.sizes[dim];
     }
     return status;
@@ -245,7 +245,7 @@ TOSAIC_KERNEL(stack_out, "aten::stack.out", "LiO") {
         tosaic_view to = tosaic_view_of(out);
         status = select(&to, dim, i);
         if (status == TOSAIC_OK) {
-            status = tosaic_copy(&to, &from);
+            status = tosaic_copy_view(&to, &from);
         }
     }
     return status;
@@ -285,7 +285,7 @@ TOSAIC_KERNEL(constant_pad_nd_out, "aten::constant_pad_nd.out", "TIdO") {
     if (!tosaic_stretch(&from, to.rank, to.sizes)) {
         return TOSAIC_BAD_SHAPE;
     }
-    status = tosaic_copy(&to, &from);
+    status = tosaic_copy_view(&to, &from);
     from = tosaic_view_of(self);
     for (uint32_t i = 0; i < self->rank && status == TOSAIC_OK; i++) {
         /* Where the part that remains begins in the output, and in the input. */
@@ -296,5 +296,5 @@ TOSAIC_KERNEL(constant_pad_nd_out, "aten::constant_pad_nd.out", "TIdO") {
         tosaic_cut(&to, i, (uint32_t)start, (uint32_t)length, 1);
         tosaic_cut(&from, i, (uint32_t)source, (uint32_t)length, 1);
     }
-    return status == TOSAIC_OK ? tosaic_copy(&to, &from) : status;
+    return status == TOSAIC_OK ? tosaic_copy_view(&to, &from) : status;
 }

@@ -84,10 +84,29 @@ TOSAIC_KERNEL(sym_float, "executorch_prim::sym_float.Scalar", "dr") {
     return TOSAIC_OK;
 }
 
-TOSAIC_KERNEL(trunc_number, "executorch_prim::trunc.Scalar", "dr") {
+static tosaic_status cut_off(const tosaic_call *call) {
     set_int(call, 1, tosaic_whole_at(call, 0));
     return TOSAIC_OK;
 }
+
+TOSAIC_KERNEL(sym_int, "executorch_prim::sym_int.Scalar", "dr") { return cut_off(call); }
+TOSAIC_KERNEL(trunc_number, "executorch_prim::trunc.Scalar", "dr") { return cut_off(call); }
+
+TOSAIC_KERNEL(sym_not, "executorch_prim::sym_not.Scalar", "dr") {
+    set_bool(call, 1, tosaic_whole_at(call, 0) == 0);
+    return TOSAIC_OK;
+}
+
+/* The larger or the smaller of two numbers. */
+static tosaic_status choose(const tosaic_call *call, bool larger) {
+    bool is_less = are_whole(call) ? tosaic_whole_at(call, 0) < tosaic_whole_at(call, 1)
+                                   : get_double(call, 0) < get_double(call, 1);
+    *call->args[2] = *call->args[is_less == larger ? 1 : 0];
+    return TOSAIC_OK;
+}
+
+TOSAIC_KERNEL(sym_max, "executorch_prim::sym_max.Scalar", "ddr") { return choose(call, true); }
+TOSAIC_KERNEL(sym_min, "executorch_prim::sym_min.Scalar", "ddr") { return choose(call, false); }
 
 TOSAIC_KERNEL(sym_size, "aten::sym_size.int", "Tir") {
     const tosaic_tensor *self = tosaic_tensor_at(call, 0);

@@ -58,7 +58,7 @@ static void convert(const tosaic_view *to, const tosaic_view *from, const tosaic
     }
 }
 
-tosaic_status tosaic_copy(const tosaic_view *to, const tosaic_view *from) {
+tosaic_status tosaic_copy_view(const tosaic_view *to, const tosaic_view *from) {
     tosaic_walk walk = {.at = {to->offset, from->offset}, .rank = to->rank, .inputs = 2};
     uint32_t steps = 1;
     if (to->rank != from->rank) {
@@ -108,7 +108,7 @@ tosaic_status tosaic_copy_to(tosaic_tensor *out, const tosaic_view *from) {
         return status;
     }
     tosaic_view to = tosaic_view_of(out);
-    return tosaic_copy(&to, from);
+    return tosaic_copy_view(&to, from);
 }
 
 bool tosaic_is_plain(const tosaic_tensor *tensor) {

@@ -26,7 +26,7 @@ void tosaic_drop_dim(tosaic_view *view, uint32_t dim);
 bool tosaic_stretch(tosaic_view *view, uint32_t rank, const uint32_t *sizes);
 
 /* Copies the elements of a view to another one of the same sizes, and converts them to its type. */
-tosaic_status tosaic_copy(const tosaic_view *to, const tosaic_view *from);
+tosaic_status tosaic_copy_view(const tosaic_view *to, const tosaic_view *from);
 
 /* Copies to a whole tensor, which takes the sizes of the view. */
 tosaic_status tosaic_copy_to(tosaic_tensor *out, const tosaic_view *from);
