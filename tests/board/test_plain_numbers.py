@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from support.firmware import GCC, Firmware, build_harness
-from support.handmade import Spec, Step, call, make_program
+from support.handmade import Spec, call
 from tosaic.board.kernels import list_kernels
 
 pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc")
@@ -100,14 +100,6 @@ def test_view_has_the_memory_of_its_source(firmware: Firmware) -> None:
         bad = call("executorch_prim::et_view", "default", (INT, sizes), view)
         assert firmware.run(bad, [array], runs=2).status == BAD_SHAPE
     assert firmware.run(call("executorch_prim::et_view", "default", (INT, [4]), 1)).status == BAD_ARGUMENT
-
-
-def test_copy_in_place(firmware: Firmware) -> None:
-    step = Step("aten::copy_", "", (INT, Spec((1,), torch.int8), False), ())
-    shown = Step("aten::clone", "out", (INT, None), (INT,))
-    data = make_program(step, shown)
-    arrays = [np.arange(4, dtype=np.int32), np.int8([-5]), np.arange(4, dtype=np.int32)]
-    assert firmware.run(data, arrays).status == 0
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,10 @@ FLOATS = np.array(
     + [1e-40, 100.5, -1000.25, 4.5, -7, 8388607.5, 1e10, -1e10, 3e38, -3e38, np.inf, -np.inf, np.nan, 5e-324, 12.75],
     np.float32,
 )
+#: Numbers of all sizes.
+DENSE = np.concatenate(
+    [np.linspace(-12, 12, 1501), *(sign * np.geomspace(1e-30, 1e30, 1001) for sign in (1, -1))], dtype=np.float32
+)
 _LIMITS = {name: np.iinfo(name) for name in ("int8", "uint8", "int16", "int32", "int64")}
 INTS = {
     name: np.array([0, 1, 2, 3, 5, 7, 100, limit.max, limit.min, limit.max - 1, limit.min + 1], name)
@@ -72,7 +76,7 @@ _COMPARE = ("eq", "ge", "gt", "le", "lt", "ne")
 def list_unary() -> Iterator[Case]:
     for name in (*_TO_FLOAT, *_ROUNDING, "abs", "neg", "sign", "relu", "isinf", "isnan", "logical_not"):
         operator = f"aten::{name}.out"
-        for array in (FLOATS, FLOATS.reshape(6, 6), np.float32(0.25), ramp(0, 3), Ordered(IMAGE / 7)):
+        for array in (FLOATS, FLOATS.reshape(6, 6), DENSE, np.float32(0.25), ramp(0, 3), Ordered(IMAGE / 7)):
             yield Case(operator, (array if isinstance(array, Ordered) else np.asarray(array, np.float32),))
         for kind, values in SMALL.items():
             # ExecuTorch rounds integers as floats.
@@ -85,7 +89,7 @@ def list_unary() -> Iterator[Case]:
 
 
 def list_activations() -> Iterator[Case]:
-    for array in (FLOATS, np.linspace(-9, 9, 600, dtype=np.float32), np.array(0.5, np.float32), Ordered(IMAGE / 9)):
+    for array in (FLOATS, DENSE, np.array(0.5, np.float32), Ordered(IMAGE / 9)):
         for approximate in ("none", "tanh"):
             yield Case("aten::gelu.out", (array, approximate))
         for slope in (0.01, 2, -0.5):
@@ -174,6 +178,7 @@ def list_powers() -> Iterator[Case]:
     bases = np.float32([0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3.7, 1e-3, 100, 1e10, 3e38, 1e-40, np.inf, -np.inf, np.nan])
     exponents = np.float32([0, 1, -1, 2, 3, -3, 0.5, -0.5, 2.5, 7, 20, 1e9, np.inf, -np.inf, np.nan])
     yield Case("aten::pow.Tensor_Tensor_out", (bases.reshape(-1, 1), exponents.reshape(1, -1)))
+    yield Case("aten::pow.Tensor_Tensor_out", (np.abs(DENSE[::7]).reshape(-1, 1), np.linspace(-3, 3, 41, dtype=np.float32)))
     for number in (2, 3, 0.5, -1, 2.0, -2.5, 0):
         yield Case("aten::pow.Tensor_Scalar_out", (bases, number))
         yield Case("aten::pow.Tensor_Scalar_out", (np.int32([0, 1, 2, 3, 9]) + (number == -1), abs(number)))
