@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.firmware import GCC, Firmware, build_harness
+from support.firmware import GCC, STATUSES, Firmware, build_harness
 from support.kernel_cases import FAMILIES, Case, list_cases
 from support.kernel_runs import compute, find_difference, list_arrays, make_pte
 from tosaic.board.kernels import list_kernels
@@ -40,7 +40,7 @@ def compare(firmware: Firmware, cases: Sequence[Case], *, by_torch: bool) -> lis
         expected = executorch.run(data, list_arrays(cases, in_memory=False))
     ended = firmware.run(data, list_arrays(cases, in_memory=True))
     if ended.status:
-        return [f"status {ended.status} of case {ended.instruction}: {cases[ended.instruction]}"]
+        return [f"{STATUSES[ended.status]}:  case {ended.instruction}, {cases[ended.instruction]}"]
     assert len(ended.outputs) == len(expected)
     found = map(find_difference, ended.outputs, expected)
     return [f"output {index}: {text}" for index, text in enumerate(found) if text]
@@ -56,5 +56,10 @@ def test_results(firmware: Firmware, operator: str) -> None:
 def test_every_kernel_has_cases() -> None:
     """All kernels of the files that have a family of cases, but for those that copy nothing."""
     kernels = {name for name, kernel in list_kernels().items() if kernel.path.stem in FAMILIES}
-    without = {"aten::copy_", "executorch_prim::et_view.default", "aten::empty.out", "dim_order_ops::_empty_dim_order.out"}
+    without = {
+        "aten::copy_",
+        "executorch_prim::et_view.default",
+        "aten::empty.out",
+        "dim_order_ops::_empty_dim_order.out",
+    }
     assert kernels - set(CASES) == without

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from support.firmware import GCC, Firmware, build_harness
+from support.firmware import GCC, STATUSES, Firmware, build_harness
 from support.handmade import Spec, call
 from tosaic.board.kernels import list_kernels
 
 pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc")
-BAD_ARGUMENT, BAD_TYPE, BAD_SHAPE = 17, 18, 19
+BAD_ARGUMENT, BAD_TYPE, BAD_SHAPE = (STATUSES.index(f"BAD_{name}") for name in ("ARGUMENT", "TYPE", "SHAPE"))
 INT = Spec((4,), torch.int32)
 LOWEST = -(1 << 63)
 

@@ -14,7 +14,7 @@ from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir._serialize._program import PTEFile, deserialize_pte_binary, serialize_pte_binary
 from torch.export import export
 
-from support.firmware import GCC, Firmware, Npu, build_harness, simulate_job
+from support.firmware import GCC, STATUSES, Firmware, Npu, build_harness, simulate_job
 from support.firmware_models import Counter, Offset, Relu, compile_sandwich, compile_small
 from support.handmade import Spec, Step, call, make_program
 from support.programs import compile_front, emit
@@ -39,14 +39,6 @@ def firmware(program: Path, tmp_path: Path) -> Iterator[Firmware]:
     process = Firmware(program, tmp_path / "log")
     yield process
     process.close()
-
-
-def list_statuses() -> list[str]:
-    text = (FIRMWARE / "tosaic.h").read_text()
-    return re.findall(r"^    TOSAIC_(\w+)(?: = 0)?,", text.partition("TOSAIC_STATUS_COUNT")[0], re.MULTILINE)
-
-
-STATUSES = list_statuses()
 
 
 def run(firmware: Firmware, data: bytes, **options) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
 import subprocess
@@ -29,6 +30,12 @@ _HARNESS = Path(__file__).parents[1] / "board" / "host" / "harness.c"
 _ONES = 0xFFFFFFFF
 _JOB, _END = ord("J"), ord("E")
 _TENSOR = 4
+#: Names of the statuses, in their order.
+STATUSES = re.findall(
+    r"^    TOSAIC_(\w+)(?: = 0)?,",
+    (FIRMWARE / "tosaic.h").read_text().partition("TOSAIC_STATUS_COUNT")[0],
+    re.MULTILINE,
+)
 #: Runs a job: (commands, weights, scratch, size of the fast scratch memory) -> scratch.
 Npu: TypeAlias = Callable[[bytes, bytes, bytes, int], bytes]
 

@@ -178,7 +178,9 @@ def list_powers() -> Iterator[Case]:
     bases = np.float32([0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3.7, 1e-3, 100, 1e10, 3e38, 1e-40, np.inf, -np.inf, np.nan])
     exponents = np.float32([0, 1, -1, 2, 3, -3, 0.5, -0.5, 2.5, 7, 20, 1e9, np.inf, -np.inf, np.nan])
     yield Case("aten::pow.Tensor_Tensor_out", (bases.reshape(-1, 1), exponents.reshape(1, -1)))
-    yield Case("aten::pow.Tensor_Tensor_out", (np.abs(DENSE[::7]).reshape(-1, 1), np.linspace(-3, 3, 41, dtype=np.float32)))
+    yield Case(
+        "aten::pow.Tensor_Tensor_out", (np.abs(DENSE[::7]).reshape(-1, 1), np.linspace(-3, 3, 41, dtype=np.float32))
+    )
     for number in (2, 3, 0.5, -1, 2.0, -2.5, 0):
         yield Case("aten::pow.Tensor_Scalar_out", (bases, number))
         yield Case("aten::pow.Tensor_Scalar_out", (np.int32([0, 1, 2, 3, 9]) + (number == -1), abs(number)))
