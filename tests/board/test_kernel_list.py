@@ -11,6 +11,9 @@ import torch
 
 from support.cpu_operators import PATH, find_operators, read_list, write_list
 from support.elf_sizes import count_bytes, needs_zig
+from support.handmade import Spec, call
+from tosaic.board.build import build
+from tosaic.board.elf import read_elf
 from tosaic.board.kernels import FIRMWARE, list_kernels
 from tosaic.board.toolchain import find_toolchain
 from tosaic.ops import registry
@@ -127,6 +130,14 @@ def test_signatures() -> None:
             at = ours.index("*")
             expected = expected[:at] + "*" + expected[at:].removeprefix("i?")
         assert ours == expected + results, operator
+
+
+@needs_zig
+def test_all_kernels_in_one_firmware() -> None:
+    """Nothing that they call is missing on a board."""
+    data = call("aten::neg", "out", (Spec((4,)),), Spec((4,)))
+    elf = read_elf(build(data, "corstone-300", operators=list_kernels()).elf)
+    assert {kernel.function for kernel in list_kernels().values()} <= set(elf.symbols)
 
 
 @needs_zig

@@ -1,4 +1,4 @@
-"""Calls of CPU kernels for the firmware: for each operator, inputs of every type with the values that go wrong first."""
+"""Calls of the firmware's CPU kernels: for each operator, inputs of every type with values that go wrong first."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ import torch
 from support.handmade import Spec
 
 LAST = (0, 2, 3, 1)
-FLOATS = np.array(
-    [0.0, -0.0, 1, -1, 0.5, -0.5, 1.5, 2.5, -2.5, 0.3, -0.3, 0.999, -0.999, 3.7, -3.7, 1e-3, -1e-6, 20, -20, 88, -104]
-    + [1e-40, 100.5, -1000.25, 4.5, -7, 8388607.5, 1e10, -1e10, 3e38, -3e38, np.inf, -np.inf, np.nan, 5e-324, 12.75],
-    np.float32,
-)
+_ORDINARY = (0.0, 1, 0.5, 1.5, 2.5, 0.3, 0.999, 3.7, 1e-3, 1e-6, 20, 4.5, 7, 100.5, 1000.25, 1e10)
+_EXTREME = (88, -104, 1e-40, 5e-324, 8388607.5, 3e38, -3e38, np.inf, -np.inf, np.nan)
+FLOATS = np.array([*_ORDINARY, *(-x for x in _ORDINARY), *_EXTREME], np.float32)
 #: Numbers of all sizes.
 DENSE = np.concatenate(
     [np.linspace(-12, 12, 1501), *(sign * np.geomspace(1e-30, 1e30, 1001) for sign in (1, -1))], dtype=np.float32
@@ -67,8 +65,10 @@ TYPES = ("float32", "int8", "uint8", "int16", "int32", "int64", "bool")
 IMAGE = ramp(2, 3, 4, 5)
 SHAPES = (((3, 4), (3, 4)), ((3, 1), (1, 4)), ((4,), (2, 3, 4)), ((), (2, 2)), ((2, 2), ()), ((2, 0, 3), (1, 1, 3)))
 
-_TO_FLOAT = ("acos acosh asin asinh atan atanh cos cosh erf exp expm1 log log10 log1p log2 reciprocal rsqrt sigmoid sin "
-             "sinh sqrt tan tanh").split()  # fmt: skip
+_TO_FLOAT = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sinh", "tan", "tanh"),
+    *("exp", "expm1", "log", "log10", "log1p", "log2", "erf", "reciprocal", "rsqrt", "sigmoid", "sqrt"),
+)
 _ROUNDING = ("ceil", "floor", "round", "trunc")
 _COMPARE = ("eq", "ge", "gt", "le", "lt", "ne")
 
@@ -76,16 +76,15 @@ _COMPARE = ("eq", "ge", "gt", "le", "lt", "ne")
 def list_unary() -> Iterator[Case]:
     for name in (*_TO_FLOAT, *_ROUNDING, "abs", "neg", "sign", "relu", "isinf", "isnan", "logical_not"):
         operator = f"aten::{name}.out"
-        for array in (FLOATS, FLOATS.reshape(6, 6), DENSE, np.float32(0.25), ramp(0, 3), Ordered(IMAGE / 7)):
+        for array in (FLOATS, FLOATS.reshape(6, 7), DENSE, np.float32(0.25), ramp(0, 3), Ordered(IMAGE / 7)):
             yield Case(operator, (array if isinstance(array, Ordered) else np.asarray(array, np.float32),))
         for kind, values in SMALL.items():
             # ExecuTorch rounds integers as floats.
             yield Case(operator, (values if name in _TO_FLOAT else INTS[kind],), by_torch=name in _ROUNDING)
         if name in ("logical_not", "isinf", "isnan", *_TO_FLOAT):
             yield Case(operator, (BOOLS,))
-    for kind in INTS:
-        yield Case("aten::bitwise_not.out", (INTS[kind],))
-    yield Case("aten::bitwise_not.out", (BOOLS,))
+    for values in (*INTS.values(), BOOLS):
+        yield Case("aten::bitwise_not.out", (values,))
 
 
 def list_activations() -> Iterator[Case]:
@@ -223,7 +222,7 @@ def list_logic() -> Iterator[Case]:
 
 
 def list_choices() -> Iterator[Case]:
-    mask = np.arange(36) % 3 == 0
+    mask = np.arange(FLOATS.size) % 3 == 0
     yield Case("aten::where.self_out", (mask, FLOATS, FLOATS[::-1].copy()))
     for left in TYPES:
         for right in TYPES:
