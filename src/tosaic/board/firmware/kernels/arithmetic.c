@@ -7,7 +7,7 @@
 #define SUB(a, b) (int64_t)((uint64_t)(a) - (uint64_t)(b))
 #define MUL(a, b) (int64_t)((uint64_t)(a) * (uint64_t)(b))
 
-/* ---- Sums: the third operand, alpha, takes the type of the other two ------------------------------------------------ */
+/* ---- Sums: the third operand, alpha, takes the type of the other two --------------------------------------------- */
 
 static tosaic_status sum(const tosaic_function *function, const tosaic_call *call) {
     tosaic_operands operands;
@@ -41,7 +41,7 @@ TOSAIC_KERNEL(sub_number_out, "aten::sub.Scalar_out", "TddO") { return sum(&sub_
 /* out = other - alpha * self */
 TOSAIC_KERNEL(rsub_number_out, "aten::rsub.Scalar_out", "TddO") { return sum(&rsub_function, call); }
 
-/* ---- Products and quotients ----------------------------------------------------------------------------------------- */
+/* ---- Products and quotients -------------------------------------------------------------------------------------- */
 
 static float mul(const float *x) { return x[0] * x[1]; }
 static int64_t mul_ints(const int64_t *x) { return MUL(x[0], x[1]); }
@@ -56,9 +56,9 @@ static const tosaic_function divide_function = {divide, 0, TOSAIC_FLOATS};
 TOSAIC_KERNEL(div_out, "aten::div.out", "TTO") { return tosaic_compute(&divide_function, call, 2); }
 TOSAIC_KERNEL(div_number_out, "aten::div.Scalar_out", "TdO") { return tosaic_compute(&divide_function, call, 2); }
 
-/* The lowest integer divided by -1 has no room: it wraps around. The divisor is not zero. */
-static int64_t divide_ints(int64_t a, int64_t b) { return b == -1 ? SUB(0, a) : a / b; }
-static int64_t get_rest(int64_t a, int64_t b) { return b == -1 ? 0 : a % b; }
+/* The lowest integer divided by -1 has no room: it wraps around. A divisor is zero only if the output overwrote it. */
+static int64_t divide_ints(int64_t a, int64_t b) { return b == 0 ? 0 : b == -1 ? SUB(0, a) : a / b; }
+static int64_t get_rest(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
 
 /* Whether the rest of a division has to move to the divisor's side of zero. */
 static bool is_beyond(int64_t rest, int64_t divisor) { return rest != 0 && (rest < 0) != (divisor < 0); }
@@ -148,7 +148,7 @@ TOSAIC_KERNEL(remainder_number_out, "aten::remainder.Scalar_out", "TdO") {
     return divide_by(&remainder_function, call, 2);
 }
 
-/* ---- Powers and angles ------------------------------------------------------------------------------------------------ */
+/* ---- Powers and angles ------------------------------------------------------------------------------------------- */
 
 static float power(const float *x) { return tosaic_pow(x[0], x[1]); }
 

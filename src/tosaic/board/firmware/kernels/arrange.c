@@ -53,7 +53,7 @@ TOSAIC_KERNEL(t_copy_out, "aten::t_copy.out", "TO") {
     return transpose(self, 0, -1, tosaic_tensor_at(call, 1));
 }
 
-/* ---- Dimensions of size 1 -------------------------------------------------------------------------------------------- */
+/* ---- Dimensions of size 1 ---------------------------------------------------------------------------------------- */
 
 TOSAIC_KERNEL(unsqueeze_copy_out, "aten::unsqueeze_copy.out", "TiO") {
     tosaic_view from = tosaic_view_of(tosaic_tensor_at(call, 0));
@@ -108,7 +108,7 @@ TOSAIC_KERNEL(squeeze_copy_dims_out, "aten::squeeze_copy.dims_out", "TIO") {
     return squeeze(self, dims, tosaic_tensor_at(call, 2));
 }
 
-/* ---- Reversed, repeated, rolled --------------------------------------------------------------------------------------- */
+/* ---- Reversed, repeated, rolled ---------------------------------------------------------------------------------- */
 
 TOSAIC_KERNEL(flip_out, "aten::flip.out", "TIO") {
     tosaic_view from = tosaic_view_of(tosaic_tensor_at(call, 0));
@@ -216,7 +216,7 @@ TOSAIC_KERNEL(roll_out, "aten::roll.out", "TIIO") {
     return roll(&to, &from, shifts);
 }
 
-/* ---- Views of other dimensions ------------------------------------------------------------------------------------------ */
+/* ---- Views of other dimensions ----------------------------------------------------------------------------------- */
 
 /* The diagonal of two dimensions becomes the last one; it begins `offset` columns to the right, or rows below. */
 TOSAIC_KERNEL(diagonal_copy_out, "aten::diagonal_copy.out", "TiiiO") {

@@ -89,7 +89,7 @@ TOSAIC_KERNEL(empty_dim_order_out, "dim_order_ops::_empty_dim_order.out", "II?O"
     return resize(tosaic_tensor_at(call, 2), tosaic_list_at(call, 0));
 }
 
-/* ---- Sequences ---------------------------------------------------------------------------------------------------------- */
+/* ---- Sequences --------------------------------------------------------------------------------------------------- */
 
 static double get_number(const tosaic_value *value) {
     return value->kind == TOSAIC_DOUBLE ? value->as.number

@@ -54,7 +54,7 @@ TOSAIC_KERNEL(expand_copy_out, "aten::expand_copy.out", "TIbO") {
                                                        : TOSAIC_BAD_SHAPE;
 }
 
-/* ---- The same elements in another shape ------------------------------------------------------------------------------ */
+/* ---- The same elements in another shape -------------------------------------------------------------------------- */
 
 /* Gives `out` a shape with as many elements as `self`; a size of -1 is what remains. */
 static tosaic_status reshape(tosaic_tensor *out, const tosaic_tensor *self, const tosaic_list *wanted) {

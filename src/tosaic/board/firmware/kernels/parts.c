@@ -2,7 +2,7 @@
 #include "numbers.h"
 #include "view.h"
 
-/* ---- One part ---------------------------------------------------------------------------------------------------------- */
+/* ---- One part ---------------------------------------------------------------------------------------------------- */
 
 static int64_t limit(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 
@@ -109,7 +109,7 @@ TOSAIC_KERNEL(select_scatter_out, "aten::select_scatter.out", "TTiiO") {
     return status == TOSAIC_OK ? put(out, self, tosaic_tensor_at(call, 1), &part) : status;
 }
 
-/* ---- Several parts ------------------------------------------------------------------------------------------------------ */
+/* ---- Several parts ----------------------------------------------------------------------------------------------- */
 
 /* Gives out[k] the elements of `self` from `start` on. */
 static tosaic_status take_part(const tosaic_tensor *self, uint32_t dim, int64_t start, int64_t length,
@@ -184,7 +184,7 @@ TOSAIC_KERNEL(unbind_copy_out, "aten::unbind_copy.int_out", "TiW") {
     return TOSAIC_OK;
 }
 
-/* ---- Joined --------------------------------------------------------------------------------------------------------------- */
+/* ---- Joined ------------------------------------------------------------------------------------------------------ */
 
 /* An empty list of numbers may be joined with anything. */
 static bool is_nothing(const tosaic_tensor *tensor) { return tensor->rank == 1 && tensor->sizes[0] == 0; }
@@ -221,6 +221,10 @@ TOSAIC_KERNEL(cat_out, "aten::cat.out", "LiO") {
         }
         tosaic_view from = tosaic_view_of(input);
         tosaic_view to = tosaic_view_of(out);
+        /* An input that is the output has grown with it. */
+        if (from.sizes[dim] > to.sizes[dim] - start) {
+            return TOSAIC_BAD_SHAPE;
+        }
         tosaic_cut(&to, dim, start, from.sizes[dim], 1);
         status = tosaic_copy_view(&to, &from);
         start += from.sizes[dim];
@@ -251,7 +255,7 @@ TOSAIC_KERNEL(stack_out, "aten::stack.out", "LiO") {
     return status;
 }
 
-/* ---- Padded ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Padded ------------------------------------------------------------------------------------------------------ */
 
 /* `pad` has two numbers for each dimension, from the last one on; negative ones cut off. */
 TOSAIC_KERNEL(constant_pad_nd_out, "aten::constant_pad_nd.out", "TIdO") {

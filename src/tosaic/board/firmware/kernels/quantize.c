@@ -103,7 +103,7 @@ static tosaic_status resize(tosaic_tensor *out, const tosaic_tensor *input, bool
     return status == TOSAIC_OK && tosaic_same_order(input, out) ? TOSAIC_OK : TOSAIC_BAD_SHAPE;
 }
 
-/* ---- One scale: the arguments are numbers -------------------------------------------------------------------------- */
+/* ---- One scale: the arguments are numbers ------------------------------------------------------------------------ */
 
 static tosaic_status convert_tensor(const tosaic_call *call, uint32_t output, bool to_float) {
     const tosaic_tensor *input = tosaic_tensor_at(call, 0);
@@ -122,7 +122,7 @@ TOSAIC_KERNEL(dequantize_per_tensor_out, "quantized_decomposed::dequantize_per_t
     return convert_tensor(call, 7, true);
 }
 
-/* ---- A scale for each channel: the arguments are tensors, then the range from `range` on ------------------------------ */
+/* ---- A scale for each channel: the arguments are tensors, then the range from `range` on ------------------------- */
 
 static bool read_scale(const tosaic_tensor *scales, uint32_t channel, float *scale) {
     if (scales->dtype == TOSAIC_FLOAT64) {
@@ -191,7 +191,7 @@ TOSAIC_KERNEL(dequantize_per_channel_out, "quantized_decomposed::dequantize_per_
     return convert_axis(call, 8, true);
 }
 
-/* ---- One scale that a tensor holds -------------------------------------------------------------------------------------- */
+/* ---- One scale that a tensor holds ------------------------------------------------------------------------------- */
 
 static tosaic_status convert_by_tensors(const tosaic_call *call, uint32_t output, bool to_float) {
     const tosaic_tensor *input = tosaic_tensor_at(call, 0);
