@@ -116,10 +116,9 @@ static tosaic_status divide_by(const tosaic_function *function, const tosaic_cal
         return TOSAIC_BAD_TYPE;
     }
     const tosaic_tensor *divisor = operands.tensors[1];
-    const tosaic_access_to *access = tosaic_find_access(divisor->dtype);
     uint32_t count = operands.dtype == TOSAIC_FLOAT32 ? 0 : tosaic_count(divisor);
     for (uint32_t i = 0; i < count; i++) {
-        if (access->load_int(divisor->data, i) == 0) {
+        if (tosaic_read_int(divisor->dtype, divisor->data, i) == 0) {
             return TOSAIC_BAD_ARGUMENT;
         }
     }

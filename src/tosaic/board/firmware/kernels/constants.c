@@ -99,9 +99,8 @@ static double get_number(const tosaic_value *value) {
 
 /* start, start + step, ... before `end`. In doubles: the number of elements must be exact. */
 static tosaic_status count_up(tosaic_tensor *out, double start, double end, double step) {
-    const tosaic_access_to *access = tosaic_find_access(out->dtype);
     double length = (end - start) / step;
-    if (access == (void *)0) {
+    if (tosaic_find_access(out->dtype) == (void *)0) {
         return TOSAIC_BAD_TYPE;
     }
     if (!(length >= 0.0 && length <= (double)INT32_MAX)) {
@@ -113,9 +112,9 @@ static tosaic_status count_up(tosaic_tensor *out, double start, double end, doub
     for (int32_t i = 0; i < count && status == TOSAIC_OK; i++) {
         double number = start + step * i;
         if (out->dtype == TOSAIC_FLOAT32) {
-            access->store_float(out->data, (uint32_t)i, (float)number);
+            ((float *)out->data)[i] = (float)number;
         } else if (number > -0x1p63 && number < 0x1p63) {
-            access->store_int(out->data, (uint32_t)i, (int64_t)number);
+            tosaic_write_int(out->dtype, out->data, (uint32_t)i, (int64_t)number);
         } else {
             return TOSAIC_BAD_TYPE;
         }

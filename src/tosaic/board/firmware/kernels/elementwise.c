@@ -41,43 +41,47 @@ void tosaic_add_tensor(tosaic_operands *operands, const tosaic_tensor *tensor) {
     operands->tensors[operands->count++] = tensor;
 }
 
-static void apply_to_floats(tosaic_of_floats *function, const tosaic_operands *operands, tosaic_tensor *out,
-                            tosaic_walk *walk) {
-    tosaic_load_float *load[TOSAIC_MAX_OPERANDS];
-    tosaic_store_float *store = tosaic_find_access(out->dtype)->store_float;
-    float x[TOSAIC_MAX_OPERANDS];
-    for (uint32_t k = 0; k < operands->count; k++) {
-        load[k] = tosaic_find_access(operands->tensors[k]->dtype)->load_float;
-    }
-    uint32_t count = tosaic_count(out);
-    for (uint32_t i = 0; i < count; i++) {
-        for (uint32_t k = 0; k < operands->count; k++) {
-            x[k] = load[k](operands->tensors[k]->data, walk->at[k]);
-        }
-        store(out->data, i, function(x));
-        tosaic_walk_next(walk);
-    }
+/* Elements that are read, computed and written at once. */
+#define BLOCK 16u
+
+/* Where the numbers of a block come from, or go to. */
+static tosaic_row get_row(const tosaic_tensor *tensor, uint32_t at, uint32_t step, uint32_t count) {
+    return (tosaic_row){tensor->data, at, step, count};
 }
 
-static void apply_to_ints(tosaic_of_ints *function, const tosaic_operands *operands, tosaic_tensor *out,
-                          tosaic_walk *walk) {
-    tosaic_load_int *load[TOSAIC_MAX_OPERANDS];
-    tosaic_store_int *store = tosaic_find_access(out->dtype)->store_int;
-    int64_t x[TOSAIC_MAX_OPERANDS];
+static void apply_to_floats(tosaic_of_floats *function, const tosaic_operands *operands, const tosaic_tensor *out,
+                            const tosaic_walk *walk, uint32_t start, uint32_t offset, uint32_t count) {
+    float x[BLOCK][TOSAIC_MAX_OPERANDS];
+    float y[BLOCK];
+    for (uint32_t k = 0; k < operands->count; k++) {
+        uint32_t step = walk->strides[k][walk->rank];
+        tosaic_row row = get_row(operands->tensors[k], walk->at[k] + offset * step, step, count);
+        tosaic_find_access(operands->tensors[k]->dtype)->load_floats(&row, &x[0][k], TOSAIC_MAX_OPERANDS);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        y[i] = function(x[i]);
+    }
+    tosaic_row row = get_row(out, start + offset, 1, count);
+    tosaic_find_access(out->dtype)->store_floats(&row, y);
+}
+
+static void apply_to_ints(tosaic_of_ints *function, const tosaic_operands *operands, const tosaic_tensor *out,
+                          const tosaic_walk *walk, uint32_t start, uint32_t offset, uint32_t count) {
+    int64_t x[BLOCK][TOSAIC_MAX_OPERANDS];
+    int64_t y[BLOCK];
     /* The result has the bits of the inputs' type, though that of the output may be wider. */
     bool is_wider = out->dtype != operands->dtype;
     for (uint32_t k = 0; k < operands->count; k++) {
-        load[k] = tosaic_find_access(operands->tensors[k]->dtype)->load_int;
+        uint32_t step = walk->strides[k][walk->rank];
+        tosaic_row row = get_row(operands->tensors[k], walk->at[k] + offset * step, step, count);
+        tosaic_find_access(operands->tensors[k]->dtype)->load_ints(&row, &x[0][k], TOSAIC_MAX_OPERANDS);
     }
-    uint32_t count = tosaic_count(out);
     for (uint32_t i = 0; i < count; i++) {
-        for (uint32_t k = 0; k < operands->count; k++) {
-            x[k] = load[k](operands->tensors[k]->data, walk->at[k]);
-        }
-        int64_t y = function(x);
-        store(out->data, i, is_wider ? tosaic_narrow(operands->dtype, y) : y);
-        tosaic_walk_next(walk);
+        y[i] = function(x[i]);
+        y[i] = is_wider ? tosaic_narrow(operands->dtype, y[i]) : y[i];
     }
+    tosaic_row row = get_row(out, start + offset, 1, count);
+    tosaic_find_access(out->dtype)->store_ints(&row, y);
 }
 
 tosaic_status tosaic_apply(const tosaic_function *function, const tosaic_operands *operands, tosaic_tensor *out) {
@@ -94,10 +98,18 @@ tosaic_status tosaic_apply(const tosaic_function *function, const tosaic_operand
     if (status != TOSAIC_OK) {
         return status;
     }
-    if (in_floats) {
-        apply_to_floats(function->of_floats, operands, out, &walk);
-    } else {
-        apply_to_ints(function->of_ints, operands, out, &walk);
+    uint32_t length = tosaic_walk_by_rows(&walk);
+    uint32_t total = tosaic_count(out);
+    for (uint32_t start = 0; start < total; start += length) {
+        for (uint32_t offset = 0; offset < length; offset += BLOCK) {
+            uint32_t count = length - offset < BLOCK ? length - offset : BLOCK;
+            if (in_floats) {
+                apply_to_floats(function->of_floats, operands, out, &walk, start, offset, count);
+            } else {
+                apply_to_ints(function->of_ints, operands, out, &walk, start, offset, count);
+            }
+        }
+        tosaic_walk_next(&walk);
     }
     return TOSAIC_OK;
 }

@@ -7,30 +7,43 @@ int64_t tosaic_to_int(float number) {
     return number >= 0x1p63f ? INT64_MAX : (int64_t)number;
 }
 
-/* The four functions of an integer type. */
-#define INTEGER(type, name)                                                                           \
-    static float load_float_##name(const void *data, uint32_t i) { return (float)((const type *)data)[i]; } \
-    static int64_t load_int_##name(const void *data, uint32_t i) { return ((const type *)data)[i]; }        \
-    static void store_int_##name(void *data, uint32_t i, int64_t x) { ((type *)data)[i] = (type)x; }        \
-    static void store_float_##name(void *data, uint32_t i, float x) { ((type *)data)[i] = (type)tosaic_to_int(x); }
+/* The four functions of a type: how an element becomes a float and an integer, and what they become. */
+#define ACCESS(type, name, to_float, to_int, from_float, from_int)                      \
+    static void load_floats_##name(const tosaic_row *row, float *to, uint32_t spread) { \
+        for (uint32_t i = 0, at = row->at; i < row->count; i++, at += row->step) {      \
+            type x = ((const type *)row->data)[at];                                     \
+            to[i * spread] = to_float;                                                  \
+        }                                                                               \
+    }                                                                                   \
+    static void load_ints_##name(const tosaic_row *row, int64_t *to, uint32_t spread) { \
+        for (uint32_t i = 0, at = row->at; i < row->count; i++, at += row->step) {      \
+            type x = ((const type *)row->data)[at];                                     \
+            to[i * spread] = to_int;                                                    \
+        }                                                                               \
+    }                                                                                   \
+    static void store_floats_##name(const tosaic_row *row, const float *from) {         \
+        for (uint32_t i = 0, at = row->at; i < row->count; i++, at += row->step) {      \
+            float x = from[i];                                                          \
+            ((type *)row->data)[at] = from_float;                                       \
+        }                                                                               \
+    }                                                                                   \
+    static void store_ints_##name(const tosaic_row *row, const int64_t *from) {         \
+        for (uint32_t i = 0, at = row->at; i < row->count; i++, at += row->step) {      \
+            int64_t x = from[i];                                                        \
+            ((type *)row->data)[at] = from_int;                                         \
+        }                                                                               \
+    }
 
-#define ROW(name) {load_float_##name, load_int_##name, store_float_##name, store_int_##name}
+#define INTEGER(type, name) ACCESS(type, name, (float)x, (int64_t)x, (type)tosaic_to_int(x), (type)x)
+#define ROW(name) {load_floats_##name, load_ints_##name, store_floats_##name, store_ints_##name}
 
 INTEGER(uint8_t, uint8)
 INTEGER(int8_t, int8)
 INTEGER(int16_t, int16)
 INTEGER(int32_t, int32)
 INTEGER(int64_t, int64)
-
-static float load_float_float32(const void *data, uint32_t i) { return ((const float *)data)[i]; }
-static int64_t load_int_float32(const void *data, uint32_t i) { return tosaic_to_int(((const float *)data)[i]); }
-static void store_float_float32(void *data, uint32_t i, float x) { ((float *)data)[i] = x; }
-static void store_int_float32(void *data, uint32_t i, int64_t x) { ((float *)data)[i] = (float)x; }
-
-static float load_float_bool(const void *data, uint32_t i) { return ((const uint8_t *)data)[i] != 0 ? 1.0f : 0.0f; }
-static int64_t load_int_bool(const void *data, uint32_t i) { return ((const uint8_t *)data)[i] != 0; }
-static void store_float_bool(void *data, uint32_t i, float x) { ((uint8_t *)data)[i] = x != 0.0f; }
-static void store_int_bool(void *data, uint32_t i, int64_t x) { ((uint8_t *)data)[i] = x != 0; }
+ACCESS(float, float32, x, tosaic_to_int(x), x, (float)x)
+ACCESS(uint8_t, bool, x != 0 ? 1.0f : 0.0f, x != 0, x != 0.0f, x != 0)
 
 const tosaic_access_to *tosaic_find_access(uint32_t dtype) {
     static const tosaic_access_to rows[] = {
@@ -38,8 +51,20 @@ const tosaic_access_to *tosaic_find_access(uint32_t dtype) {
         [TOSAIC_INT32] = ROW(int32),     [TOSAIC_INT64] = ROW(int64), [TOSAIC_FLOAT32] = ROW(float32),
         [TOSAIC_BOOL] = ROW(bool),
     };
-    bool known = dtype < sizeof rows / sizeof rows[0] && rows[dtype].load_int != (void *)0;
+    bool known = dtype < sizeof rows / sizeof rows[0] && rows[dtype].load_ints != (void *)0;
     return known ? &rows[dtype] : (const tosaic_access_to *)0;
+}
+
+int64_t tosaic_read_int(uint32_t dtype, const void *data, uint32_t at) {
+    int64_t number;
+    tosaic_row row = {(void *)(uintptr_t)data, at, 0, 1};
+    tosaic_find_access(dtype)->load_ints(&row, &number, 0);
+    return number;
+}
+
+void tosaic_write_int(uint32_t dtype, void *data, uint32_t at, int64_t number) {
+    tosaic_row row = {data, at, 0, 1};
+    tosaic_find_access(dtype)->store_ints(&row, &number);
 }
 
 /* From lower to higher types; 255 for those that are not computed with. */
@@ -88,17 +113,15 @@ bool tosaic_can_cast(uint32_t from, uint32_t to) {
 
 int64_t tosaic_narrow(uint32_t dtype, int64_t number) {
     tosaic_room room = {0};
-    const tosaic_access_to *access = tosaic_find_access(dtype);
-    access->store_int(&room, 0, number);
-    return access->load_int(&room, 0);
+    tosaic_write_int(dtype, &room, 0, number);
+    return tosaic_read_int(dtype, &room, 0);
 }
 
 tosaic_tensor tosaic_make_tensor(const tosaic_call *call, uint32_t index, uint32_t dtype, tosaic_room *room) {
-    const tosaic_access_to *access = tosaic_find_access(dtype);
     if (dtype == TOSAIC_FLOAT32) {
         room->number = tosaic_float_at(call, index);
     } else {
-        access->store_int(room, 0, tosaic_whole_at(call, index));
+        tosaic_write_int(dtype, room, 0, tosaic_whole_at(call, index));
     }
     return (tosaic_tensor){.data = room, .dtype = (uint8_t)dtype, .bytes = tosaic_get_element_size(dtype)};
 }

@@ -4,21 +4,36 @@
 
 #include "kernel.h"
 
-typedef float tosaic_load_float(const void *data, uint32_t index);
-typedef int64_t tosaic_load_int(const void *data, uint32_t index);
-typedef void tosaic_store_float(void *data, uint32_t index, float number);
-typedef void tosaic_store_int(void *data, uint32_t index, int64_t number);
+/* Elements that are `step` apart. */
+typedef struct tosaic_row {
+    void *data;
+    uint32_t at; /* the first one */
+    uint32_t step; /* a negative one wraps around */
+    uint32_t count;
+} tosaic_row;
 
-/* How elements of a type are read and written. As in C: an integer loses its upper bits, a bool is "not zero". */
+/* Read a row: its numbers go to to[0], to[spread], ... */
+typedef void tosaic_load_floats(const tosaic_row *row, float *to, uint32_t spread);
+typedef void tosaic_load_ints(const tosaic_row *row, int64_t *to, uint32_t spread);
+
+/* Write a row. As in C: an integer loses its upper bits, a bool is "not zero". */
+typedef void tosaic_store_floats(const tosaic_row *row, const float *from);
+typedef void tosaic_store_ints(const tosaic_row *row, const int64_t *from);
+
+/* How elements of a type are read and written. */
 typedef struct tosaic_access_to {
-    tosaic_load_float *load_float;
-    tosaic_load_int *load_int;
-    tosaic_store_float *store_float;
-    tosaic_store_int *store_int;
+    tosaic_load_floats *load_floats;
+    tosaic_load_ints *load_ints;
+    tosaic_store_floats *store_floats;
+    tosaic_store_ints *store_ints;
 } tosaic_access_to;
 
 /* Returns NULL for a type that kernels do not compute with: those are float32, bool, uint8 and int8 to int64. */
 const tosaic_access_to *tosaic_find_access(uint32_t dtype);
+
+/* Reads or writes one integer; the type is one of these. */
+int64_t tosaic_read_int(uint32_t dtype, const void *data, uint32_t at);
+void tosaic_write_int(uint32_t dtype, void *data, uint32_t at, int64_t number);
 
 /* Returns the type of a result, as torch promotes types; TOSAIC_UINT64 stands for an impossible one. */
 uint32_t tosaic_promote(uint32_t a, uint32_t b);

@@ -126,19 +126,21 @@ TOSAIC_KERNEL(sym_numel, "aten::sym_numel", "Tr") {
 /* The only element of a tensor. */
 TOSAIC_KERNEL(local_scalar_dense, "aten::_local_scalar_dense", "Tr") {
     const tosaic_tensor *self = tosaic_tensor_at(call, 0);
-    const tosaic_access_to *access = tosaic_find_access(self->dtype);
     if (tosaic_count(self) != 1u) {
         return TOSAIC_BAD_SHAPE;
     }
-    if (access == (void *)0) {
+    if (tosaic_find_access(self->dtype) == (void *)0) {
         return TOSAIC_BAD_TYPE;
     }
     if (self->dtype == TOSAIC_FLOAT32) {
-        set_double(call, 1, (double)access->load_float(self->data, 0));
-    } else if (self->dtype == TOSAIC_BOOL) {
-        set_bool(call, 1, access->load_int(self->data, 0) != 0);
+        set_double(call, 1, (double)*(const float *)self->data);
+        return TOSAIC_OK;
+    }
+    int64_t number = tosaic_read_int(self->dtype, self->data, 0);
+    if (self->dtype == TOSAIC_BOOL) {
+        set_bool(call, 1, number != 0);
     } else {
-        set_int(call, 1, access->load_int(self->data, 0));
+        set_int(call, 1, number);
     }
     return TOSAIC_OK;
 }

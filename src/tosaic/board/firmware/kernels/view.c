@@ -43,24 +43,61 @@ bool tosaic_stretch(tosaic_view *view, uint32_t rank, const uint32_t *sizes) {
     return true;
 }
 
-/* A copy between types: from a float in floats, else in integers. */
-static void convert(const tosaic_view *to, const tosaic_view *from, const tosaic_walk *walk, uint32_t count) {
+/* Elements that are converted at once. */
+#define BLOCK 16u
+
+/* Copies a row between types: from floats as floats, else as integers. */
+static void convert(const tosaic_view *to, const tosaic_view *from, tosaic_row target, tosaic_row source) {
     const tosaic_access_to *writer = tosaic_find_access(to->dtype);
     const tosaic_access_to *reader = tosaic_find_access(from->dtype);
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t at = walk->at[0] + i;
-        uint32_t source = walk->at[1] + i;
+    uint32_t left = source.count;
+    while (left > 0) {
+        source.count = target.count = left < BLOCK ? left : BLOCK;
         if (from->dtype == TOSAIC_FLOAT32) {
-            writer->store_float(to->data, at, reader->load_float(from->data, source));
+            float block[BLOCK];
+            reader->load_floats(&source, block, 1);
+            writer->store_floats(&target, block);
         } else {
-            writer->store_int(to->data, at, reader->load_int(from->data, source));
+            int64_t block[BLOCK];
+            reader->load_ints(&source, block, 1);
+            writer->store_ints(&target, block);
         }
+        left -= source.count;
+        source.at += source.count * source.step;
+        target.at += target.count * target.step;
+    }
+}
+
+/* Copies elements of one size, whatever they are. */
+#define MOVE(type)                                                                                     \
+    for (uint32_t i = 0; i < source->count; i++) {                                                      \
+        ((type *)target->data)[target->at + i * target->step] =                                         \
+            ((const type *)source->data)[source->at + i * source->step];                                \
+    }                                                                                                  \
+    break
+
+/* Copies a row of elements of `size` bytes. */
+static void move(const tosaic_row *target, const tosaic_row *source, uint32_t size) {
+    if (target->step == 1u && source->step == 1u) {
+        memmove((uint8_t *)target->data + target->at * size, (const uint8_t *)source->data + source->at * size,
+                source->count * size);
+        return;
+    }
+    switch (size) {
+        case 1:
+            MOVE(uint8_t);
+        case 2:
+            MOVE(uint16_t);
+        case 4:
+            MOVE(uint32_t);
+        default:
+            MOVE(uint64_t);
     }
 }
 
 tosaic_status tosaic_copy_view(const tosaic_view *to, const tosaic_view *from) {
     tosaic_walk walk = {.at = {to->offset, from->offset}, .rank = to->rank, .inputs = 2};
-    uint32_t steps = 1;
+    uint32_t count = 1;
     if (to->rank != from->rank) {
         return TOSAIC_BAD_SHAPE;
     }
@@ -68,7 +105,7 @@ tosaic_status tosaic_copy_view(const tosaic_view *to, const tosaic_view *from) {
         if (to->sizes[i] != from->sizes[i]) {
             return TOSAIC_BAD_SHAPE;
         }
-        steps *= to->sizes[i];
+        count *= to->sizes[i];
         walk.sizes[i] = to->sizes[i];
         walk.strides[0][i] = to->strides[i];
         walk.strides[1][i] = from->strides[i];
@@ -78,20 +115,14 @@ tosaic_status tosaic_copy_view(const tosaic_view *to, const tosaic_view *from) {
         return TOSAIC_BAD_TYPE;
     }
     tosaic_walk_join(&walk);
-    /* Elements that are next to each other on both sides are one step. */
-    uint32_t last = walk.rank - 1u;
-    uint32_t run = 1;
-    if (walk.rank > 0 && walk.strides[0][last] == 1u && walk.strides[1][last] == 1u && steps > 0) {
-        run = walk.sizes[last];
-        walk.rank = last;
-    }
-    uint32_t size = tosaic_get_element_size(to->dtype);
-    for (uint32_t i = 0; i < steps; i += run) {
+    uint32_t length = tosaic_walk_by_rows(&walk);
+    for (uint32_t start = 0; start < count; start += length) {
+        tosaic_row target = {to->data, walk.at[0], walk.strides[0][walk.rank], length};
+        tosaic_row source = {from->data, walk.at[1], walk.strides[1][walk.rank], length};
         if (converts) {
-            convert(to, from, &walk, run);
+            convert(to, from, target, source);
         } else {
-            memmove((uint8_t *)to->data + walk.at[0] * size, (const uint8_t *)from->data + walk.at[1] * size,
-                    run * size);
+            move(&target, &source, tosaic_get_element_size(to->dtype));
         }
         tosaic_walk_next(&walk);
     }

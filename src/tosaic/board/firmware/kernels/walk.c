@@ -74,6 +74,14 @@ void tosaic_walk_join(tosaic_walk *walk) {
     walk->rank = rank;
 }
 
+uint32_t tosaic_walk_by_rows(tosaic_walk *walk) {
+    if (walk->rank == 0) {
+        return 1;
+    }
+    walk->rank--;
+    return walk->sizes[walk->rank];
+}
+
 void tosaic_walk_next(tosaic_walk *walk) {
     for (uint32_t i = walk->rank; i-- > 0;) {
         bool more = ++walk->index[i] < walk->sizes[i];
