@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from executorch.exir import EdgeCompileConfig, to_edge
+from executorch.exir.dialects.edge._ops import EdgeOpOverload
+from executorch.exir.operator.convert import to_out_variant
 
 from support.samples import exported
 from tosaic.ops import registry
@@ -20,10 +22,11 @@ PATH = Path(__file__).parents[1] / "board" / "cpu_operators.txt"
 
 def _name(target: Any) -> str:
     """The kernel's name in a .pte file: the variant with `out`, if there is one."""
+    operator = target._op if isinstance(target, EdgeOpOverload) else target
     try:
-        schema = target.to_out_variant()._schema
-    except (AttributeError, RuntimeError):
-        schema = target._schema
+        schema = to_out_variant(operator)[0]._schema
+    except RuntimeError:
+        schema = operator._schema
     return f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
 
 
