@@ -44,44 +44,49 @@ void tosaic_add_tensor(tosaic_operands *operands, const tosaic_tensor *tensor) {
 /* Elements that are read, computed and written at once. */
 #define BLOCK 16u
 
-/* Where the numbers of a block come from, or go to. */
-static tosaic_row get_row(const tosaic_tensor *tensor, uint32_t at, uint32_t step, uint32_t count) {
-    return (tosaic_row){tensor->data, at, step, count};
+typedef struct block {
+    const tosaic_walk *walk; /* stands on the row */
+    uint32_t offset;         /* of the block in the row */
+    uint32_t at;             /* of the block in the output */
+    uint32_t count;
+} block;
+
+static tosaic_row get_input(const tosaic_operands *operands, uint32_t k, const block *part) {
+    uint32_t step = part->walk->strides[k][part->walk->rank];
+    return (tosaic_row){operands->tensors[k]->data, part->walk->at[k] + part->offset * step, step, part->count};
 }
 
-static void apply_to_floats(tosaic_of_floats *function, const tosaic_operands *operands, const tosaic_tensor *out,
-                            const tosaic_walk *walk, uint32_t start, uint32_t offset, uint32_t count) {
+static void apply_to_floats(tosaic_of_floats *function, const tosaic_operands *operands, const block *part,
+                            const tosaic_tensor *out) {
     float x[BLOCK][TOSAIC_MAX_OPERANDS];
     float y[BLOCK];
     for (uint32_t k = 0; k < operands->count; k++) {
-        uint32_t step = walk->strides[k][walk->rank];
-        tosaic_row row = get_row(operands->tensors[k], walk->at[k] + offset * step, step, count);
-        tosaic_find_access(operands->tensors[k]->dtype)->load_floats(&row, &x[0][k], TOSAIC_MAX_OPERANDS);
+        tosaic_row input = get_input(operands, k, part);
+        tosaic_find_access(operands->tensors[k]->dtype)->load_floats(&input, &x[0][k], TOSAIC_MAX_OPERANDS);
     }
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < part->count; i++) {
         y[i] = function(x[i]);
     }
-    tosaic_row row = get_row(out, start + offset, 1, count);
-    tosaic_find_access(out->dtype)->store_floats(&row, y);
+    tosaic_row output = {out->data, part->at, 1, part->count};
+    tosaic_find_access(out->dtype)->store_floats(&output, y);
 }
 
-static void apply_to_ints(tosaic_of_ints *function, const tosaic_operands *operands, const tosaic_tensor *out,
-                          const tosaic_walk *walk, uint32_t start, uint32_t offset, uint32_t count) {
+static void apply_to_ints(tosaic_of_ints *function, const tosaic_operands *operands, const block *part,
+                          const tosaic_tensor *out) {
     int64_t x[BLOCK][TOSAIC_MAX_OPERANDS];
     int64_t y[BLOCK];
     /* The result has the bits of the inputs' type, though that of the output may be wider. */
     bool is_wider = out->dtype != operands->dtype;
     for (uint32_t k = 0; k < operands->count; k++) {
-        uint32_t step = walk->strides[k][walk->rank];
-        tosaic_row row = get_row(operands->tensors[k], walk->at[k] + offset * step, step, count);
-        tosaic_find_access(operands->tensors[k]->dtype)->load_ints(&row, &x[0][k], TOSAIC_MAX_OPERANDS);
+        tosaic_row input = get_input(operands, k, part);
+        tosaic_find_access(operands->tensors[k]->dtype)->load_ints(&input, &x[0][k], TOSAIC_MAX_OPERANDS);
     }
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < part->count; i++) {
         y[i] = function(x[i]);
         y[i] = is_wider ? tosaic_narrow(operands->dtype, y[i]) : y[i];
     }
-    tosaic_row row = get_row(out, start + offset, 1, count);
-    tosaic_find_access(out->dtype)->store_ints(&row, y);
+    tosaic_row output = {out->data, part->at, 1, part->count};
+    tosaic_find_access(out->dtype)->store_ints(&output, y);
 }
 
 tosaic_status tosaic_apply(const tosaic_function *function, const tosaic_operands *operands, tosaic_tensor *out) {
@@ -102,11 +107,12 @@ tosaic_status tosaic_apply(const tosaic_function *function, const tosaic_operand
     uint32_t total = tosaic_count(out);
     for (uint32_t start = 0; start < total; start += length) {
         for (uint32_t offset = 0; offset < length; offset += BLOCK) {
-            uint32_t count = length - offset < BLOCK ? length - offset : BLOCK;
+            uint32_t rest = length - offset;
+            block part = {&walk, offset, start + offset, rest < BLOCK ? rest : BLOCK};
             if (in_floats) {
-                apply_to_floats(function->of_floats, operands, out, &walk, start, offset, count);
+                apply_to_floats(function->of_floats, operands, &part, out);
             } else {
-                apply_to_ints(function->of_ints, operands, out, &walk, start, offset, count);
+                apply_to_ints(function->of_ints, operands, &part, out);
             }
         }
         tosaic_walk_next(&walk);

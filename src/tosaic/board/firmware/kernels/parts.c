@@ -111,7 +111,7 @@ TOSAIC_KERNEL(select_scatter_out, "aten::select_scatter.out", "TTiiO") {
 
 /* ---- Several parts ----------------------------------------------------------------------------------------------- */
 
-/* Gives out[k] the elements of `self` from `start` on. */
+/* Gives `out` the elements of `self` from `start` on. */
 static tosaic_status take_part(const tosaic_tensor *self, uint32_t dim, int64_t start, int64_t length,
                                tosaic_tensor *out) {
     tosaic_view from = tosaic_view_of(self);
@@ -263,7 +263,10 @@ TOSAIC_KERNEL(constant_pad_nd_out, "aten::constant_pad_nd.out", "TIdO") {
     const tosaic_list *pad = tosaic_list_at(call, 1);
     tosaic_tensor *out = tosaic_tensor_at(call, 3);
     int32_t sizes[TOSAIC_MAX_RANK];
-    if (pad->count % 2u != 0 || pad->count / 2u > self->rank || tosaic_find_access(out->dtype) == (void *)0) {
+    if (tosaic_find_access(out->dtype) == (void *)0) {
+        return TOSAIC_BAD_TYPE;
+    }
+    if (pad->count % 2u != 0 || pad->count / 2u > self->rank) {
         return TOSAIC_BAD_SHAPE;
     }
     int64_t before[TOSAIC_MAX_RANK] = {0};
