@@ -6,13 +6,13 @@ import dataclasses
 import importlib.util
 import re
 import shutil
-import struct
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from support.elf_sizes import count_bytes
 from support.firmware_models import compile_sandwich, compile_small
 from support.handmade import Spec, call
 from tosaic.board import build as builder
@@ -239,15 +239,6 @@ def test_a_broken_board_fails_with_the_compiler(tmp_path: Path) -> None:
     with pytest.raises(ToolFailed, match="zig did not build the firmware") as error:
         build(make_small("ethos-u55-128"), str(tmp_path))
     assert "board.c" in error.value.why
-
-
-def count_bytes(path: Path, *, writable: bool) -> int:
-    """The bytes of variables in an object file, or those of code and constants."""
-    data = path.read_bytes()
-    offset, size, count = struct.unpack_from("<I", data, 32)[0], *struct.unpack_from("<HH", data, 46)
-    sections = (struct.unpack_from("<10I", data, offset + size * index) for index in range(count))
-    # Allocated; with content (1) or without (8): the tables for unwinding have another type.
-    return sum(row[5] for row in sections if row[2] & 2 and row[1] in (1, 8) and bool(row[2] & 1) == writable)
 
 
 def test_sizes(tmp_path: Path) -> None:

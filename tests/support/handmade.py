@@ -18,7 +18,9 @@ TYPES = {
     torch.float16: (ScalarType.HALF, 2),
     torch.int64: (ScalarType.LONG, 8),
     torch.int32: (ScalarType.INT, 4),
+    torch.int16: (ScalarType.SHORT, 2),
     torch.int8: (ScalarType.CHAR, 1),
+    torch.uint8: (ScalarType.BYTE, 1),
     torch.bool: (ScalarType.BOOL, 1),
     torch.complex64: (ScalarType.COMPLEX64, 8),
 }

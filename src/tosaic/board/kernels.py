@@ -14,7 +14,7 @@ from tosaic.formats.pte import Pte
 
 FIRMWARE = Path(__file__).parent / "firmware"
 _KERNEL = re.compile(r'^TOSAIC_KERNEL\((\w+), "([^"]+)", "([^"]*)"\)', re.MULTILINE)
-_SIGNATURE = re.compile(r"([TOidbrsIDBLWl*]\??)*")
+_SIGNATURE = re.compile(r"([TOVidbrsIDBLWl*]\??)*")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ static bool has_kind(char letter, uint32_t kind) {
     switch (letter) {
         case 'T':
         case 'O':
+        case 'V':
             return kind == TOSAIC_TENSOR;
         case 'i':
             return kind == TOSAIC_INT;
@@ -72,7 +73,7 @@ static tosaic_status check_argument(char letter, bool is_optional, const tosaic_
     }
     bool is_written = letter == 'O' || letter == 'W';
     if (value->kind == TOSAIC_TENSOR) {
-        return check_tensor(value->as.tensor, is_written);
+        return letter == 'V' ? TOSAIC_OK : check_tensor(value->as.tensor, is_written);
     }
     tosaic_status status = TOSAIC_OK;
     if (value->kind == TOSAIC_TENSOR_LIST || value->kind == TOSAIC_OPTIONAL_TENSOR_LIST) {

@@ -17,7 +17,7 @@
  *     r  number, written            W  list of tensors, written
  *     b  bool                       l  list of optional tensors, read
  *     s  string                     ?  after a letter: or None
- *     *  anything
+ *     *  anything                   V  tensor, given the memory of another one
  *
  * Before the call the runtime has checked that the arguments have these kinds, that every tensor has memory (its data
  * is aligned, and large enough for its sizes), and that none that is written is a constant. A kernel checks types and

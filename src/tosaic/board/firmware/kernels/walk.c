@@ -44,7 +44,42 @@ tosaic_status tosaic_walk_begin(tosaic_walk *walk, tosaic_tensor *out, const tos
             walk->strides[k][i] = is_broadcast ? 0 : own[dim - missing];
         }
     }
+    tosaic_walk_join(walk);
     return TOSAIC_OK;
+}
+
+static bool can_join(const tosaic_walk *walk, uint32_t outer, uint32_t inner) {
+    for (uint32_t k = 0; k < walk->inputs; k++) {
+        if (walk->strides[k][outer] != walk->strides[k][inner] * walk->sizes[inner]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void tosaic_walk_join(tosaic_walk *walk) {
+    uint32_t rank = 0;
+    for (uint32_t i = 0; i < walk->rank; i++) {
+        if (walk->sizes[i] == 1u) {
+            continue;
+        }
+        uint32_t size = walk->sizes[i];
+        bool joins = rank > 0 && can_join(walk, rank - 1u, i);
+        rank += joins ? 0u : 1u;
+        walk->sizes[rank - 1u] = joins ? walk->sizes[rank - 1u] * size : size;
+        for (uint32_t k = 0; k < walk->inputs; k++) {
+            walk->strides[k][rank - 1u] = walk->strides[k][i];
+        }
+    }
+    walk->rank = rank;
+}
+
+uint32_t tosaic_walk_by_rows(tosaic_walk *walk) {
+    if (walk->rank == 0) {
+        return 1;
+    }
+    walk->rank--;
+    return walk->sizes[walk->rank];
 }
 
 void tosaic_walk_next(tosaic_walk *walk) {

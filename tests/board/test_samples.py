@@ -1,0 +1,68 @@
+"""The records' samples without a delegate: the firmware's CPU kernels give what ExecuTorch's runtime gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.firmware import GCC, STATUSES, Firmware, build_harness
+from support.kernel_runs import find_difference
+from support.programs import emit
+from support.samples import exported
+from tosaic.board.kernels import list_kernels
+from tosaic.engines import executorch
+from tosaic.formats.pte import read
+from tosaic.ops import registry
+
+pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc")
+#: Records whose samples are few and need kernels of several files.
+SOME = ("hardswish", "where", "rsub", "stack")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_harness(tmp_path_factory.mktemp("harness"))
+
+
+@pytest.fixture
+def firmware(program: Path, tmp_path: Path) -> Iterator[Firmware]:
+    process = Firmware(program, tmp_path / "log")
+    yield process
+    process.close()
+
+
+def compare(firmware: Firmware, record: str, index: int) -> str:
+    """Say where the results differ; nothing also if a kernel is missing: another test lists these."""
+    _, inputs, graph = exported(record, index)
+    try:
+        data = emit(graph, forms=("inline",))["inline"]
+    except (RuntimeError, NotImplementedError):
+        return ""  # ExecuTorch cannot write it
+    if {str(operator) for operator in read(data).find().operators} - set(list_kernels()):
+        return ""
+    arrays = [array.numpy() for array in inputs]
+    ended = firmware.run(data, arrays, pools=(1 << 20, 64 << 20, 0, 0))
+    if ended.status:
+        return f"{STATUSES[ended.status]}:  {ended.name}"
+    expected = executorch.run(data, arrays)
+    return "; ".join(filter(None, map(find_difference, map(np.asarray, ended.outputs), expected)))
+
+
+def check(firmware: Firmware, record: str) -> None:
+    samples = range(len(registry().records[record].samples()))
+    found = {index: compare(firmware, record, index) for index in samples}
+    assert not {index: text for index, text in found.items() if text}
+
+
+@pytest.mark.parametrize("record", SOME)
+def test_some_samples(firmware: Firmware, record: str) -> None:
+    check(firmware, record)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("record", sorted(set(registry().records) - set(SOME)))
+def test_samples(firmware: Firmware, record: str) -> None:
+    check(firmware, record)
