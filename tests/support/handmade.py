@@ -60,6 +60,8 @@ class _Plan:
             value = schema.OptionalTensorList([-1 if x is None else self.add(x, given=given) for x in item])
             if None not in item:
                 value = schema.TensorList(value.items)
+        elif isinstance(item, list) and item and isinstance(item[0], float):
+            value = schema.DoubleList(item)
         elif isinstance(item, list):
             value = schema.IntList([self.add(x, given=False) for x in item])
         elif item is None:

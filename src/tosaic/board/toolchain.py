@@ -28,6 +28,8 @@ FLAGS = (
     "-fno-strict-aliasing",
     # Floats as on the host: no sum and product in one rounding.
     "-ffp-contract=off",
+    # A square root is an instruction.
+    "-fno-math-errno",
     "-fno-unwind-tables",
     "-fno-asynchronous-unwind-tables",
     *_WARNINGS,
