@@ -53,7 +53,16 @@ def build_harness(folder: Path) -> Path:
     # The C library has its own bytes.c.
     sources = [path for path in (*FIRMWARE.glob("*.c"), *FIRMWARE.glob("kernels/*.c")) if path.name != "bytes.c"]
     sanitize = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    flags = ("-std=gnu11", "-g", "-O1", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing", *sanitize, *WARNINGS)
+    flags = (
+        "-std=gnu11",
+        "-g",
+        "-O1",
+        "-ffp-contract=off",
+        "-fno-math-errno",
+        "-fno-strict-aliasing",
+        *sanitize,
+        *WARNINGS,
+    )
     files = [str(path) for path in (_HARNESS, table, *sorted(sources))]
     subprocess.run([GCC, *flags, "-I", str(FIRMWARE), *files, "-o", str(program)], check=True)
     return program

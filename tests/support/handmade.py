@@ -102,8 +102,11 @@ def make_program(
         for index in outs:
             held = plan.values[index].val
             outputs += held.items if isinstance(held, schema.TensorList) else [index]
-        # A kernel's result comes after what it fills, and is the same.
+        # A kernel's result comes after what it fills, and is the same; several are one list.
         result = outs if "out" in step.overload else []
+        if len(outs) > 1 and all(isinstance(item, Spec) for item in step.outs):
+            plan.values.append(schema.EValue(schema.TensorList(outs)))
+            result = [len(plan.values) - 1]
         instructions.append(schema.Instruction(schema.KernelCall(number, [*args, *outs, *result])))
         operators.append(schema.Operator(step.name, step.overload))
     instructions += [schema.Instruction(schema.MoveCall(*move)) for move in moves]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from support.firmware import Ended, Firmware
-from support.handmade import TYPES, Spec, call
+from support.handmade import TYPES, Spec, Step, make_program
 from tosaic.board.kernels import FIRMWARE
 from tosaic.engines import executorch
 from tosaic.formats.npy import Array
@@ -22,7 +22,10 @@ STATUSES = re.findall(
     (FIRMWARE / "tosaic.h").read_text().partition("TOSAIC_STATUS_COUNT")[0],
     re.MULTILINE,
 )
-_TORCH = {torch.empty(0, dtype=dtype).numpy().dtype: dtype for dtype in TYPES}
+FLOAT, LONG, INT, CHAR, BOOL = torch.float32, torch.int64, torch.int32, torch.int8, torch.bool
+CODES = {dtype: int(kind) for dtype, (kind, _) in TYPES.items()}
+NUMPY = {dtype: torch.empty(0, dtype=dtype).numpy().dtype for dtype in TYPES}
+_TORCH = {kind: dtype for dtype, kind in NUMPY.items()}
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,20 @@ class Ordered:
 
     array: Array
     order: tuple[int, ...] = LAST
+
+
+def draw(shape: tuple[int, ...], dtype: torch.dtype = FLOAT, seed: int = 0) -> Array:
+    """Numbers of a type, the limits of the type among them."""
+    rng = np.random.default_rng(seed)
+    if dtype == FLOAT:
+        return np.asarray(rng.normal(size=shape), np.float32)
+    if dtype == BOOL:
+        return np.asarray(rng.random(shape) < 0.3)
+    limits = torch.iinfo(dtype)
+    array = np.asarray(rng.integers(-100, 100, shape), NUMPY[dtype])
+    array[rng.random(shape) < 0.1] = limits.min
+    array[rng.random(shape) < 0.1] = limits.max
+    return array
 
 
 def _specify(item: Any) -> Any:
@@ -57,62 +74,80 @@ def _to_torch(item: Any) -> Any:
     return torch.from_numpy(item.copy()) if isinstance(item, np.ndarray) else item
 
 
-def find_shapes(operator: str, args: Sequence[Any], dtypes: Sequence[torch.dtype]) -> list[tuple[int, ...]]:
-    """The shapes of the results, from torch's kernel."""
+def compute(operator: str, args: Sequence[Any], dtypes: Sequence[torch.dtype]) -> list[Array]:
+    """The results of torch's kernel."""
     name, _, overload = operator.removeprefix("aten::").partition(".")
     function = getattr(getattr(torch.ops.aten, name), overload)
     parameters = [each for each in function._schema.arguments if not each.is_out]
-    values = [_to_torch(item) for item in args]
-    # ScalarType is a number in a file.
-    codes = {int(kind): dtype for dtype, (kind, _) in TYPES.items()}
+    # A type is a number in a file.
+    codes = {code: dtype for dtype, code in CODES.items()}
     named = {
         each.name: codes.get(value, value) if each.name == "dtype" else value
-        for each, value in zip(parameters, values, strict=True)
+        for each, value in zip(parameters, map(_to_torch, args), strict=True)
     }
     plain = [named.pop(each.name) for each in parameters if not each.kwarg_only]
     outs = [each.name for each in function._schema.arguments if each.is_out]
     results = {key: torch.empty(0, dtype=dtype) for key, dtype in zip(outs, dtypes, strict=True)}
     function(*plain, **named, **results)
-    return [tuple(result.shape) for result in results.values()]
+    return [result.numpy() for result in results.values()]
 
 
-def make(operator: str, args: Sequence[Any], outs: Sequence[Spec]) -> bytes:
-    """A .pte with one call."""
+def make_step(operator: str, args: Sequence[Any], outs: Sequence[Spec]) -> Step:
     name, _, overload = operator.partition(".")
-    return call(name, overload, [_specify(item) for item in args], *outs)
+    return Step(name, overload, tuple(_specify(item) for item in args), tuple(outs))
 
 
-def run(firmware: Firmware, operator: str, args: Sequence[Any], outs: Sequence[Spec]) -> tuple[str, Ended]:
-    """Run a call in the firmware's runtime."""
+def run_steps(firmware: Firmware, steps: Sequence[Step], args: Sequence[Any]) -> tuple[str, Ended]:
+    """Run calls in the firmware's runtime, which takes inputs as they are in memory."""
     given = [
         item.array.transpose(item.order) if isinstance(item, Ordered) else item for item in _list_arrays(list(args))
     ]
-    ended = firmware.run(make(operator, args, outs), given)
+    ended = firmware.run(make_program(*steps), given)
     return STATUSES[ended.status], ended
 
 
-def compare(
-    firmware: Firmware,
-    operator: str,
-    *args: Any,
-    outs: Sequence[torch.dtype] = (torch.float32,),
-    shapes: Sequence[tuple[int, ...]] = (),
-    order: tuple[int, ...] = (),
-) -> list[Array]:
-    """Run a call in both runtimes and compare: integers exactly, floats within 1e-5 of the largest number."""
-    shapes = shapes or find_shapes(operator, args, outs)
-    specs = [
-        Spec(shape, dtype, order=order if len(shape) == len(order) else ())
-        for shape, dtype in zip(shapes, outs, strict=True)
-    ]
-    arrays = [item.array if isinstance(item, Ordered) else item for item in _list_arrays(list(args))]
-    expected = executorch.run(make(operator, args, specs), arrays)
-    status, ended = run(firmware, operator, args, specs)
-    assert status == "OK", (operator, args, status)
-    for ours, theirs in zip(ended.outputs, expected, strict=True):
-        assert ours.shape == theirs.shape, operator
-        check(ours, theirs, (operator, args))
-    return ended.outputs
+def run(firmware: Firmware, operator: str, args: Sequence[Any], outs: Sequence[Spec]) -> tuple[str, Ended]:
+    """Run one call in the firmware's runtime."""
+    return run_steps(firmware, [make_step(operator, args, outs)], args)
+
+
+class Comparison:
+    """Calls that run as one program in both runtimes."""
+
+    def __init__(self) -> None:
+        self._steps: list[Step] = []
+        self._args: list[Any] = []
+        self._expected: list[list[Array]] = []
+
+    def add(
+        self,
+        operator: str,
+        *args: Any,
+        outs: Sequence[torch.dtype] = (torch.float32,),
+        order: tuple[int, ...] = (),
+    ) -> None:
+        """Add a call whose results have these types; those of the rank of `order` have it."""
+        results = compute(operator, args, outs)
+        specs = [
+            Spec(result.shape, dtype, order=order if result.ndim == len(order) else ())
+            for result, dtype in zip(results, outs, strict=True)
+        ]
+        self._steps.append(make_step(operator, args, specs))
+        self._args.append(list(args))
+        self._expected.append(results)
+
+    def check(self, firmware: Firmware, *, against_torch: bool = False) -> None:
+        """Compare with ExecuTorch's results, or with torch's where ExecuTorch's kernel fails."""
+        arrays = [item.array if isinstance(item, Ordered) else item for item in _list_arrays(self._args)]
+        expected = [result for results in self._expected for result in results]
+        if not against_torch:
+            expected = executorch.run(make_program(*self._steps), arrays)
+        status, ended = run_steps(firmware, self._steps, self._args)
+        assert status == "OK", (status, self._steps[ended.instruction], self._args[ended.instruction])
+        places = [(step.name, args) for step, args in zip(self._steps, self._args, strict=True) for _ in step.outs]
+        for ours, theirs, where in zip(ended.outputs, expected, places, strict=True):
+            assert ours.shape == theirs.shape, where
+            check(ours, theirs, where)
 
 
 def check(ours: Array, theirs: Array, where: Any) -> None:
