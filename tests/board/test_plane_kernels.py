@@ -7,7 +7,7 @@ import pytest
 
 from support.firmware import GCC, Firmware
 from support.handmade import Spec
-from support.kernel_calls import CHAR, FLOAT, INT, LAST, LONG, Comparison, Ordered, draw, run
+from support.kernel_calls import CHAR, FLOAT, INT, LAST, LONG, NUMPY, Comparison, Ordered, draw, run
 
 pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc")
 CONVOLUTION = "aten::convolution.out"
@@ -162,22 +162,27 @@ def test_norms(firmware: Firmware) -> None:
 
 def test_resizing(firmware: Firmware) -> None:
     calls = Comparison()
+    sizes = ([10, 14], [3, 4], [5, 7], [1, 1], None, None)
+    scales = (None, None, None, None, [2.0, 3.0], [1.7, 1.3])
     for shape in ((1, 2, 5, 7), (2, 3, 1, 4)):
-        for size, scales in (
-            ([10, 14], None),
-            ([3, 4], None),
-            ([5, 7], None),
-            ([1, 1], None),
-            (None, [2.0, 3.0]),
-            (None, [1.7, 1.3]),
-        ):
-            for kind in (FLOAT, INT, CHAR):
-                if kind != FLOAT:
-                    continue
-                calls.add("aten::upsample_nearest2d.vec_out", draw(shape, kind), size, scales, outs=(kind,))
+        for size, scale in zip(sizes, scales, strict=True):
+            calls.add("aten::upsample_nearest2d.vec_out", draw(shape), size, scale)
             for align in (False, True):
-                calls.add("aten::upsample_bilinear2d.vec_out", draw(shape), size, align, scales)
+                calls.add("aten::upsample_bilinear2d.vec_out", draw(shape), size, align, scale)
     calls.check(firmware)
+
+
+def test_resizing_of_integers(firmware: Firmware) -> None:
+    """Torch does not have it; elements are copied, whatever they are."""
+    results: list[list[float]] = []
+    for kind in (FLOAT, CHAR, INT, LONG):
+        array = np.arange(35).reshape(1, 1, 5, 7).astype(NUMPY[kind])
+        status, ended = run(
+            firmware, "aten::upsample_nearest2d.vec_out", (array, [8, 3], None), (Spec((1, 1, 8, 3), kind),)
+        )
+        assert status == "OK"
+        results.append(ended.outputs[0].tolist())
+    assert results[1:] == results[:1] * 3
 
 
 def test_shuffles(firmware: Firmware) -> None:

@@ -36,6 +36,17 @@ class Spec:
 
 
 @dataclass(frozen=True)
+class Same:
+    """A value that the program has already, by its number."""
+
+    number: int
+
+
+class Optionals(list[Any]):
+    """A list of tensors, some of which may be missing, even if none is."""
+
+
+@dataclass(frozen=True)
 class Step:
     """A call of a kernel. Tensors among `args` are inputs of the program, `outs` its outputs."""
 
@@ -54,11 +65,13 @@ class _Plan:
     def add(self, item: Any, *, given: bool) -> int:
         """The index of a value; a list of numbers or tensors becomes several values."""
         value: Any = None
+        if isinstance(item, Same):
+            return item.number
         if isinstance(item, Spec):
             value = self._make_tensor(item)
         elif isinstance(item, list) and any(isinstance(x, Spec) for x in item):
             value = schema.OptionalTensorList([-1 if x is None else self.add(x, given=given) for x in item])
-            if None not in item:
+            if None not in item and not isinstance(item, Optionals):
                 value = schema.TensorList(value.items)
         elif isinstance(item, list) and item and isinstance(item[0], float):
             value = schema.DoubleList(item)

@@ -52,7 +52,7 @@ def draw(shape: tuple[int, ...], dtype: torch.dtype = FLOAT, seed: int = 0) -> A
 
 def _specify(item: Any) -> Any:
     if isinstance(item, list):
-        return [_specify(each) for each in item]
+        return type(item)(_specify(each) for each in item)
     if isinstance(item, Ordered):
         return Spec(item.array.shape, _TORCH[item.array.dtype], order=item.order)
     return Spec(item.shape, _TORCH[item.dtype]) if isinstance(item, np.ndarray) else item
@@ -143,7 +143,7 @@ class Comparison:
         if not against_torch:
             expected = executorch.run(make_program(*self._steps), arrays)
         status, ended = run_steps(firmware, self._steps, self._args)
-        assert status == "OK", (status, self._steps[ended.instruction], self._args[ended.instruction])
+        assert status == "OK", (status, ended, self._args[ended.instruction : ended.instruction + 1])
         places = [(step.name, args) for step, args in zip(self._steps, self._args, strict=True) for _ in step.outs]
         for ours, theirs, where in zip(ended.outputs, expected, places, strict=True):
             assert ours.shape == theirs.shape, where

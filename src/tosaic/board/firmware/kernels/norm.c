@@ -128,8 +128,7 @@ TOSAIC_KERNEL(native_group_norm_out, "aten::native_group_norm.out", "TT?T?iiiidO
 }
 
 /* With the statistics of training: no mean and deviation are computed, and those outputs are empty. */
-TOSAIC_KERNEL(native_batch_norm_legit_no_training_out, "aten::_native_batch_norm_legit_no_training.out",
-              "TT?T?TTddOOO") {
+TOSAIC_KERNEL(batch_norm_out, "aten::_native_batch_norm_legit_no_training.out", "TT?T?TTddOOO") {
     const tosaic_tensor *x = tosaic_tensor_at(call, 0);
     const tosaic_tensor *mean = tosaic_tensor_at(call, 3);
     const tosaic_tensor *variance = tosaic_tensor_at(call, 4);
