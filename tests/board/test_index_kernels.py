@@ -61,7 +61,7 @@ def test_advanced_indices(firmware: Firmware) -> None:
     one = np.zeros((4,), bool)
     one[2] = True
     calls = Comparison()
-    for indices in (
+    for items in (
         [None, four],
         [two],
         [two, four],
@@ -75,7 +75,7 @@ def test_advanced_indices(firmware: Firmware) -> None:
         [None, None, None, pick((0,), 5)],
         [mask[:2, 0].copy(), None],
     ):
-        indices = Optionals(indices)
+        indices = Optionals(items)
         calls.add("aten::index.Tensor_out", x, indices)
         shape = torch.from_numpy(x)[tuple(slice(None) if i is None else torch.from_numpy(i) for i in indices)].shape
         for size in {tuple(shape), tuple(shape[-1:]), ()}:
