@@ -185,6 +185,29 @@ def test_resizing_of_integers(firmware: Firmware) -> None:
     assert results[1:] == results[:1] * 3
 
 
+def test_grids(firmware: Firmware) -> None:
+    """Bilinear, nearest and bicubic; zeros, the border or a reflection outside."""
+    calls = Comparison()
+    grid = draw((2, 3, 4, 2), seed=1)
+    grid[0, 0] = [[-1, -1], [1, 1], [-3.5, 2.25], [40, -1000]]
+    for shape in ((2, 3, 5, 4), (2, 1, 1, 1)):
+        for mode in range(3):
+            for padding in range(3):
+                for align in (False, True):
+                    calls.add("aten::grid_sampler_2d.out", draw(shape), grid, mode, padding, align)
+    calls.check(firmware)
+
+
+def test_distances(firmware: Firmware) -> None:
+    calls = Comparison()
+    for p in (0.0, 1.0, 2.0, 3.0, 0.5, float("inf")):
+        for a, b in (((3, 5), (4, 5)), ((2, 3, 5), (2, 1, 5)), ((3, 5), (2, 2, 5)), ((2, 1, 3, 2), (1, 2, 2, 2))):
+            calls.add("aten::_cdist_forward.out", draw(a), draw(b, seed=1), p, None)
+        calls.add("aten::_cdist_forward.out", draw((2, 0)), draw((3, 0)), p, 1)
+        calls.add("aten::_cdist_forward.out", draw((0, 2)), draw((3, 2)), p, 2)
+    calls.check(firmware)
+
+
 def test_shuffles(firmware: Firmware) -> None:
     calls = Comparison()
     for kind in (FLOAT, CHAR, LONG):

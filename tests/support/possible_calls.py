@@ -14,6 +14,7 @@ _TABLE = np.array([[[0, 1, 0], [3, 2, 1]], [[1, 1, 0], [2, 0, 3]]])
 #: The arguments of an operator, and the types of its results.
 CALLS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     "aten::_adaptive_avg_pool2d.out": ((_IMAGE, [2, 3]), (FLOAT,)),
+    "aten::_cdist_forward.out": ((_X, draw((1, 5, 3)), 3.0, None), (FLOAT,)),
     "aten::_log_softmax.out": ((_X, 1, False), (FLOAT,)),
     "aten::_native_batch_norm_legit_no_training.out": (
         (_IMAGE, draw((4,)), draw((4,)), draw((4,)), np.ones(4, np.float32), 0.1, 1e-5),
@@ -37,6 +38,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     "aten::cumsum.out": ((_X, 1, None), (FLOAT,)),
     "aten::embedding.out": ((_W, _TWO, -1, False, False), (FLOAT,)),
     "aten::gather.out": ((_X, 1, _TABLE, False), (FLOAT,)),
+    "aten::grid_sampler_2d.out": ((_IMAGE, draw((1, 3, 2, 2)), 2, 2, False), (FLOAT,)),
     "aten::index.Tensor_out": ((_X, Optionals([_ONE, None, _TWO])), (FLOAT,)),
     "aten::index_put.out": ((_X, Optionals([None, draw((4, 3), BOOL)]), draw((2, 1)), True), (FLOAT,)),
     "aten::index_select.out": ((_X, 1, _ONE), (FLOAT,)),

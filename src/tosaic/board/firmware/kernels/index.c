@@ -27,7 +27,9 @@ static tosaic_status copy_rows(const tosaic_tensor *x, uint32_t outer, uint32_t 
             if (!read_position(index, k, size, &row)) {
                 return TOSAIC_BAD_INDEX;
             }
-            memmove(to + (i * count + k) * bytes, from + (i * size + row) * bytes, bytes);
+            if (bytes != 0) {
+                memmove(to + (i * count + k) * bytes, from + (i * size + row) * bytes, bytes);
+            }
         }
     }
     return TOSAIC_OK;
