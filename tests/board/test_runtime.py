@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir._serialize._program import PTEFile, deserialize_pte_binary, serialize_pte_binary
 from torch.export import export
 
-from support.firmware import GCC, Firmware, Npu, simulate_job
+from support.firmware import GCC, Firmware, Npu, build_harness, simulate_job
 from support.firmware_models import Counter, Offset, Relu, compile_sandwich, compile_small
 from support.handmade import Spec, Step, call, make_program
 from support.programs import compile_front, emit
@@ -25,6 +27,18 @@ from tosaic.formats.npy import Array
 
 pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc")
 QUANTIZE, DEQUANTIZE = (f"quantized_decomposed::{name}_per_tensor" for name in ("quantize", "dequantize"))
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_harness(tmp_path_factory.mktemp("harness"))
+
+
+@pytest.fixture
+def firmware(program: Path, tmp_path: Path) -> Iterator[Firmware]:
+    process = Firmware(program, tmp_path / "log")
+    yield process
+    process.close()
 
 
 def list_statuses() -> list[str]:

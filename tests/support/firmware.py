@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
 import subprocess
@@ -29,6 +30,12 @@ _HARNESS = Path(__file__).parents[1] / "board" / "host" / "harness.c"
 _ONES = 0xFFFFFFFF
 _JOB, _END = ord("J"), ord("E")
 _TENSOR = 4
+#: Names of the statuses, in their order.
+STATUSES = re.findall(
+    r"^    TOSAIC_(\w+)(?: = 0)?,",
+    (FIRMWARE / "tosaic.h").read_text().partition("TOSAIC_STATUS_COUNT")[0],
+    re.MULTILINE,
+)
 #: Runs a job: (commands, weights, scratch, size of the fast scratch memory) -> scratch.
 Npu: TypeAlias = Callable[[bytes, bytes, bytes, int], bytes]
 
@@ -53,16 +60,8 @@ def build_harness(folder: Path) -> Path:
     # The C library has its own bytes.c.
     sources = [path for path in (*FIRMWARE.glob("*.c"), *FIRMWARE.glob("kernels/*.c")) if path.name != "bytes.c"]
     sanitize = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    flags = (
-        "-std=gnu11",
-        "-g",
-        "-O1",
-        "-ffp-contract=off",
-        "-fno-math-errno",
-        "-fno-strict-aliasing",
-        *sanitize,
-        *WARNINGS,
-    )
+    compiled_as_for_a_device = ("-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing")
+    flags = ("-std=gnu11", "-g", "-O1", *compiled_as_for_a_device, *sanitize, *WARNINGS)
     files = [str(path) for path in (_HARNESS, table, *sorted(sources))]
     subprocess.run([GCC, *flags, "-I", str(FIRMWARE), *files, "-o", str(program)], check=True)
     return program

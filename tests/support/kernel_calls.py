@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,18 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from support.firmware import Ended, Firmware
+from support.firmware import STATUSES, Ended, Firmware
 from support.handmade import TYPES, Spec, Step, make_program
-from tosaic.board.kernels import FIRMWARE
 from tosaic.engines import executorch
 from tosaic.formats.npy import Array
 
 LAST = (0, 2, 3, 1)
-STATUSES = re.findall(
-    r"^    TOSAIC_(\w+)(?: = 0)?,",
-    (FIRMWARE / "tosaic.h").read_text().partition("TOSAIC_STATUS_COUNT")[0],
-    re.MULTILINE,
-)
 FLOAT, LONG, INT, CHAR, BOOL = torch.float32, torch.int64, torch.int32, torch.int8, torch.bool
 CODES = {dtype: int(kind) for dtype, (kind, _) in TYPES.items()}
 NUMPY = {dtype: torch.empty(0, dtype=dtype).numpy().dtype for dtype in TYPES}

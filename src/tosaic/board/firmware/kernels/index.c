@@ -43,7 +43,8 @@ TOSAIC_KERNEL(index_select_out, "aten::index_select.out", "TiTO") {
     if (x->dtype != out->dtype || !is_index(index)) {
         return TOSAIC_BAD_TYPE;
     }
-    if (dim == UINT32_MAX || index->rank > 1 || (x->rank == 0 && tosaic_count(index) != 1) || index == out || x == out) {
+    bool fits = dim != UINT32_MAX && index->rank <= 1 && (x->rank != 0 || tosaic_count(index) == 1);
+    if (!fits || index == out || x == out) {
         return TOSAIC_BAD_SHAPE;
     }
     int32_t sizes[TOSAIC_MAX_RANK];

@@ -42,7 +42,8 @@ static bool has_types(const tosaic_tensor *a, const tosaic_tensor *b, const tosa
 }
 
 /* Multiplies matrices (rank 2) or batches of matrices (rank 3). */
-static tosaic_status multiply_tensors(const tosaic_tensor *a, const tosaic_tensor *b, tosaic_tensor *out, uint32_t rank) {
+static tosaic_status multiply_tensors(const tosaic_tensor *a, const tosaic_tensor *b, tosaic_tensor *out,
+                                      uint32_t rank) {
     if (!has_types(a, b, out)) {
         return TOSAIC_BAD_TYPE;
     }
@@ -150,7 +151,8 @@ TOSAIC_KERNEL(linear_out, "aten::linear.out", "TTT?O") {
     matrix to = {out, 0, outputs, 1};
     multiply(&left, &right, 1, rows, inputs, outputs, out, &to);
     for (uint32_t i = 0; bias != (void *)0 && i < rows * outputs; i++) {
-        tosaic_set_number(out, i, tosaic_add(tosaic_get_number(out, i), tosaic_get_number(bias, i % outputs), out->dtype));
+        tosaic_number sum = tosaic_get_number(out, i);
+        tosaic_set_number(out, i, tosaic_add(sum, tosaic_get_number(bias, i % outputs), out->dtype));
     }
     return TOSAIC_OK;
 }

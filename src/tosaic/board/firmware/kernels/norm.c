@@ -35,7 +35,7 @@ static bool has_floats(const norm *n, const tosaic_tensor *x) {
            is_float(n->inverse);
 }
 
-/* Normalizes `rows` rows of `length` elements. Elements share weights in runs of `run`, which repeat after `weights`. */
+/* Normalizes `rows` rows of `length` elements. Elements share weights in runs of `run`; there are `weights` of them. */
 static void normalize(const norm *n, const float *x, uint32_t rows, uint32_t length, uint32_t run, uint32_t weights) {
     float *y = n->out->data;
     float *means = n->mean->data;

@@ -198,7 +198,8 @@ static tosaic_number find_largest(const pool *p, uint32_t plane, span rows, span
     for (int32_t i = rows.first; i < rows.end; i += rows.step) {
         for (int32_t k = columns.first; k < columns.end; k += columns.step) {
             tosaic_number element = tosaic_get_number(p->x, find_x(p, plane, i, k));
-            bool is_larger = p->x->dtype == TOSAIC_FLOAT32 ? element.real > largest.real : element.whole > largest.whole;
+            bool is_float = p->x->dtype == TOSAIC_FLOAT32;
+            bool is_larger = is_float ? element.real > largest.real : element.whole > largest.whole;
             if (is_first || is_larger) {
                 largest = element;
                 *where = (int64_t)i * p->width + k;

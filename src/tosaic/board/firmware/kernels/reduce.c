@@ -100,7 +100,9 @@ static tosaic_status prod(const tosaic_call *call, uint32_t dims, bool keepdim, 
     return reduce(tosaic_tensor_at(call, 0), dims, keepdim, out, tosaic_multiply, &one);
 }
 
-TOSAIC_KERNEL(prod_out, "aten::prod.out", "Ti?O") { return prod(call, UINT32_MAX, false, 1, tosaic_tensor_at(call, 2)); }
+TOSAIC_KERNEL(prod_out, "aten::prod.out", "Ti?O") {
+    return prod(call, UINT32_MAX, false, 1, tosaic_tensor_at(call, 2));
+}
 
 TOSAIC_KERNEL(prod_int_out, "aten::prod.int_out", "Tibi?O") {
     uint32_t dims;
@@ -167,7 +169,9 @@ static tosaic_status any(const tosaic_call *call, uint32_t dims, bool keepdim, t
                                      : reduce(tosaic_tensor_at(call, 0), dims, keepdim, out, find_any, &no);
 }
 
-TOSAIC_KERNEL(any_all_out, "aten::any.all_out", "TO") { return any(call, UINT32_MAX, false, tosaic_tensor_at(call, 1)); }
+TOSAIC_KERNEL(any_all_out, "aten::any.all_out", "TO") {
+    return any(call, UINT32_MAX, false, tosaic_tensor_at(call, 1));
+}
 
 TOSAIC_KERNEL(any_out, "aten::any.out", "TibO") {
     uint32_t dims;
