@@ -15,6 +15,7 @@ from support.firmware import GCC, Ended, Firmware
 from support.handmade import Same, Spec, Step, make_program
 from support.kernel_calls import NUMPY, compute, make_step
 from support.possible_calls import CALLS
+from tosaic.board.kernels import list_kernels
 from tosaic.formats.npy import Array
 
 pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc")
@@ -130,3 +131,10 @@ def test_random_calls(firmware: Firmware, count: int) -> None:
             done[operator] += run(firmware, data, inputs).status == 0
     # Some changes do not matter: the calls are deep enough.
     assert sum(count > 0 for count in done.values()) > len(done) / 2
+
+
+def test_every_kernel_has_a_call() -> None:
+    """All kernels of the files that have calls; the one without can only be called in place."""
+    files = {list_kernels()[operator].path for operator in CALLS}
+    kernels = {operator for operator, kernel in list_kernels().items() if kernel.path in files}
+    assert kernels - set(CALLS) == {"aten::index_put_"}

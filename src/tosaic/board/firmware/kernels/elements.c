@@ -53,16 +53,8 @@ tosaic_number tosaic_cast(tosaic_number number, uint32_t from, uint32_t to) {
     if (to == TOSAIC_BOOL) {
         return (tosaic_number){.whole = was_float ? number.real != 0.0f : number.whole != 0};
     }
-    if (was_float == (to == TOSAIC_FLOAT32)) {
-        return number;
-    }
-    if (!was_float) {
-        return (tosaic_number){.real = (float)number.whole};
-    }
-    if (!(number.real > -0x1p31f)) {
-        return (tosaic_number){.whole = INT32_MIN}; /* and for a NaN */
-    }
-    return (tosaic_number){.whole = number.real < 0x1p31f ? (int32_t)number.real : INT32_MAX};
+    bool becomes_float = to == TOSAIC_FLOAT32 && !was_float;
+    return becomes_float ? (tosaic_number){.real = (float)number.whole} : number;
 }
 
 tosaic_number tosaic_number_at(const tosaic_call *call, uint32_t index, uint32_t dtype) {

@@ -19,7 +19,7 @@ tosaic_number tosaic_get_number(const tosaic_tensor *tensor, uint32_t at);
 /* An integer that does not fit wraps around; all but zero is true. */
 void tosaic_set_number(tosaic_tensor *tensor, uint32_t at, tosaic_number number);
 
-/* Converts between types; a float becomes an integer without its fraction, within the limits of int32. */
+/* Converts between types, but not from float32 to integers. */
 tosaic_number tosaic_cast(tosaic_number number, uint32_t from, uint32_t to);
 
 /* Reads the number of a call (d) as an element of this type. */
