@@ -157,6 +157,8 @@ def test_norms(firmware: Firmware) -> None:
         for weight, bias in ((None, None), (draw((shape[1],)), draw((shape[1],), seed=2))):
             args = (weight, bias, mean, variance, 0.1, 1e-5)
             calls.add("aten::_native_batch_norm_legit_no_training.out", draw(shape), *args, outs=outs)
+            args = (weight, bias, True, 0.1, 1e-5)
+            calls.add("aten::_native_batch_norm_legit.no_stats_out", draw(shape), *args, outs=outs)
     calls.check(firmware)
 
 

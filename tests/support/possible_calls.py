@@ -16,6 +16,10 @@ CALLS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     "aten::_adaptive_avg_pool2d.out": ((_IMAGE, [2, 3]), (FLOAT,)),
     "aten::_cdist_forward.out": ((_X, draw((1, 5, 3)), 3.0, None), (FLOAT,)),
     "aten::_log_softmax.out": ((_X, 1, False), (FLOAT,)),
+    "aten::_native_batch_norm_legit.no_stats_out": (
+        (_IMAGE, draw((4,)), draw((4,)), True, 0.1, 1e-5),
+        (FLOAT,) * 3,
+    ),
     "aten::_native_batch_norm_legit_no_training.out": (
         (_IMAGE, draw((4,)), draw((4,)), draw((4,)), np.ones(4, np.float32), 0.1, 1e-5),
         (FLOAT,) * 3,

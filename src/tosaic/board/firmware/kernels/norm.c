@@ -1,6 +1,6 @@
 /* Normalization: of layers, of groups of channels, and of batches with given statistics. */
 #include "elements.h"
-#include "floats.h"
+#include "steps.h"
 
 static bool is_float(const tosaic_tensor *tensor) { return tensor == (void *)0 || tensor->dtype == TOSAIC_FLOAT32; }
 
@@ -156,6 +156,50 @@ TOSAIC_KERNEL(batch_norm_out, "aten::_native_batch_norm_legit_no_training.out", 
         float inverse = 1.0f / tosaic_sqrt(get(variance, channel, 0.0f) + n.epsilon);
         float normal = (in[i] - get(mean, channel, 0.0f)) * inverse;
         y[i] = normal * get(n.weight, channel, 1.0f) + get(n.bias, channel, 0.0f);
+    }
+    return TOSAIC_OK;
+}
+
+/* With the statistics of the batch itself, one mean and deviation for each channel. */
+TOSAIC_KERNEL(batch_norm_no_stats_out, "aten::_native_batch_norm_legit.no_stats_out", "TT?T?bddOOO") {
+    const tosaic_tensor *x = tosaic_tensor_at(call, 0);
+    norm n = get_norm(call, 1, 5);
+    if (!has_floats(&n, x)) {
+        return TOSAIC_BAD_TYPE;
+    }
+    if (!tosaic_bool_at(call, 3) || x->rank < 2 || x == n.mean || x == n.inverse || n.out == n.mean ||
+        n.out == n.inverse || tosaic_resize_like(n.out, x) != TOSAIC_OK || !tosaic_same_order(x, n.out)) {
+        return TOSAIC_BAD_SHAPE;
+    }
+    int32_t channels = x->sizes[1];
+    tosaic_groups groups;
+    tosaic_groups_begin(&groups, x, ~2u);
+    uint32_t length = groups.reduced.count;
+    if (!has_count(n.weight, (uint32_t)channels) || !has_count(n.bias, (uint32_t)channels) || length == 0 ||
+        tosaic_resize(n.mean, 1, &channels) != TOSAIC_OK || tosaic_resize(n.inverse, 1, &channels) != TOSAIC_OK) {
+        return TOSAIC_BAD_SHAPE;
+    }
+    for (uint32_t i = 0; i < groups.kept.count; i++) {
+        const float *in = (const float *)x->data + groups.kept.at;
+        float *y = (float *)n.out->data + groups.kept.at;
+        float sum = 0.0f;
+        for (uint32_t k = 0; k < length; k++, tosaic_next(&groups.reduced)) {
+            sum += in[groups.reduced.at];
+        }
+        float mean = sum / (float)length;
+        float squares = 0.0f;
+        for (uint32_t k = 0; k < length; k++, tosaic_next(&groups.reduced)) {
+            float distance = in[groups.reduced.at] - mean;
+            squares += distance * distance;
+        }
+        float inverse = 1.0f / tosaic_sqrt(squares / (float)length + n.epsilon);
+        for (uint32_t k = 0; k < length; k++, tosaic_next(&groups.reduced)) {
+            uint32_t at = groups.reduced.at;
+            y[at] = (in[at] - mean) * inverse * get(n.weight, i, 1.0f) + get(n.bias, i, 0.0f);
+        }
+        ((float *)n.mean->data)[i] = mean;
+        ((float *)n.inverse->data)[i] = inverse;
+        tosaic_next(&groups.kept);
     }
     return TOSAIC_OK;
 }
