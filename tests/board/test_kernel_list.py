@@ -126,6 +126,7 @@ LETTERS = {
     "bool": "b",
     "str": "s",
     "List[int]": "I",
+    "List[float]": "D",
     "List[Tensor]": "L",
     "List[Optional[Tensor]]": "l",
 }

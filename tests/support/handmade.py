@@ -38,6 +38,17 @@ class Spec:
 
 
 @dataclass(frozen=True)
+class Same:
+    """A value that the program has already, by its number."""
+
+    number: int
+
+
+class Optionals(list[Any]):
+    """A list of tensors, some of which may be missing, even if none is."""
+
+
+@dataclass(frozen=True)
 class Step:
     """A call of a kernel. Tensors among `args` are inputs of the program, `outs` its outputs."""
 
@@ -56,12 +67,16 @@ class _Plan:
     def add(self, item: Any, *, given: bool) -> int:
         """The index of a value; a list of numbers or tensors becomes several values."""
         value: Any = None
+        if isinstance(item, Same):
+            return item.number
         if isinstance(item, Spec):
             value = self._make_tensor(item)
         elif isinstance(item, list) and any(isinstance(x, Spec) for x in item):
             value = schema.OptionalTensorList([-1 if x is None else self.add(x, given=given) for x in item])
-            if None not in item:
+            if None not in item and not isinstance(item, Optionals):
                 value = schema.TensorList(value.items)
+        elif isinstance(item, list) and item and isinstance(item[0], float):
+            value = schema.DoubleList(item)
         elif isinstance(item, list):
             value = schema.IntList([self.add(x, given=False) for x in item])
         elif item is None:
@@ -102,8 +117,11 @@ def make_program(
         for index in outs:
             held = plan.values[index].val
             outputs += held.items if isinstance(held, schema.TensorList) else [index]
-        # A kernel's result comes after what it fills, and is the same.
+        # A kernel's result comes after what it fills, and is the same; several are one list.
         result = outs if "out" in step.overload else []
+        if len(outs) > 1 and all(isinstance(item, Spec) for item in step.outs):
+            plan.values.append(schema.EValue(schema.TensorList(outs)))
+            result = [len(plan.values) - 1]
         instructions.append(schema.Instruction(schema.KernelCall(number, [*args, *outs, *result])))
         operators.append(schema.Operator(step.name, step.overload))
     instructions += [schema.Instruction(schema.MoveCall(*move)) for move in moves]

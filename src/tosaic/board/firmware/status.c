@@ -22,6 +22,7 @@ const char *tosaic_describe(tosaic_status status) {
         [TOSAIC_BAD_ARGUMENT] = "an operator does not take such an argument; detail: the argument",
         [TOSAIC_BAD_TYPE] = "a kernel does not take tensors of these types",
         [TOSAIC_BAD_SHAPE] = "a kernel does not take or give tensors of these shapes",
+        [TOSAIC_BAD_INDEX] = "an index is outside the tensor that it is for",
         [TOSAIC_TOO_LONG] = "the program does not end; detail: the instruction it had reached",
         [TOSAIC_BAD_BLOB] = "the blob of a delegate is damaged; detail: the offset in it",
         [TOSAIC_BAD_DELEGATE_IO] = "a delegate takes other tensors than the program has; detail: the argument",

@@ -50,6 +50,7 @@ typedef enum tosaic_status {
     TOSAIC_BAD_ARGUMENT,      /* an operator takes an argument of another kind; detail: the argument */
     TOSAIC_BAD_TYPE,          /* a kernel does not take tensors of this type */
     TOSAIC_BAD_SHAPE,         /* a kernel does not take or give tensors of this shape */
+    TOSAIC_BAD_INDEX,         /* an index is outside the tensor that it is for */
     TOSAIC_TOO_LONG,          /* the program does not end within `step_limit` instructions */
 
     /* The delegate. */
