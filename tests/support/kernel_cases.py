@@ -254,6 +254,12 @@ def list_copies() -> Iterator[Case]:
             yield Case("dim_order_ops::_to_dim_order_copy.out", (given, False, [0]), (spec,))
         yield Case("aten::clone.out", (ramp(2, 3, dtype=source), None))
         yield Case("dim_order_ops::_clone_dim_order.out", (ramp(3, dtype=source), False, [0]), (_spec(source, 3),))
+    half = np.array([*FLOATS, 65519, 65520, 6e-5, 3e-8, 2.9e-8, 2049, 2051, 1e-7], np.float32)
+    yield Case("aten::_to_copy.out", (half, False, None), (Spec(half.shape, torch.float16),))
+    with np.errstate(over="ignore"):
+        yield Case("aten::_to_copy.out", (half.astype(np.float16), False, None), (Spec(half.shape),))
+    yield Case("aten::_to_copy.out", (INTS["int32"], False, None), (_spec("float16", INTS["int32"].size),))
+    yield Case("aten::_to_copy.out", (np.float16([0.5, -3.5, 100]), False, None), (_spec("int32", 3),))
     last, first = Spec(IMAGE.shape, order=LAST), Spec(IMAGE.shape)
     for given, order, out in ((IMAGE, LAST, last), (Ordered(IMAGE), (0, 1, 2, 3), first), (Ordered(IMAGE), LAST, last)):
         for name in ("_to_dim_order_copy", "_clone_dim_order"):

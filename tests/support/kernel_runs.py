@@ -91,11 +91,12 @@ def find_difference(ours: Array, theirs: Array) -> str:
     """Say where two results differ; nothing if they do not. Integers are equal, floats near each other, each one."""
     if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
         return f"{ours.dtype}{ours.shape} is not {theirs.dtype}{theirs.shape}"
-    if ours.dtype != np.float32:
+    if ours.dtype.kind != "f":
         bad = ours != theirs
     else:
+        tolerance = TOLERANCE if ours.dtype == np.float32 else 0
         with np.errstate(all="ignore"):
-            near = np.abs(ours - theirs) <= TOLERANCE * np.maximum(1, np.abs(theirs))
+            near = np.abs(ours - theirs) <= tolerance * np.maximum(1, np.abs(theirs))
         bad = ~(near | (ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))
     if not bad.any():
         return ""

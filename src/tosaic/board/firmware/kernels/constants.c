@@ -100,7 +100,7 @@ static double get_number(const tosaic_value *value) {
 /* start, start + step, ... before `end`. In doubles: the number of elements must be exact. */
 static tosaic_status count_up(tosaic_tensor *out, double start, double end, double step) {
     double length = (end - start) / step;
-    if (tosaic_find_access(out->dtype) == (void *)0) {
+    if (tosaic_find_access(out->dtype) == (void *)0 || out->dtype == TOSAIC_FLOAT16) {
         return TOSAIC_BAD_TYPE;
     }
     if (!(length >= 0.0 && length <= (double)INT32_MAX)) {

@@ -1,10 +1,41 @@
 #include "numbers.h"
 
+#include "floats.h"
+
 int64_t tosaic_to_int(float number) {
     if (!(number >= -0x1p63f)) {
         return INT64_MIN;
     }
     return number >= 0x1p63f ? INT64_MAX : (int64_t)number;
+}
+
+/* A float16 has 5 bits of exponent and 10 of mantissa. */
+static float from_half(uint16_t half) {
+    uint32_t exponent = half >> 10 & 31u;
+    uint32_t mantissa = half & 0x3ffu;
+    float x = (float)mantissa * 0x1p-24f; /* without an exponent, it counts the smallest numbers */
+    if (exponent == 31u) {
+        x = tosaic_from_bits(0x7f800000u | mantissa << 13);
+    } else if (exponent != 0) {
+        x = tosaic_from_bits((exponent + 112u) << 23 | mantissa << 13);
+    }
+    return half >> 15 != 0 ? -x : x;
+}
+
+static uint16_t to_half(float x) {
+    uint32_t sign = tosaic_get_bits(x) >> 16 & 0x8000u;
+    float a = tosaic_abs(x);
+    uint32_t half = 0x7e00u; /* not a number */
+    if (a >= 65520.0f) {
+        half = 0x7c00u;
+    } else if (a < 0x1p-14f) {
+        half = (uint32_t)tosaic_round(a * 0x1p24f);
+    } else if (!tosaic_is_nan(a)) {
+        /* Half of the last bit, less one if that bit is even: halves go to the even one. */
+        uint32_t bits = tosaic_get_bits(a);
+        half = (bits - (112u << 23) + 0xfffu + (bits >> 13 & 1u)) >> 13;
+    }
+    return (uint16_t)(sign | half);
 }
 
 /* The four functions of a type: how an element becomes a float and an integer, and what they become. */
@@ -43,13 +74,14 @@ INTEGER(int16_t, int16)
 INTEGER(int32_t, int32)
 INTEGER(int64_t, int64)
 ACCESS(float, float32, x, tosaic_to_int(x), x, (float)x)
+ACCESS(uint16_t, float16, from_half(x), tosaic_to_int(from_half(x)), to_half(x), to_half((float)x))
 ACCESS(uint8_t, bool, x != 0 ? 1.0f : 0.0f, x != 0, x != 0.0f, x != 0)
 
 const tosaic_access_to *tosaic_find_access(uint32_t dtype) {
     static const tosaic_access_to rows[] = {
         [TOSAIC_UINT8] = ROW(uint8),     [TOSAIC_INT8] = ROW(int8),   [TOSAIC_INT16] = ROW(int16),
         [TOSAIC_INT32] = ROW(int32),     [TOSAIC_INT64] = ROW(int64), [TOSAIC_FLOAT32] = ROW(float32),
-        [TOSAIC_BOOL] = ROW(bool),
+        [TOSAIC_BOOL] = ROW(bool),       [TOSAIC_FLOAT16] = ROW(float16),
     };
     bool known = dtype < sizeof rows / sizeof rows[0] && rows[dtype].load_ints != (void *)0;
     return known ? &rows[dtype] : (const tosaic_access_to *)0;
@@ -107,7 +139,7 @@ uint32_t tosaic_promote_number(uint32_t dtype, const tosaic_value *number) {
 }
 
 bool tosaic_can_cast(uint32_t from, uint32_t to) {
-    bool loses_fraction = from == TOSAIC_FLOAT32 && to != TOSAIC_FLOAT32;
+    bool loses_fraction = tosaic_is_float(from) && !tosaic_is_float(to);
     return !loses_fraction && (to != TOSAIC_BOOL || from == TOSAIC_BOOL);
 }
 
@@ -118,8 +150,10 @@ int64_t tosaic_narrow(uint32_t dtype, int64_t number) {
 }
 
 tosaic_tensor tosaic_make_tensor(const tosaic_call *call, uint32_t index, uint32_t dtype, tosaic_room *room) {
-    if (dtype == TOSAIC_FLOAT32) {
-        room->number = tosaic_float_at(call, index);
+    if (tosaic_is_float(dtype)) {
+        float number = tosaic_float_at(call, index);
+        tosaic_row row = {room, 0, 0, 1};
+        tosaic_find_access(dtype)->store_floats(&row, &number);
     } else {
         tosaic_write_int(dtype, room, 0, tosaic_whole_at(call, index));
     }

@@ -28,8 +28,11 @@ typedef struct tosaic_access_to {
     tosaic_store_ints *store_ints;
 } tosaic_access_to;
 
-/* Returns NULL for a type that kernels do not compute with: those are float32, bool, uint8 and int8 to int64. */
+/* Returns NULL for a type that is not float32, float16, bool, uint8 or int8 to int64. Kernels copy a float16, and do not
+ * compute with it. */
 const tosaic_access_to *tosaic_find_access(uint32_t dtype);
+
+static inline bool tosaic_is_float(uint32_t dtype) { return dtype == TOSAIC_FLOAT32 || dtype == TOSAIC_FLOAT16; }
 
 /* Reads or writes one integer; the type is one of these. */
 int64_t tosaic_read_int(uint32_t dtype, const void *data, uint32_t at);
@@ -54,6 +57,7 @@ int64_t tosaic_to_int(float number);
 typedef union tosaic_room {
     int64_t integer;
     float number;
+    uint16_t half;
     uint8_t boolean;
 } tosaic_room;
 

@@ -53,7 +53,7 @@ static void convert(const tosaic_view *to, const tosaic_view *from, tosaic_row t
     uint32_t left = source.count;
     while (left > 0) {
         source.count = target.count = left < BLOCK ? left : BLOCK;
-        if (from->dtype == TOSAIC_FLOAT32) {
+        if (tosaic_is_float(from->dtype)) {
             float block[BLOCK];
             reader->load_floats(&source, block, 1);
             writer->store_floats(&target, block);
