@@ -213,10 +213,10 @@ def test_additional_checks(check: Any) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv, self.act = nn.Conv2d(3, 4, 1), nn.Sigmoid()
+            self.conv, self.act, self.last = nn.Conv2d(3, 4, 1), nn.Sigmoid(), nn.Conv2d(4, 3, 1)
 
         def forward(self, t: torch.Tensor) -> torch.Tensor:
-            return self.act(self.conv(t)) * 2.0
+            return self.last(self.act(self.conv(t)))
 
     _, exported = quantized(Net(), x(1, 3, 4, 4))
     partitioner = EthosUPartitioner(SPEC, additional_checks=[check])
@@ -353,7 +353,7 @@ def test_a_crash_of_the_compiler_costs_one_node(monkeypatch: pytest.MonkeyPatch)
             raise ToolCrashed("Vela crashed with SIGSEGV")
         return real(tosa, options, **rest)
 
-    module, _ = quantized(Call(lambda t: torch.tanh(t * t) + t), x(2, 5))
+    module, _ = quantized(Call(lambda t, u: torch.tanh(t * u) + u), x(2, 5), x(2, 5))
     monkeypatch.setattr(vela, "compile_cached", compile_cached)
     built = build(Source.of_module(module), SPEC)
     left = {r.op: r.why for r in compute(built.plan.reasons.values())}
