@@ -82,13 +82,13 @@ def test_pruned_graph_keeps_what_outputs_need() -> None:
 
 
 def binary(op: str) -> Graph:
-    """A graph of twelve steps; the operator of interest is in the middle."""
-    leaf = Leaf("input", (2, 5), torch.float32, 0.5, 2.0, 1)
+    """A graph of twelve steps; the operator of interest is in the middle, of two tensors: of one it is a table."""
+    leaves = tuple(Leaf("input", (2, 5), torch.float32, 0.5, 2.0, seed) for seed in (1, 2))
     before = [Step("aten.sigmoid.default", (Ref("x", 0),)), Step("aten.neg.default", (Ref("v", 0),))]
-    middle = [Step("aten.exp.default", (Ref("v", 1),)), Step(op, (Ref("v", 1), Ref("v", 2)))]
+    middle = [Step("aten.exp.default", (Ref("x", 1),)), Step(op, (Ref("v", 1), Ref("v", 2)))]
     after = [Step("aten.tanh.default", (Ref("v", 3 + i),)) for i in range(8)]
     steps = (*before, *middle, *after)
-    return Graph((leaf,), steps, (Ref("v", len(steps) - 1), Ref("v", 0)))
+    return Graph(leaves, steps, (Ref("v", len(steps) - 1), Ref("v", 0)))
 
 
 @pytest.mark.parametrize(("target", "quantized"), [(U85, True), (FP, False)], ids=["int8", "fp"])
