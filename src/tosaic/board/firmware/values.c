@@ -245,7 +245,7 @@ static tosaic_status load_value(tosaic_method *method, flat *file, flat_table ro
 tosaic_status tosaic_load_values(tosaic_method *method, flat *file) {
     flat_vector rows = flat_get_vector(file, method->plan, EXECUTION_PLAN_VALUES, 4);
     void *memory;
-    buffers planned;
+    buffers planned = {0};
     tosaic_status status = tosaic_take_for(method, rows.count, sizeof(tosaic_value), &memory);
     if (status == TOSAIC_OK) {
         status = take_buffers(method, file, &planned);
