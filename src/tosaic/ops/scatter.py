@@ -306,7 +306,6 @@ def index_fill(aten: Any, self: Any, dim: int, index: Any, value: Any) -> Any:
     samples=lambda: [
         call(lambda x, y: (x + 1.0).index_add(0, torch.tensor([0, 2, 0]), y), f32(3, 4), f32(3, 4)),
         call(lambda x, y: (x + 1.0).index_add(-1, torch.tensor([3, 0]), y, alpha=0.5), f32(1, 17, 4), f32(1, 17, 2)),
-        call(lambda x, y: (x + 1.0).index_add(0, torch.tensor(0), y * 2.0), f32(), f32()),
     ],
 )
 def index_add(aten: Any, self: Any, dim: int, index: Any, source: Any, alpha: float = 1) -> Any:
