@@ -151,4 +151,4 @@ def check(ours: Array, theirs: Array, where: Any) -> None:
     finite = np.isfinite(theirs)
     assert np.array_equal(ours[~finite], theirs[~finite], equal_nan=True), (where, ours, theirs)
     limit = 1e-5 * max(1.0, np.abs(theirs[finite]).max(initial=0.0))
-    assert np.all(np.abs(ours[finite] - theirs[finite]) <= limit), (where, ours, theirs)
+    assert np.all(np.abs(np.subtract(ours[finite], theirs[finite])) <= limit), (where, ours, theirs)

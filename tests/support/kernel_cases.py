@@ -113,8 +113,10 @@ def list_sums() -> Iterator[Case]:
                 yield Case(f"aten::{name}.out", (values, np.array([3], right), 2))
         yield Case(f"aten::{name}.out", (FLOATS, FLOATS[::-1].copy(), -1.5))
         yield Case(f"aten::{name}.out", (Ordered(IMAGE), Ordered(IMAGE * 3), 0.5))
-        yield Case(f"aten::{name}.out", (np.int32([7]), np.int32([9]), 3), (Spec((1,)),))
-        yield Case(f"aten::{name}.out", (np.int8([127]), np.int8([1]), 1), (Spec((1,), torch.int32),))
+        yield Case(f"aten::{name}.out", (np.array([7], np.int32), np.array([9], np.int32), 3), (Spec((1,)),))
+        yield Case(
+            f"aten::{name}.out", (np.array([127], np.int8), np.array([1], np.int8), 1), (Spec((1,), torch.int32),)
+        )
     yield Case("aten::add.out", (BOOLS, BOOLS[::-1].copy(), 1))
     for name in ("add", "sub", "rsub"):
         for kind, values in (*INTS.items(), ("float32", FLOATS)):
@@ -144,26 +146,26 @@ def list_binary() -> Iterator[Case]:
 
 def list_divisions() -> Iterator[Case]:
     finite = FLOATS[np.isfinite(FLOATS) & (np.abs(FLOATS) < 1e6)]
-    divisors = np.float32([1, -1, 0.3, -0.3, 2.5, -7, 1e-3, 100])
+    divisors = np.array([1, -1, 0.3, -0.3, 2.5, -7, 1e-3, 100], np.float32)
     for name, extra in (("div.out_mode", ("trunc",)), ("div.out_mode", ("floor",)), ("floor_divide.out", ())):
         # A quotient of more digits than a float has, as 1e5 / 1e-3, may be off by its last one.
         yield Case(f"aten::{name}", (finite[np.abs(finite) < 1000].reshape(-1, 1), divisors.reshape(1, -1), *extra))
         # ExecuTorch says that zero and NaN divided by zero are infinite.
-        yield Case(f"aten::{name}", (FLOATS, np.float32([0.0]), *extra), by_torch="trunc" not in extra)
+        yield Case(f"aten::{name}", (FLOATS, np.array([0.0], np.float32), *extra), by_torch="trunc" not in extra)
         for kind in ("int8", "int16", "int32", "int64"):
             by = np.array([1, 2, 3, -1, -2, -7], kind)
             yield Case(f"aten::{name}", (ramp(40, 1, dtype=kind), by, *extra))
-        yield Case(f"aten::{name}", (ramp(40, 1, dtype="uint8"), np.uint8([1, 3, 9]), *extra))
-        yield Case(f"aten::{name}", (ramp(40, dtype="int32"), np.float32([-3.5]), *extra))
-    yield Case("aten::div.out_mode", (ramp(9, dtype="int32"), np.int32([4]), None))
+        yield Case(f"aten::{name}", (ramp(40, 1, dtype="uint8"), np.array([1, 3, 9], np.uint8), *extra))
+        yield Case(f"aten::{name}", (ramp(40, dtype="int32"), np.array([-3.5], np.float32), *extra))
+    yield Case("aten::div.out_mode", (ramp(9, dtype="int32"), np.array([4], np.int32), None))
     for mode in ("trunc", "floor", None):
         yield Case("aten::div.Scalar_mode_out", (ramp(40), -3.5, mode))
         yield Case("aten::div.Scalar_mode_out", (ramp(40, dtype="int32"), 3, mode))
         yield Case("aten::div.Scalar_mode_out", (ramp(40, dtype="int8"), 2.5, mode))
     for name in ("fmod", "remainder"):
         yield Case(f"aten::{name}.Tensor_out", (finite.reshape(-1, 1), divisors.reshape(1, -1)))
-        yield Case(f"aten::{name}.Tensor_out", (FLOATS, np.float32([2.5])))
-        yield Case(f"aten::{name}.Tensor_out", (FLOATS, np.float32([0])))
+        yield Case(f"aten::{name}.Tensor_out", (FLOATS, np.array([2.5], np.float32)))
+        yield Case(f"aten::{name}.Tensor_out", (FLOATS, np.array([0], np.float32)))
         for kind in ("int8", "int16", "int32", "int64"):
             # ExecuTorch's remainder of integers has the sign of the dividend.
             by = np.array([1, 3, -1, -7], kind)
@@ -174,15 +176,17 @@ def list_divisions() -> Iterator[Case]:
 
 
 def list_powers() -> Iterator[Case]:
-    bases = np.float32([0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3.7, 1e-3, 100, 1e10, 3e38, 1e-40, np.inf, -np.inf, np.nan])
-    exponents = np.float32([0, 1, -1, 2, 3, -3, 0.5, -0.5, 2.5, 7, 20, 1e9, np.inf, -np.inf, np.nan])
+    bases = np.array(
+        [0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3.7, 1e-3, 100, 1e10, 3e38, 1e-40, np.inf, -np.inf, np.nan], np.float32
+    )
+    exponents = np.array([0, 1, -1, 2, 3, -3, 0.5, -0.5, 2.5, 7, 20, 1e9, np.inf, -np.inf, np.nan], np.float32)
     yield Case("aten::pow.Tensor_Tensor_out", (bases.reshape(-1, 1), exponents.reshape(1, -1)))
     yield Case(
         "aten::pow.Tensor_Tensor_out", (np.abs(DENSE[::7]).reshape(-1, 1), np.linspace(-3, 3, 41, dtype=np.float32))
     )
     for number in (2, 3, 0.5, -1, 2.0, -2.5, 0):
         yield Case("aten::pow.Tensor_Scalar_out", (bases, number))
-        yield Case("aten::pow.Tensor_Scalar_out", (np.int32([0, 1, 2, 3, 9]) + (number == -1), abs(number)))
+        yield Case("aten::pow.Tensor_Scalar_out", (np.array([0, 1, 2, 3, 9], np.int32) + (number == -1), abs(number)))
         yield Case("aten::pow.Scalar_out", (number, exponents))
     for kind in ("int8", "int32", "int64"):
         few = np.array([0, 1, 2, 3], kind)
@@ -214,7 +218,7 @@ def list_logic() -> Iterator[Case]:
                 yield Case(f"aten::bitwise_{name}.Scalar_out", (INTS[kind], 11))
         yield Case(f"aten::bitwise_{name}.Tensor_out", pairs(BOOLS))
         yield Case(f"aten::bitwise_{name}.Scalar_out", (BOOLS, True))
-        yield Case(f"aten::bitwise_{name}.Tensor_out", (INTS["int8"], np.int32([77])))
+        yield Case(f"aten::bitwise_{name}.Tensor_out", (INTS["int8"], np.array([77], np.int32)))
     for side in ("left", "right"):
         for kind in ("int8", "uint8", "int16", "int32", "int64"):
             yield Case(f"aten::bitwise_{side}_shift.Tensor_out", (INTS[kind].reshape(-1, 1), np.array([0, 1, 5], kind)))
@@ -238,10 +242,10 @@ def list_choices() -> Iterator[Case]:
         yield Case("aten::clamp.out", (ramp(30, dtype="int32"), low, high))
     for values in INTS.values():
         yield Case("aten::clamp.out", (values, 2, 90))
-    limits = np.float32([[-2], [0.5]]), np.float32([3])
+    limits = np.array([[-2], [0.5]], np.float32), np.array([3], np.float32)
     for low, high in (limits, (limits[0], None), (None, limits[1])):
         yield Case("aten::clamp.Tensor_out", (FLOATS, low, high))
-    yield Case("aten::clamp.Tensor_out", (ramp(9, dtype="int32"), np.int8([-2]), np.int64([3])))
+    yield Case("aten::clamp.Tensor_out", (ramp(9, dtype="int32"), np.array([-2], np.int8), np.array([3], np.int64)))
 
 
 def list_copies() -> Iterator[Case]:
@@ -259,7 +263,7 @@ def list_copies() -> Iterator[Case]:
     with np.errstate(over="ignore"):
         yield Case("aten::_to_copy.out", (half.astype(np.float16), False, None), (Spec(half.shape),))
     yield Case("aten::_to_copy.out", (INTS["int32"], False, None), (_spec("float16", INTS["int32"].size),))
-    yield Case("aten::_to_copy.out", (np.float16([0.5, -3.5, 100]), False, None), (_spec("int32", 3),))
+    yield Case("aten::_to_copy.out", (np.array([0.5, -3.5, 100], np.float16), False, None), (_spec("int32", 3),))
     last, first = Spec(IMAGE.shape, order=LAST), Spec(IMAGE.shape)
     for given, order, out in ((IMAGE, LAST, last), (Ordered(IMAGE), (0, 1, 2, 3), first), (Ordered(IMAGE), LAST, last)):
         for name in ("_to_dim_order_copy", "_clone_dim_order"):

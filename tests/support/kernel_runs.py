@@ -96,7 +96,7 @@ def find_difference(ours: Array, theirs: Array) -> str:
     else:
         tolerance = TOLERANCE if ours.dtype == np.float32 else 0
         with np.errstate(all="ignore"):
-            near = np.abs(ours - theirs) <= tolerance * np.maximum(1, np.abs(theirs))
+            near = np.abs(np.subtract(ours, theirs)) <= tolerance * np.maximum(1, np.abs(theirs))
         bad = ~(near | (ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))
     if not bad.any():
         return ""
