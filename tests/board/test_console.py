@@ -12,7 +12,7 @@ from support.firmware import GCC, WARNINGS
 from tosaic.board.kernels import FIRMWARE
 
 
-@pytest.mark.skipif(GCC is None, reason="there is no gcc")
+@pytest.mark.skipif(GCC is None, reason="there is no gcc: install the package gcc")
 def test_numbers(tmp_path: Path) -> None:
     assert GCC is not None
     sources = [Path(__file__).parent / "host" / "console.c", FIRMWARE / "app" / "console.c"]

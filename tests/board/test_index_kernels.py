@@ -12,7 +12,7 @@ from support.firmware import GCC, Firmware
 from support.handmade import Optionals, Same, Spec, Step, make_program
 from support.kernel_calls import BOOL, CHAR, FLOAT, INT, LONG, Comparison, check, draw, run
 
-pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc")
+pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc: install the package gcc")
 KINDS = (FLOAT, CHAR, INT, LONG, BOOL)
 
 

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
-from support.firmware import GCC, STATUSES, Firmware, build_harness
+from support.firmware import GCC, STATUSES, Firmware
 from support.kernel_cases import FAMILIES, Case, list_cases
-from support.kernel_runs import compute, find_difference, list_arrays, make_pte
+from support.kernel_runs import compute, find_difference, list_inputs, make_pte
 from tosaic.board.kernels import list_kernels
 from tosaic.engines import executorch
 
-pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc")
+pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc: install the package gcc")
 CASES = list_cases()
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", autouse=True)
+def quantized_operators() -> None:
     importlib.import_module("executorch.kernels.quantized")  # operators with `out`
-    return build_harness(tmp_path_factory.mktemp("harness"))
-
-
-@pytest.fixture
-def firmware(program: Path, tmp_path: Path) -> Iterator[Firmware]:
-    process = Firmware(program, tmp_path / "log")
-    yield process
-    process.close()
 
 
 def compare(firmware: Firmware, cases: Sequence[Case], *, by_torch: bool) -> list[str]:
@@ -37,8 +28,8 @@ def compare(firmware: Firmware, cases: Sequence[Case], *, by_torch: bool) -> lis
     if by_torch:
         expected = [result.numpy() for case in cases for result in compute(case)]
     else:
-        expected = executorch.run(data, list_arrays(cases, in_memory=False))
-    ended = firmware.run(data, list_arrays(cases, in_memory=True))
+        expected = executorch.run(data, list_inputs(cases, in_memory=False))
+    ended = firmware.run(data, list_inputs(cases, in_memory=True))
     if ended.status:
         return [f"{STATUSES[ended.status]}:  case {ended.instruction}, {cases[ended.instruction]}"]
     assert len(ended.outputs) == len(expected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 from torch.export import export
 
+from support.boards import needs_board
 from support.corpus import list_programs, list_tables
 from support.firmware import GCC, Firmware, build_harness
 from support.firmware_models import Counter as State
@@ -22,11 +22,7 @@ from support.programs import emit
 from tosaic.formats import pte
 from tosaic.formats.pte_schema import FIELDS, UNIONS
 
-needs_gcc = pytest.mark.skipif(GCC is None, reason="there is no gcc")
-needs_board = pytest.mark.skipif(
-    not all(importlib.util.find_spec(name) for name in ("ziglang", "unicorn", "tosaic.board.virtual")),
-    reason="ziglang, unicorn or the virtual board is not installed",
-)
+needs_gcc = pytest.mark.skipif(GCC is None, reason="there is no gcc: install the package gcc")
 ANYWHERE = ("cut_off", "flip_anywhere")
 
 
@@ -47,15 +43,19 @@ def list_files(add_pte: dict[str, bytes]) -> list[bytes]:
     ]
 
 
+def list_blobs(data: bytes) -> list[bytes]:
+    return [delegate.blob for plan in pte.read(data).plans for delegate in plan.delegates]
+
+
 def attack(tmp_path: Path, files: list[bytes], numbers: range) -> None:
     program = build_harness(tmp_path)
     firmware = Firmware(program, tmp_path / "log")
     kinds: Counter[str] = Counter()
     statuses: Counter[int] = Counter()
+    inner = list(map(list_blobs, files))
     for seed in numbers:
-        data = files[seed % len(files)]
-        inner = [delegate.blob for plan in pte.read(data).plans for delegate in plan.delegates]
-        kind, hurt = damage(data, "pte", seed, inner)
+        number = seed % len(files)
+        kind, hurt = damage(files[number], "pte", seed, inner[number])
         (tmp_path / "last.pte").write_bytes(hurt)
         # A plan may ask for gigabytes: the pools are what a device has.
         statuses[firmware.run(hurt, pools=(1 << 16, 1 << 20, 1 << 20, 1 << 19), runs=2).status] += 1
@@ -72,11 +72,12 @@ def attack_board(files: list[bytes], numbers: range) -> None:
     from tosaic.board.virtual import run_virtual
 
     built = [build(data, "corstone-300") for data in files]
+    inner = list(map(list_blobs, files))
     codes: Counter[int] = Counter()
     for seed in numbers:
-        firmware, data = built[seed % len(files)], files[seed % len(files)]
-        inner = [delegate.blob for plan in pte.read(data).plans for delegate in plan.delegates]
-        _, hurt = damage(data, "pte", seed, inner)
+        number = seed % len(files)
+        firmware, data = built[number], files[number]
+        _, hurt = damage(data, "pte", seed, inner[number])
         at = firmware.elf.index(data)
         # What was cut off is zero: the room of the model stays the same.
         elf = firmware.elf[:at] + hurt[: len(data)].ljust(len(data), b"\0") + firmware.elf[at + len(data) :]

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from support.firmware import GCC, STATUSES, Firmware, build_harness
-from support.handmade import Spec, call
+from support.firmware import GCC, STATUSES, Firmware
+from support.handmade import Same, Spec, Step, call, make_program
 from tosaic.board.kernels import list_kernels
 
-pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc")
+pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc: install the package gcc")
 BAD_ARGUMENT, BAD_TYPE, BAD_SHAPE = (STATUSES.index(f"BAD_{name}") for name in ("ARGUMENT", "TYPE", "SHAPE"))
+NO_DATA = STATUSES.index("NO_DATA")
 INT = Spec((4,), torch.int32)
 LOWEST = -(1 << 63)
 
@@ -46,18 +45,6 @@ NUMBERS: list[tuple[str, tuple[Any, ...], float]] = [
     ("sym_max.Scalar", (2, 7), 7),
     ("sym_min.Scalar", (2.5, 7), 2.5),
 ]
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_harness(tmp_path_factory.mktemp("harness"))
-
-
-@pytest.fixture
-def firmware(program: Path, tmp_path: Path) -> Iterator[Firmware]:
-    process = Firmware(program, tmp_path / "log")
-    yield process
-    process.close()
 
 
 def get_bits(number: float) -> int:
@@ -100,6 +87,28 @@ def test_view_has_the_memory_of_its_source(firmware: Firmware) -> None:
         bad = call("executorch_prim::et_view", "default", (INT, sizes), view)
         assert firmware.run(bad, [array], runs=2).status == BAD_SHAPE
     assert firmware.run(call("executorch_prim::et_view", "default", (INT, [4]), 1)).status == BAD_ARGUMENT
+
+
+def test_view_of_a_caller_ends_with_the_run(firmware: Firmware) -> None:
+    """In the second run, a view is read before it is made again: the caller may have reused its memory."""
+    view, flag = Same(4), Same(5)
+    steps = (
+        Step("aten::neg", "out", (view,), (INT,)),
+        Step(
+            *("executorch_prim::et_view", "default"),
+            *((Spec((4,), torch.int32, planned=False), [4]), (Spec((4,), torch.int32, planned=False),)),
+        ),
+        Step("aten::logical_not", "out", (flag,), (Spec((1,), torch.bool),)),
+    )
+    array = np.arange(4, dtype=np.int32)
+    data = make_program(*steps, first=[(flag.number, 2)])
+    ended = firmware.run(data, [array])
+    assert ended.status == 0 and ended.outputs[1].tolist() == [0, 1, 2, 3] and ended.outputs[2].tolist() == [True]
+    ended = firmware.run(data, [array], runs=2)
+    assert (ended.status, ended.instruction, ended.detail) == (NO_DATA, 1, 0)
+    # An output that has no memory at the end of a run.
+    ended = firmware.run(make_program(*steps, first=[(flag.number, 3)]), [array])
+    assert (ended.status, ended.detail) == (NO_DATA, 1)
 
 
 @pytest.mark.parametrize(

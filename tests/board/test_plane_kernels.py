@@ -9,7 +9,7 @@ from support.firmware import GCC, Firmware
 from support.handmade import Spec
 from support.kernel_calls import CHAR, FLOAT, INT, LAST, LONG, NUMPY, Comparison, Ordered, draw, run
 
-pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc")
+pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc: install the package gcc")
 CONVOLUTION = "aten::convolution.out"
 
 

@@ -18,7 +18,7 @@ from support.possible_calls import CALLS
 from tosaic.board.kernels import list_kernels
 from tosaic.formats.npy import Array
 
-pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc")
+pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc: install the package gcc")
 TYPES = (torch.float32, torch.int64, torch.int32, torch.int8, torch.bool)
 NUMBERS = (*range(-3, 6), 17, 2**15, 2**31 - 1, 2**31, 2**32, 2**63 - 1, -(2**31), -(2**63))
 DOUBLES = (0.0, 1.0, -1.0, 1e-300, 1e300, float("nan"), float("inf"))

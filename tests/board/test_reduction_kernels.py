@@ -9,7 +9,7 @@ from support.firmware import GCC, Firmware
 from support.handmade import Spec
 from support.kernel_calls import BOOL, CHAR, CODES, FLOAT, INT, LAST, LONG, NUMPY, Comparison, Ordered, draw, run
 
-pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc")
+pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc: install the package gcc")
 #: Shape, dimensions.
 GROUPS: tuple[tuple[tuple[int, ...], list[int]], ...] = (
     ((2, 3, 4), [1]),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,31 +13,21 @@ from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir._serialize._program import PTEFile, deserialize_pte_binary, serialize_pte_binary
 from torch.export import export
 
-from support.firmware import GCC, STATUSES, Firmware, Npu, build_harness, simulate_job
+from support.firmware import GCC, STATUSES, Firmware, Npu, simulate_job
 from support.firmware_models import Counter, Offset, Relu, compile_sandwich, compile_small
 from support.handmade import Spec, Step, call, make_program
 from support.programs import compile_front, emit
 from tosaic.board import fields
+from tosaic.board.build import design
 from tosaic.board.kernels import FIRMWARE
+from tosaic.core.errors import Invalid
 from tosaic.engines import engine
 from tosaic.formats import blob as ethosu_blob
 from tosaic.formats import pte
 from tosaic.formats.npy import Array
 
-pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc")
+pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc: install the package gcc")
 QUANTIZE, DEQUANTIZE = (f"quantized_decomposed::{name}_per_tensor" for name in ("quantize", "dequantize"))
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_harness(tmp_path_factory.mktemp("harness"))
-
-
-@pytest.fixture
-def firmware(program: Path, tmp_path: Path) -> Iterator[Firmware]:
-    process = Firmware(program, tmp_path / "log")
-    yield process
-    process.close()
 
 
 def run(firmware: Firmware, data: bytes, **options) -> str:
@@ -268,7 +256,10 @@ def test_data_in_another_file(firmware: Firmware) -> None:
     constant.extra_tensor_info = schema.ExtraTensorInfo(
         fully_qualified_name="offset", location=schema.TensorDataLocation.EXTERNAL
     )
-    assert run(firmware, bytes(serialize_pte_binary(content))) == "EXTERNAL_DATA"
+    data = bytes(serialize_pte_binary(content))
+    assert run(firmware, data) == "EXTERNAL_DATA"
+    with pytest.raises(Invalid, match=r"cannot read `\.ptd` files.*\n.*the program needs the constant `offset`"):
+        design(data, "corstone-300")
 
 
 def test_misaligned_blob(firmware: Firmware, add_pte: dict[str, bytes]) -> None:
@@ -286,7 +277,7 @@ def test_refusals(firmware: Firmware, add_pte: dict[str, bytes], softmax_pte: di
     assert run(firmware, b"") == run(firmware, b"\0" * 100) == "NOT_A_PROGRAM"
     assert run(firmware, data[:200]) in ("DAMAGED", "BAD_VALUE")
     ended = firmware.run(softmax_pte["inline"].replace(b"aten::_softmax", b"aten::_hardmax"))
-    assert (STATUSES[ended.status], ended.name) == ("NO_KERNEL", "aten::_hardmax")
+    assert (STATUSES[ended.status], ended.name) == ("NO_KERNEL", "aten::_hardmax.out")
     ended = firmware.run(data.replace(b"EthosUBackend", b"OtherBackend2"))
     assert (STATUSES[ended.status], ended.name) == ("NO_BACKEND", "OtherBackend2")
     assert run(firmware, data.replace(blob, blob.replace(b"cmd_data", b"cmd_dat2"))) == "BAD_BLOB"

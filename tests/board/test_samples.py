@@ -2,60 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
 
-from support.firmware import GCC, STATUSES, Firmware, build_harness
+from support.firmware import GCC, STATUSES, Firmware
 from support.kernel_runs import find_difference
 from support.programs import emit
 from support.samples import exported
 from tosaic.board.kernels import list_kernels
+from tosaic.core.errors import ToolFailed
 from tosaic.engines import executorch
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import read
 from tosaic.ops import registry
 
-pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc")
+pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc: install the package gcc")
 #: Records whose samples are few and need kernels of several files.
 SOME = ("hardswish", "where", "rsub", "stack")
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_harness(tmp_path_factory.mktemp("harness"))
-
-
-@pytest.fixture
-def firmware(program: Path, tmp_path: Path) -> Iterator[Firmware]:
-    process = Firmware(program, tmp_path / "log")
-    yield process
-    process.close()
-
-
-def compare(firmware: Firmware, record: str, index: int) -> str:
-    """Say where the results differ; nothing also if a kernel is missing: another test lists these."""
+def compare(firmware: Firmware, record: str, index: int) -> tuple[str, str]:
+    """Return what a sample was compared with, and where the results differ; nothing if they do not."""
     model, inputs, graph = exported(record, index)
     try:
         data = emit(graph, forms=("inline",))["inline"]
     except (RuntimeError, NotImplementedError):
-        return ""  # ExecuTorch cannot write it
+        return "ExecuTorch cannot write it", ""
     if {str(operator) for operator in read(data).find().operators} - set(list_kernels()):
-        return ""
+        return "a kernel is missing", ""  # another test lists these
     arrays = [array.numpy() for array in inputs]
     ended = firmware.run(data, arrays, pools=(1 << 20, 64 << 20, 0, 0))
     if ended.status:
-        return f"{STATUSES[ended.status]}:  {ended.name}"
-    found = find_differences(ended.outputs, executorch.run(data, arrays))
+        return "nothing", f"{STATUSES[ended.status]}: {ended.name}"
+    try:
+        found = find_differences(ended.outputs, executorch.run(data, arrays))
+    except ToolFailed:
+        found = "ExecuTorch's kernel refuses it"
     if not found:
-        return ""
+        return "ExecuTorch", ""
     # Where ExecuTorch does not compute what torch computes, a shift by more bits than there are, we do.
     results = model(*inputs)
     expected = [results] if isinstance(results, torch.Tensor) else list(results)
-    return found if find_differences(ended.outputs, [each.detach().numpy() for each in expected]) else ""
+    differs = find_differences(ended.outputs, [each.detach().numpy() for each in expected])
+    return "torch", f"ExecuTorch: {found}; torch: {differs}" if differs else ""
 
 
 def find_differences(ours: Sequence[Array], theirs: Sequence[Array]) -> str:
@@ -65,7 +57,7 @@ def find_differences(ours: Sequence[Array], theirs: Sequence[Array]) -> str:
 def check(firmware: Firmware, record: str) -> None:
     samples = range(len(registry().records[record].samples()))
     found = {index: compare(firmware, record, index) for index in samples}
-    assert not {index: text for index, text in found.items() if text}
+    assert not {index: differs for index, (_, differs) in found.items() if differs}
 
 
 @pytest.mark.parametrize("record", SOME)

@@ -68,7 +68,7 @@ def run(elf: bytes, *, seconds: float = 5.0, count: bool = False) -> Execution:
 @pytest.mark.parametrize("runner", ["virtual", "qemu"])
 def test_host_and_files(runner: str, tmp_path: Path) -> None:
     if runner == "qemu" and not shutil.which(PROGRAM):
-        pytest.skip("QEMU is not installed")
+        pytest.skip("QEMU is not installed: install the package qemu-system-arm")
     elf = build_program(tmp_path, FILES)
     done = run(elf) if runner == "virtual" else run_qemu(BOARD, elf, "ethos-u55-128", [b"hello"], seconds=20.0)
     assert (done.exit_code, done.log) == (0, "firmware -i input-0.bin -o output")

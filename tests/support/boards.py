@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 
 PROGRAMS = Path(__file__).parents[1] / "board" / "programs"
-needs_board = pytest.mark.skipif(
-    find_spec("ziglang") is None or find_spec("unicorn") is None,
-    reason="the extra `board` is not installed. Fix: tosaic doctor --fix board",
+_REASON = "the extra `board` is not installed. Fix: tosaic doctor --fix board"
+needs_zig = pytest.mark.skipif(find_spec("ziglang") is None, reason=_REASON)
+needs_board = pytest.mark.skipif(find_spec("ziglang") is None or find_spec("unicorn") is None, reason=_REASON)
+needs_cross_gcc = pytest.mark.skipif(
+    not shutil.which("arm-none-eabi-gcc"), reason="there is no cross gcc: install the package gcc-arm-none-eabi"
 )
 _TARGET = ("-target", "thumb-freestanding-eabihf", "-mcpu=cortex_m33+fp_armv8d16sp")
 _FLAGS = ("-Os", "-g", "-ffreestanding", "-fno-sanitize=undefined", "-fno-unwind-tables", "-Wl,-e,start")

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import struct
 from pathlib import Path
-
-import pytest
-
-needs_zig = pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed")
 
 
 def count_bytes(path: Path, *, writable: bool) -> int:

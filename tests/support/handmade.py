@@ -105,12 +105,14 @@ def make_program(
     planned: int | None = None,
     moves: Sequence[tuple[int, int]] = (),
     jumps: Sequence[tuple[int, int]] = (),
+    first: Sequence[tuple[int, int]] = (),
 ) -> bytes:
     """A .pte with these calls, then moves, then jumps: (value, instruction to go on with where it is false).
 
-    `planned` is the memory it asks for, as much as it needs unless given.
+    `first` are jumps before the calls. `planned` is the memory it asks for, as much as it needs unless given.
     """
-    plan, outputs, instructions, operators = _Plan(), [], [], []
+    plan, outputs, operators = _Plan(), [], []
+    instructions = [schema.Instruction(schema.JumpFalseCall(*jump)) for jump in first]
     for number, step in enumerate(steps):
         args = [plan.add(item, given=True) for item in step.args]
         outs = [plan.add(item, given=False) for item in step.outs]

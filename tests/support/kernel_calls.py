@@ -43,25 +43,28 @@ def draw(shape: tuple[int, ...], dtype: torch.dtype = FLOAT, seed: int = 0) -> A
     return array
 
 
-def _specify(item: Any) -> Any:
+def specify(item: Any) -> Any:
+    """The tensor of a program for an array, in lists too; anything else as it is."""
     if isinstance(item, list):
-        return type(item)(_specify(each) for each in item)
+        return type(item)(specify(each) for each in item)
     if isinstance(item, Ordered):
         return Spec(item.array.shape, _TORCH[item.array.dtype], order=item.order)
     return Spec(item.shape, _TORCH[item.dtype]) if isinstance(item, np.ndarray) else item
 
 
-def _list_arrays(item: Any) -> Iterator[Array | Ordered]:
+def list_arrays(item: Any) -> Iterator[Array | Ordered]:
+    """The arrays among arguments, in lists too."""
     if isinstance(item, list):
         for each in item:
-            yield from _list_arrays(each)
+            yield from list_arrays(each)
     elif isinstance(item, np.ndarray | Ordered):
         yield item
 
 
-def _to_torch(item: Any) -> Any:
+def to_torch(item: Any) -> Any:
+    """The tensor of torch for an array, in lists too; anything else as it is."""
     if isinstance(item, list):
-        return [_to_torch(each) for each in item]
+        return [to_torch(each) for each in item]
     if isinstance(item, Ordered):
         return torch.from_numpy(item.array)
     return torch.from_numpy(item.copy()) if isinstance(item, np.ndarray) else item
@@ -76,7 +79,7 @@ def compute(operator: str, args: Sequence[Any], dtypes: Sequence[torch.dtype]) -
     codes = {code: dtype for dtype, code in CODES.items()}
     named = {
         each.name: codes.get(value, value) if each.name == "dtype" else value
-        for each, value in zip(parameters, map(_to_torch, args), strict=True)
+        for each, value in zip(parameters, map(to_torch, args), strict=True)
     }
     plain = [named.pop(each.name) for each in parameters if not each.kwarg_only]
     outs = [each.name for each in function._schema.arguments if each.is_out]
@@ -87,13 +90,13 @@ def compute(operator: str, args: Sequence[Any], dtypes: Sequence[torch.dtype]) -
 
 def make_step(operator: str, args: Sequence[Any], outs: Sequence[Spec]) -> Step:
     name, _, overload = operator.partition(".")
-    return Step(name, overload, tuple(_specify(item) for item in args), tuple(outs))
+    return Step(name, overload, tuple(specify(item) for item in args), tuple(outs))
 
 
 def run_steps(firmware: Firmware, steps: Sequence[Step], args: Sequence[Any]) -> tuple[str, Ended]:
     """Run calls in the firmware's runtime, which takes inputs as they are in memory."""
     given = [
-        item.array.transpose(item.order) if isinstance(item, Ordered) else item for item in _list_arrays(list(args))
+        item.array.transpose(item.order) if isinstance(item, Ordered) else item for item in list_arrays(list(args))
     ]
     ended = firmware.run(make_program(*steps), given)
     return STATUSES[ended.status], ended
@@ -131,7 +134,7 @@ class Comparison:
 
     def check(self, firmware: Firmware, *, against_torch: bool = False) -> None:
         """Compare with ExecuTorch's results, or with torch's where ExecuTorch's kernel fails."""
-        arrays = [item.array if isinstance(item, Ordered) else item for item in _list_arrays(self._args)]
+        arrays = [item.array if isinstance(item, Ordered) else item for item in list_arrays(self._args)]
         expected = [result for results in self._expected for result in results]
         if not against_torch:
             expected = executorch.run(make_program(*self._steps), arrays)

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from support.handmade import Spec
+from support.kernel_calls import LAST, Ordered
 
-LAST = (0, 2, 3, 1)
 _ORDINARY = (0.0, 1, 0.5, 1.5, 2.5, 0.3, 0.999, 3.7, 1e-3, 1e-6, 20, 4.5, 7, 100.5, 1000.25, 1e10)
 _EXTREME = (88, -104, 1e-40, 5e-324, 8388607.5, 3e38, -3e38, np.inf, -np.inf, np.nan)
 FLOATS = np.array([*_ORDINARY, *(-x for x in _ORDINARY), *_EXTREME], np.float32)
@@ -26,14 +26,6 @@ INTS = {
 }
 BOOLS = np.array([True, False, True])
 SMALL = {name: np.array([0, 1, 2, 3, 7, 12, 100], name) for name in INTS}
-
-
-@dataclass(frozen=True)
-class Ordered:
-    """An input in another order in memory, channels last unless given."""
-
-    array: np.ndarray[Any, Any]
-    order: tuple[int, ...] = LAST
 
 
 @dataclass(frozen=True)

@@ -9,32 +9,12 @@ import numpy as np
 import torch
 
 from support.handmade import Spec, Step, make_program
-from support.kernel_cases import Case, Ordered
+from support.kernel_calls import Ordered, list_arrays, specify, to_torch
+from support.kernel_cases import Case
 from tosaic.formats.npy import Array
 
 #: "How we compare".
 TOLERANCE = 1e-5
-
-
-def _make_spec(item: Any) -> Any:
-    if isinstance(item, list):
-        return [_make_spec(part) for part in item]
-    array = item.array if isinstance(item, Ordered) else item
-    if not isinstance(array, np.ndarray):
-        return item
-    return Spec(array.shape, torch.from_numpy(array).dtype, order=item.order if isinstance(item, Ordered) else ())
-
-
-def _to_torch(item: Any) -> Any:
-    if isinstance(item, list):
-        return [_to_torch(part) for part in item]
-    array = item.array if isinstance(item, Ordered) else item
-    return torch.from_numpy(array) if isinstance(array, np.ndarray) else item
-
-
-def list_inputs(case: Case) -> list[np.ndarray[Any, Any] | Ordered]:
-    flat = [part for item in case.args for part in (item if isinstance(item, list) else [item])]
-    return [item for item in flat if isinstance(item, np.ndarray | Ordered)]
 
 
 def _find_function(operator: str) -> Any:
@@ -54,7 +34,7 @@ def _find_function(operator: str) -> Any:
 def compute(case: Case) -> list[torch.Tensor]:
     """The results of torch."""
     function, schema = _find_function(case.operator)
-    positional = [_to_torch(item) for item in case.args]
+    positional = [to_torch(item) for item in case.args]
     count = sum(not arg.kwarg_only for arg in schema.arguments)
     named = {arg.name: value for arg, value in zip(schema.arguments[count:], positional[count:], strict=False)}
     result = function(*positional[:count], **named)
@@ -63,7 +43,7 @@ def compute(case: Case) -> list[torch.Tensor]:
 
 def _make_outs(case: Case) -> tuple[Any, ...]:
     results = compute(case)
-    order = next((item.order for item in list_inputs(case) if isinstance(item, Ordered)), ())
+    order = next((item.order for item in list_arrays(list(case.args)) if isinstance(item, Ordered)), ())
     specs = [Spec(tuple(result.shape), result.dtype, order=order) for result in results]
     returns = _find_function(case.operator)[1].returns
     return (specs,) if "List" in str(returns[0].type) else (specs[0],)
@@ -74,14 +54,14 @@ def make_pte(cases: Sequence[Case]) -> bytes:
     steps: list[Step] = []
     for case in cases:
         name, _, overload = case.operator.partition(".")
-        steps.append(Step(name, overload, tuple(map(_make_spec, case.args)), case.outs or _make_outs(case)))
+        steps.append(Step(name, overload, tuple(map(specify, case.args)), case.outs or _make_outs(case)))
     return make_program(*steps)
 
 
-def list_arrays(cases: Sequence[Case], *, in_memory: bool) -> list[Array]:
+def list_inputs(cases: Sequence[Case], *, in_memory: bool) -> list[Array]:
     """The inputs of a program; in the order that they have in memory if asked for."""
     arrays: list[Array] = []
-    for item in (item for case in cases for item in list_inputs(case)):
+    for item in (item for case in cases for item in list_arrays(list(case.args))):
         array = item.array if isinstance(item, Ordered) else item
         arrays.append(array.transpose(item.order) if in_memory and isinstance(item, Ordered) else array)
     return arrays

@@ -20,7 +20,7 @@ from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.core.paths import find_cache_folder
 from tosaic.engines.interpreter import BACKEND
 from tosaic.formats import blob as ethosu_blob
-from tosaic.formats.pte import Plan, Pte, read
+from tosaic.formats.pte import Plan, Pte, Tensor, read
 from tosaic.npu.accelerator import Accelerator
 from tosaic.npu.stream import parse
 from tosaic.tools.cache import make_key
@@ -115,6 +115,7 @@ def design(
     program = read(pte)
     plan = program.find(method)
     described = find_board(board) if isinstance(board, str) else board
+    _check_is_whole(program, plan)
     accelerator = _find_accelerator(program, plan, described)
     kernels = _choose_kernels(plan, operators)
     pools = measure_pools(program, plan)
@@ -122,6 +123,24 @@ def design(
     mode, note, usages = _choose_mode(described, accelerator, plan, memory_mode, parts, pools)
     model = Model(pte, plan, program.plans.index(plan), pools, kernels, tuple(samples), atol, rtol)
     return Design(model, described, accelerator.name if accelerator is not None else "", mode, note, usages)
+
+
+def _check_is_whole(program: Pte, plan: Plan) -> None:
+    """Raise Invalid if a method has data in .ptd files."""
+    missing = [f"the constant `{value.name}`" for value in plan.values if isinstance(value, Tensor) and value.external]
+    for delegate in plan.delegates:
+        keys = ethosu_blob.list_keys(delegate.blob) if delegate.id == BACKEND else {}
+        missing += [
+            f"the {ethosu_blob.EXTERNAL[block]} of a delegate"
+            for block, key in keys.items()
+            if key not in program.named_data
+        ]
+    if missing:
+        raise Invalid(
+            "a firmware cannot read `.ptd` files",
+            why=f"the program needs {', '.join(dict.fromkeys(missing))}, and the .pte does not have them",
+            fix="compile the model without `--external`, so that the .pte has all data",
+        )
 
 
 def _find_accelerator(program: Pte, plan: Plan, board: Board) -> Accelerator | None:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tosaic.board.build import Design
+from tosaic.board.kernels import FIRMWARE
 from tosaic.board.pools import Pools
 from tosaic.board.project import HEADERS, make_project
-from tosaic.board.toolchain import FLAGS, GCC_CPU, GCC_LINK, LINK, SCRIPT
+from tosaic.board.toolchain import FLAGS, GCC_CPU, GCC_LIBRARIES, GCC_LINK, LINK, SCRIPT
 
 _TEMPLATE = Path(__file__).parent / "template"
 #: Of the application: what is only for runs with a host.
@@ -30,6 +31,7 @@ def make_c_project(design: Design) -> dict[str, bytes]:
         del files[name]
     files |= make_c_array(design)
     files["main.c"] = (_TEMPLATE / "main.c").read_bytes()
+    files["README.md"] = (FIRMWARE / "README.md").read_bytes()
     files["CMakeLists.txt"] = _make_cmake([name for name in files if name.endswith(".c")]).encode()
     files["arm-none-eabi.cmake"] = _make_toolchain_file().encode()
     return files
@@ -98,6 +100,7 @@ def _make_toolchain_file() -> str:
             "set(CMAKE_C_COMPILER arm-none-eabi-gcc)",
             f'set(CMAKE_C_FLAGS_INIT "{" ".join(GCC_CPU)}")',
             f'set(CMAKE_EXE_LINKER_FLAGS_INIT "{" ".join(GCC_LINK)}")',
+            f'set(CMAKE_C_STANDARD_LIBRARIES_INIT "{" ".join(GCC_LIBRARIES)}")',
             "",
         ]
     )

@@ -38,7 +38,9 @@ SCRIPT = "board.ld"
 #: `-g` keeps the symbols; the linker script drops all else of it.
 LINK = ("-g", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,max-page-size=16", "-Wl,-e,start_reset")
 GCC_CPU = ("-mcpu=cortex-m33", "-mthumb", "-mfpu=fpv5-sp-d16", "-mfloat-abi=hard", "-fno-tree-loop-distribute-patterns")
-GCC_LINK = ("-nostartfiles", "-nostdlib", "-lgcc")
+GCC_LINK = ("-nostartfiles", "-nostdlib")
+#: After all that calls it.
+GCC_LIBRARIES = ("-lgcc",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,6 @@ def _find_gcc() -> Toolchain | None:
         (command,),
         (str(Path(command).with_name("arm-none-eabi-ar")),),
         GCC_CPU,
-        GCC_LINK,
+        (*GCC_LINK, *GCC_LIBRARIES),
         ("-nostdlib",),
     )

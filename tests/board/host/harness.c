@@ -160,8 +160,11 @@ static void write_report(tosaic_status status, const tosaic_method *method, cons
     write_word(status);
     write_word(failure->instruction);
     write_word(failure->detail);
-    write_word(failure->name.length);
+    bool dotted = failure->overload.length != 0;
+    write_word(failure->name.length + (dotted ? 1u + failure->overload.length : 0));
     write_all(failure->name.start, failure->name.length);
+    write_all(".", dotted ? 1 : 0);
+    write_all(failure->overload.start, dotted ? failure->overload.length : 0);
     for (uint32_t i = 0; i < 4; i++) {
         write_word(pools[i].peak);
     }

@@ -1,5 +1,7 @@
 #include "ethosu.h"
 
+#include <stdatomic.h>
+
 #include "kernel.h"
 #include "memory.h"
 
@@ -234,6 +236,7 @@ static void start(const tosaic_ethosu *npu, const tosaic_npu_job *job, const uin
     set_address(npu, BASEP0, job->weights);
     set_address(npu, BASEP0 + 8, job->scratch);
     set_address(npu, BASEP0 + 16, job->fast_scratch);
+    atomic_thread_fence(memory_order_seq_cst); /* the inputs are in memory before the NPU reads them */
     set(npu, CMD, (get(npu, CMD) & CMD_CLOCK_AND_POWER) | CMD_RUN);
 }
 
@@ -256,7 +259,7 @@ static bool wait(tosaic_ethosu *npu) {
     return true;
 }
 
-static tosaic_status judge(uint32_t status) {
+tosaic_status tosaic_ethosu_judge(uint32_t status) {
     if ((status & STATUS_BUS_FAULT) != 0) {
         return TOSAIC_NPU_BUS_FAULT;
     }
@@ -293,8 +296,9 @@ tosaic_status tosaic_ethosu_run(void *context, const tosaic_npu_job *job, uint32
     start_counters(npu);
     start(npu, job, commands, size);
     bool ended = wait(npu);
+    atomic_thread_fence(memory_order_seq_cst); /* no output is read before the NPU has written it */
     *detail = ended ? npu->status : get(npu, STATUS);
-    status = ended ? judge(*detail) : TOSAIC_NPU_TIMEOUT;
+    status = ended ? tosaic_ethosu_judge(*detail) : TOSAIC_NPU_TIMEOUT;
     if (status != TOSAIC_OK) {
         /* Only a reset brings the NPU back after a fault. */
         uint32_t ignored;

@@ -8,7 +8,13 @@
 
 #include "tosaic.h"
 
-/* What the driver needs of a board. Hooks that are NULL are not called. */
+/* What the driver needs of a board.
+ *
+ * `wait` is called in a loop while the job runs. It may return at any time; a sleep must also end if the interrupt came
+ * just before it, which a tick of the clock takes care of. The cache functions are for a CPU with a data cache on memory
+ * that the NPU uses, and may be NULL. With them, the scratch pool must begin and end at a multiple of a cache line:
+ * invalidating a line forgets whatever else it holds.
+ */
 typedef struct tosaic_ethosu_config {
     uintptr_t base;         /* address of the registers */
     uint32_t queue_config;  /* QCONFIG: the port or memory attribute from which commands are read */
@@ -48,6 +54,9 @@ tosaic_status tosaic_ethosu_run(void *context, const tosaic_npu_job *job, uint32
 
 /* Handles the NPU's interrupt. */
 void tosaic_ethosu_interrupt(tosaic_ethosu *npu);
+
+/* Returns what a status word at the end of a job means: TOSAIC_OK, or the fault. */
+tosaic_status tosaic_ethosu_judge(uint32_t status);
 
 /* Returns the name of what counter `index` counts; NULL if there is no such counter. */
 const char *tosaic_ethosu_get_event_name(const tosaic_ethosu *npu, uint32_t index);

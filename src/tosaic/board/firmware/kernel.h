@@ -93,6 +93,9 @@ bool tosaic_same_shape(const tosaic_tensor *a, const tosaic_tensor *b);
 /* Whether two tensors of the same shape have their elements in the same order in memory. */
 bool tosaic_same_order(const tosaic_tensor *a, const tosaic_tensor *b);
 
+/* Whether the elements of a tensor are in memory in the order of its dimensions. */
+bool tosaic_is_contiguous(const tosaic_tensor *tensor);
+
 /* Gives `out` the sizes of `x`. */
 tosaic_status tosaic_resize_like(tosaic_tensor *out, const tosaic_tensor *x);
 

@@ -13,6 +13,12 @@ tosaic_status tosaic_fail(tosaic_method *method, tosaic_status status, uint32_t 
     return status;
 }
 
+void tosaic_note_operator(tosaic_method *method, flat *file, uint32_t index) {
+    flat_table row = flat_get_item(file, flat_get_vector(file, method->plan, EXECUTION_PLAN_OPERATORS, 4), index);
+    method->failure.name = tosaic_get_text(file, row, OPERATOR_NAME);
+    method->failure.overload = tosaic_get_text(file, row, OPERATOR_OVERLOAD);
+}
+
 tosaic_status tosaic_take_for(tosaic_method *method, uint32_t count, uint32_t width, void **memory) {
     tosaic_pool *pool = method->setup->method;
     return tosaic_take(pool, count, width, memory) ? TOSAIC_OK : tosaic_fail(method, TOSAIC_METHOD_POOL, pool->peak);
@@ -35,7 +41,7 @@ static tosaic_status find_kernels(tosaic_method *method, flat *file) {
             return tosaic_fail(method, TOSAIC_DAMAGED, file->bad_at);
         }
         if (method->kernels[i] == (void *)0) {
-            method->failure.name = name;
+            tosaic_note_operator(method, file, i);
             return tosaic_fail(method, TOSAIC_NO_KERNEL, i);
         }
     }
@@ -158,6 +164,17 @@ static tosaic_tensor *get_tensor(tosaic_method *method, uint32_t field, uint32_t
     return is_tensor && value->as.tensor->bytes == size ? value->as.tensor : (tosaic_tensor *)0;
 }
 
+/* Gives memory of the caller to a tensor. */
+static tosaic_status give(tosaic_method *method, tosaic_tensor *tensor, void *data, uint32_t size) {
+    if ((uintptr_t)data % tosaic_get_element_size(tensor->dtype) != 0) {
+        return tosaic_fail(method, TOSAIC_MISALIGNED, (uint32_t)(uintptr_t)data);
+    }
+    tensor->data = data;
+    tensor->capacity = size;
+    tensor->access = TOSAIC_CALLERS;
+    return TOSAIC_OK;
+}
+
 tosaic_status tosaic_set_input(tosaic_method *method, uint32_t index, const void *data, uint32_t size) {
     tosaic_tensor *tensor = get_tensor(method, EXECUTION_PLAN_INPUTS, index, size);
     if (tensor == (void *)0 || tensor->access == TOSAIC_CONSTANT) {
@@ -169,23 +186,13 @@ tosaic_status tosaic_set_input(tosaic_method *method, uint32_t index, const void
         }
         return TOSAIC_OK;
     }
-    if ((uintptr_t)data % tosaic_get_element_size(tensor->dtype) != 0) {
-        return TOSAIC_MISALIGNED;
-    }
-    tensor->data = (void *)(uintptr_t)data;
-    tensor->capacity = size;
-    return TOSAIC_OK;
+    return give(method, tensor, (void *)(uintptr_t)data, size);
 }
 
 tosaic_status tosaic_set_output(tosaic_method *method, uint32_t index, void *data, uint32_t size) {
     tosaic_tensor *tensor = get_tensor(method, EXECUTION_PLAN_OUTPUTS, index, size);
-    if (tensor == (void *)0 || tensor->access != TOSAIC_CALLERS) {
+    if (tensor == (void *)0 || tensor->access == TOSAIC_CONSTANT || tensor->access == TOSAIC_PLANNED) {
         return TOSAIC_BAD_INPUT;
     }
-    if ((uintptr_t)data % tosaic_get_element_size(tensor->dtype) != 0) {
-        return TOSAIC_MISALIGNED;
-    }
-    tensor->data = data;
-    tensor->capacity = size;
-    return TOSAIC_OK;
+    return give(method, tensor, data, size);
 }

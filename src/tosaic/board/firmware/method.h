@@ -17,6 +17,9 @@ typedef struct tosaic_instruction {
 /* Notes a failure and returns its status. */
 tosaic_status tosaic_fail(tosaic_method *method, tosaic_status status, uint32_t detail);
 
+/* Notes which operator of the plan failed. */
+void tosaic_note_operator(tosaic_method *method, flat *file, uint32_t index);
+
 /* Takes memory from the method pool. */
 tosaic_status tosaic_take_for(tosaic_method *method, uint32_t count, uint32_t width, void **memory);
 

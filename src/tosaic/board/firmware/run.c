@@ -87,8 +87,7 @@ static tosaic_status call_kernel(tosaic_method *method, flat *file, const tosaic
         status = kernel->run(&call);
     }
     if (status != TOSAIC_OK) {
-        method->failure.name =
-            get_text_of(file, method, EXECUTION_PLAN_OPERATORS, instruction->first, OPERATOR_NAME);
+        tosaic_note_operator(method, file, instruction->first);
     }
     return status;
 }
@@ -133,12 +132,36 @@ static tosaic_status test(tosaic_method *method, uint32_t number, bool *result) 
     return TOSAIC_OK;
 }
 
-/* Takes the memory of a tensor away, if the caller gave it: planned memory is the plan's to reuse. */
+/* Takes the memory of a tensor away, if it is the caller's: planned memory is the plan's to reuse. */
 static void release(tosaic_value *value) {
-    if (value->kind == TOSAIC_TENSOR && value->as.tensor->access == TOSAIC_CALLERS) {
+    if (value->kind == TOSAIC_TENSOR &&
+        (value->as.tensor->access == TOSAIC_CALLERS || value->as.tensor->access == TOSAIC_VIEW)) {
+        value->as.tensor->access = TOSAIC_CALLERS;
         value->as.tensor->data = (void *)0;
         value->as.tensor->capacity = 0;
     }
+}
+
+/* Takes their memory from the views of the last run: the caller may have reused it since. */
+static void release_views(tosaic_method *method) {
+    for (uint32_t i = 0; i < method->value_count; i++) {
+        tosaic_value *value = &method->values[i];
+        if (value->kind == TOSAIC_TENSOR && value->as.tensor->access == TOSAIC_VIEW) {
+            release(value);
+        }
+    }
+}
+
+/* Checks that every output tensor has data: a program may leave it out, or take it away. */
+static tosaic_status check_outputs(tosaic_method *method) {
+    uint32_t count = tosaic_count_outputs(method);
+    for (uint32_t i = 0; i < count; i++) {
+        const tosaic_value *value = tosaic_get_output(method, i);
+        if (value->kind == TOSAIC_TENSOR && value->as.tensor->data == (void *)0 && value->as.tensor->bytes != 0) {
+            return tosaic_fail(method, TOSAIC_NO_DATA, i);
+        }
+    }
+    return TOSAIC_OK;
 }
 
 static tosaic_status run_chain(tosaic_method *method, flat *file, flat_vector chain, uint32_t *steps_left) {
@@ -190,6 +213,7 @@ tosaic_status tosaic_run(tosaic_method *method) {
     uint32_t steps_left = limit != 0 ? limit : DEFAULT_STEP_LIMIT;
     flat_vector chains = flat_get_vector(&file, method->plan, EXECUTION_PLAN_CHAINS, 4);
     method->failure = (tosaic_failure){.instruction = UINT32_MAX};
+    release_views(method);
     for (uint32_t i = 0; i < chains.count; i++) {
         flat_vector chain = flat_get_vector(&file, flat_get_item(&file, chains, i), CHAIN_INSTRUCTIONS, 4);
         tosaic_status status = run_chain(method, &file, chain, &steps_left);
@@ -197,5 +221,5 @@ tosaic_status tosaic_run(tosaic_method *method) {
             return status;
         }
     }
-    return TOSAIC_OK;
+    return check_outputs(method);
 }

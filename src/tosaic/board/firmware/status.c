@@ -4,7 +4,7 @@ const char *tosaic_describe(tosaic_status status) {
     static const char *const sentences[TOSAIC_STATUS_COUNT] = {
         [TOSAIC_OK] = "done",
         [TOSAIC_NOT_A_PROGRAM] = "this is not a .pte file: the identifier ET12 is missing",
-        [TOSAIC_MISALIGNED] = "the file or data in it is not aligned as it must be; detail: its offset",
+        [TOSAIC_MISALIGNED] = "the file, data in it or given memory is not aligned; detail: its offset or address",
         [TOSAIC_DAMAGED] = "the file is damaged: an offset or a length is wrong; detail: where",
         [TOSAIC_BAD_VALUE] = "the file is damaged: a value is not what it must be; detail: its number",
         [TOSAIC_BAD_TENSOR] = "the file is damaged: a tensor is not possible; detail: its number",

@@ -106,6 +106,21 @@ bool tosaic_same_order(const tosaic_tensor *a, const tosaic_tensor *b) {
     return true;
 }
 
+bool tosaic_is_contiguous(const tosaic_tensor *tensor) {
+    uint32_t previous = 0;
+    for (uint32_t i = 0; i < tensor->rank; i++) {
+        uint32_t dim = tensor->dim_order[i];
+        if (tensor->sizes[dim] == 1) {
+            continue; /* its place does not matter */
+        }
+        if (dim < previous) {
+            return false;
+        }
+        previous = dim;
+    }
+    return true;
+}
+
 uint32_t tosaic_wrap_dim(int64_t dim, uint32_t rank) {
     /* A scalar has one dimension to count: 0 or -1. */
     int64_t count = rank == 0 ? 1 : (int64_t)rank;

@@ -28,7 +28,7 @@ typedef enum tosaic_status {
 
     /* The file. */
     TOSAIC_NOT_A_PROGRAM,     /* no .pte file: its identifier is missing */
-    TOSAIC_MISALIGNED,        /* the file or a part of it is not at a multiple of 16; detail: the offset */
+    TOSAIC_MISALIGNED,        /* the file, data in it or the caller's memory is not aligned; detail: where */
     TOSAIC_DAMAGED,           /* an offset or a length in the file is wrong; detail: the offset */
     TOSAIC_BAD_VALUE,         /* a value, or a number that refers to a value, is wrong; detail: the number */
     TOSAIC_BAD_TENSOR,        /* a tensor has a type, shape, place or data that is not possible; detail: the value */
@@ -41,7 +41,7 @@ typedef enum tosaic_status {
     TOSAIC_PLANNED_POOL,      /* the planned pool is too small; detail: the size that was needed */
     TOSAIC_SCRATCH_POOL,      /* the scratch pool is too small; detail: the size that was needed */
     TOSAIC_FAST_SCRATCH_POOL, /* the fast scratch pool is too small; detail: the size that was needed */
-    TOSAIC_NO_KERNEL,         /* an operator has no kernel in this build; name: the operator */
+    TOSAIC_NO_KERNEL,         /* an operator has no kernel in this build; name and overload: the operator */
     TOSAIC_NO_BACKEND,        /* a delegate is for another backend, or there is no NPU; name: the backend */
 
     /* A run. */
@@ -83,6 +83,7 @@ typedef struct tosaic_failure {
     uint32_t instruction; /* the instruction; UINT32_MAX before the first one */
     uint32_t detail;      /* a number; the status says which */
     tosaic_text name;     /* the operator or backend; empty if there is none */
+    tosaic_text overload; /* of the operator: `out` of aten::add.out */
 } tosaic_failure;
 
 /* Returns the sentence for a status. */
@@ -128,7 +129,8 @@ typedef struct tosaic_tensor {
 typedef enum tosaic_access {
     TOSAIC_CONSTANT = 0, /* in the file: never written */
     TOSAIC_PLANNED = 1,  /* in the planned pool */
-    TOSAIC_CALLERS = 2   /* given by the caller; NULL before */
+    TOSAIC_CALLERS = 2,  /* given by the caller; NULL before */
+    TOSAIC_VIEW = 3      /* the caller's, through another tensor: until the next run */
 } tosaic_access;
 
 typedef enum tosaic_kind {
@@ -278,13 +280,15 @@ uint32_t tosaic_count_outputs(const tosaic_method *method);
 const tosaic_value *tosaic_get_input(const tosaic_method *method, uint32_t index);
 const tosaic_value *tosaic_get_output(const tosaic_method *method, uint32_t index);
 
-/* Sets the data of an input tensor: copied if the program plans memory for it, else used where it is. */
+/* Sets the data of an input tensor: copied if the program plans memory for it, else used where it is. Data that is used
+ * where it is must stay until the last run with it, and a program that changes its input in place writes to it. */
 tosaic_status tosaic_set_input(tosaic_method *method, uint32_t index, const void *data, uint32_t size);
 
-/* Gives memory to an output tensor for which the program plans none. */
+/* Gives memory to an output tensor for which the program plans none. It must stay until the last run with it. */
 tosaic_status tosaic_set_output(tosaic_method *method, uint32_t index, void *data, uint32_t size);
 
-/* Runs the method. Tensors that keep state keep it for the next run. */
+/* Runs the method. After TOSAIC_OK every output tensor has data, which is valid until the next run, or until the caller
+ * reuses memory that it gave. Tensors that keep state keep it for the next run, which may also follow a failed one. */
 tosaic_status tosaic_run(tosaic_method *method);
 
 #endif

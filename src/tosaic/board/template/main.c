@@ -24,23 +24,19 @@ static tosaic_setup setup = {
 
 void board_handle_npu(void) { tosaic_ethosu_interrupt(&npu); }
 
-static int fail(const char *what, tosaic_status status) {
-    report_failure(what, status, &method.failure);
-    return 2;
-}
-
-/* Fills an input: one in each element. The program plans its memory; if it did not, the run would say so. */
-static void fill(const tosaic_tensor *input) {
-    uint8_t *bytes = input->data;
-    if (bytes == (void *)0) {
+/* Fills an input with ones. Without planned memory it has none: tosaic_set_input() gives it, or the run reports it. */
+static void fill(const tosaic_value *input) {
+    const float one = 1.0f;
+    if (input->kind != TOSAIC_TENSOR || input->as.tensor->data == (void *)0) {
         return;
     }
-    uint32_t size = tosaic_get_element_size(input->dtype);
-    memset(bytes, 0, input->bytes);
-    for (uint32_t at = 0; at < input->bytes; at += size) {
-        const float one = 1.0f;
+    const tosaic_tensor *tensor = input->as.tensor;
+    uint8_t *bytes = tensor->data;
+    uint32_t size = tosaic_get_element_size(tensor->dtype);
+    memset(bytes, 0, tensor->bytes);
+    for (uint32_t at = 0; at < tensor->bytes; at += size) {
         bytes[at] = 1;
-        if (input->dtype == TOSAIC_FLOAT32) {
+        if (tensor->dtype == TOSAIC_FLOAT32) {
             memcpy(bytes + at, &one, sizeof one);
         }
     }
@@ -49,26 +45,17 @@ static void fill(const tosaic_tensor *input) {
 int main(void) {
     board_init();
     cortex_start_timer(BOARD_CLOCK);
-    tosaic_status status = board_find_npu(&npu, &runner, &method.failure.detail);
-    if (status != TOSAIC_OK) {
-        return fail("the start of the NPU", status);
-    }
     setup.kernel_count = tosaic_kernel_count;
-    status = tosaic_open(&program, tosaic_model, model_size);
-    if (status == TOSAIC_OK) {
-        status = tosaic_load(&method, &program, model_method, &setup);
+    tosaic_status status = board_find_npu(&npu, &runner, &method.failure.detail);
+    status = status == TOSAIC_OK ? tosaic_open(&program, tosaic_model, model_size) : status;
+    status = status == TOSAIC_OK ? tosaic_load(&method, &program, model_method, &setup) : status;
+    for (uint32_t i = 0; status == TOSAIC_OK && i < tosaic_count_inputs(&method); i++) {
+        fill(tosaic_get_input(&method, i));
     }
+    status = status == TOSAIC_OK ? tosaic_run(&method) : status;
     if (status != TOSAIC_OK) {
-        return fail("loading the model", status);
-    }
-    for (uint32_t i = 0; i < tosaic_count_inputs(&method); i++) {
-        if (tosaic_get_input(&method, i)->kind == TOSAIC_TENSOR) {
-            fill(tosaic_get_input(&method, i)->as.tensor);
-        }
-    }
-    status = tosaic_run(&method);
-    if (status != TOSAIC_OK) {
-        return fail("the run", status);
+        report_failure("the program", status, &method.failure);
+        return 2;
     }
     report_outputs(&method);
     return 0;

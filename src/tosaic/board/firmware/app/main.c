@@ -164,7 +164,8 @@ static bool check(uint32_t number, const model_sample *sample) {
         uint32_t count = tosaic_count(value->as.tensor);
         for (uint32_t j = 0; j < count; j++) {
             if (!is_expected(value->as.tensor, sample->outputs[i], j)) {
-                say("E [tosaic] sample %u: the first difference is in output %u, element %u\n", number, i, j);
+                say("E [tosaic] sample %u: the first difference is in output %u, element %u: ", number, i, j);
+                report_difference(value->as.tensor, sample->outputs[i], j);
                 return false;
             }
         }

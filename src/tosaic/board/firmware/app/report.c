@@ -94,9 +94,10 @@ void report_memory(void) {
     say_pool("stack_used:               ", stack, stack_size);
 }
 
-static void say_element(const tosaic_tensor *tensor, uint32_t index) {
-    const uint8_t *at = (const uint8_t *)tensor->data + index * tosaic_get_element_size(tensor->dtype);
-    switch (tensor->dtype) {
+/* Prints element `index` of an array. */
+static void say_element(uint32_t dtype, const void *array, uint32_t index) {
+    const uint8_t *at = (const uint8_t *)array + index * tosaic_get_element_size(dtype);
+    switch (dtype) {
         case TOSAIC_UINT8:
             say("(byte) %u", (uint32_t)*at);
             break;
@@ -122,7 +123,7 @@ static void say_element(const tosaic_tensor *tensor, uint32_t index) {
             break;
         default: /* other types by their bits, the last byte first */
             say("(bits)");
-            for (uint32_t i = tosaic_get_element_size(tensor->dtype); i-- > 0;) {
+            for (uint32_t i = tosaic_get_element_size(dtype); i-- > 0;) {
                 say(" %x", (uint32_t)at[i]);
             }
             break;
@@ -134,12 +135,19 @@ static void report_output(uint32_t index, const tosaic_tensor *tensor) {
     uint32_t shown = count < model_max_values ? count : model_max_values;
     for (uint32_t i = 0; i < shown; i++) {
         say("Output[%u][%u]: ", index, i);
-        say_element(tensor, i);
+        say_element(tensor->dtype, tensor->data, i);
         say("\n");
     }
     if (shown < count) {
         say("Output[%u]: %u more values\n", index, count - shown);
     }
+}
+
+void report_difference(const tosaic_tensor *tensor, const uint8_t *expected, uint32_t index) {
+    say_element(tensor->dtype, tensor->data, index);
+    say(", expected ");
+    say_element(tensor->dtype, expected, index);
+    say("\n");
 }
 
 void report_outputs(const tosaic_method *method) {
@@ -181,7 +189,7 @@ void report_failure(const char *what, tosaic_status status, const tosaic_failure
         say(", instruction %u", failure->instruction);
     }
     if (failure->name.length != 0) {
-        say(", %t", &failure->name);
+        say(", %t%s%t", &failure->name, failure->overload.length != 0 ? "." : "", &failure->overload);
     }
     say(")\n");
 }

@@ -25,6 +25,9 @@ void report_run(const profile *times, const tosaic_ethosu *npu);
 void report_memory(void);
 void report_outputs(const tosaic_method *method);
 
+/* Prints element `index` of an output, and what it must be: the end of a line. */
+void report_difference(const tosaic_tensor *tensor, const uint8_t *expected, uint32_t index);
+
 /* Prints a failure: what was tried, and the runtime's sentence for it. */
 void report_failure(const char *what, tosaic_status status, const tosaic_failure *failure);
 

@@ -14,6 +14,7 @@ enum { CPACR_FPU = 0xF << 20, CPU_VECTORS = 16 };
 
 /* From the linker script. */
 extern uint32_t stack_bottom[], stack_top[], data_start[], data_end[], data_source[], bss_start[], bss_end[];
+extern const uint16_t code_start[], code_end[];
 extern const uint8_t model_source[];
 extern const char model_copy_size[]; /* its address is the number */
 
@@ -47,7 +48,8 @@ void start_reset(void) {
 void start_fault(uint32_t *frame) {
     enum { R0 = 0, PC = 6 };
     const uint16_t *instruction = (const uint16_t *)(uintptr_t)frame[PC];
-    if (*instruction == BREAK_FOR_HOST) {
+    bool is_code = instruction >= code_start && instruction < code_end; /* after a wild jump it is not */
+    if (is_code && *instruction == BREAK_FOR_HOST) {
         frame[R0] = UINT32_MAX;
         frame[PC] += 2;
         return;

@@ -193,7 +193,7 @@ TOSAIC_KERNEL(roll_out, "aten::roll.out", "TIIO") {
     tosaic_status status = tosaic_resize_like(out, self);
     bool is_row = dims->count == 0;
     if (status != TOSAIC_OK || amounts->count != (is_row ? 1u : dims->count) ||
-        (is_row && (!tosaic_is_plain(self) || !tosaic_is_plain(out)))) {
+        (is_row && (!tosaic_is_contiguous(self) || !tosaic_is_contiguous(out)))) {
         return TOSAIC_BAD_SHAPE;
     }
     tosaic_view from = tosaic_view_of(self);

@@ -55,8 +55,8 @@ static tosaic_number compute(const convolution *c, uint32_t x_at, uint32_t w_at,
                 uint32_t in = x_at + at[0] * c->x_strides[2] + at[1] * c->x_strides[3] + at[2] * c->x_strides[4];
                 uint32_t tap = w_at + (uint32_t)i * c->w_strides[2] + (uint32_t)j * c->w_strides[3] +
                                (uint32_t)k * c->w_strides[4];
-                tosaic_row inputs = {tosaic_address(c->x, in), c->x_strides[1]};
-                tosaic_row weights = {tosaic_address(c->weight, tap), c->w_strides[1]};
+                tosaic_strided inputs = {tosaic_address(c->x, in), c->x_strides[1]};
+                tosaic_strided weights = {tosaic_address(c->weight, tap), c->w_strides[1]};
                 sum = tosaic_dot(c->x->dtype, inputs, weights, c->inputs, sum);
             }
         }

@@ -90,7 +90,7 @@ TOSAIC_KERNEL(view_copy_out, "aten::view_copy.out", "TIO") {
     const tosaic_tensor *self = tosaic_tensor_at(call, 0);
     tosaic_tensor *out = tosaic_tensor_at(call, 2);
     tosaic_status status = reshape(out, self, tosaic_list_at(call, 1));
-    if (status != TOSAIC_OK || !tosaic_is_plain(self) || !tosaic_is_plain(out)) {
+    if (status != TOSAIC_OK || !tosaic_is_contiguous(self) || !tosaic_is_contiguous(out)) {
         return TOSAIC_BAD_SHAPE;
     }
     if (out->bytes > 0) {
@@ -106,7 +106,7 @@ TOSAIC_KERNEL(et_view, "executorch_prim::et_view.default", "TIV") {
     const tosaic_tensor before = *out;
     out->data = self->data;
     out->capacity = self->capacity;
-    out->access = self->access;
+    out->access = self->access == TOSAIC_CALLERS ? TOSAIC_VIEW : self->access;
     tosaic_status status = reshape(out, self, tosaic_list_at(call, 1));
     if (status != TOSAIC_OK) {
         *out = before; /* its size fits its old memory */

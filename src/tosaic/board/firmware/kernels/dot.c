@@ -12,7 +12,7 @@ bool tosaic_has_dot(uint32_t dtype) {
         total += left * right;                                     \
     }
 
-tosaic_number tosaic_dot(uint32_t dtype, tosaic_row a, tosaic_row b, uint32_t count, tosaic_number sum) {
+tosaic_number tosaic_dot(uint32_t dtype, tosaic_strided a, tosaic_strided b, uint32_t count, tosaic_number sum) {
     if (dtype == TOSAIC_FLOAT32) {
         float total = sum.real;
         ADD_PRODUCTS(float, float)

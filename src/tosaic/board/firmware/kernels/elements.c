@@ -85,19 +85,6 @@ bool tosaic_is_less(tosaic_number a, tosaic_number b, uint32_t dtype) {
     return a.whole < b.whole;
 }
 
-bool tosaic_is_contiguous(const tosaic_tensor *tensor) {
-    uint32_t strides[TOSAIC_MAX_RANK];
-    uint32_t expected = 1;
-    tosaic_get_strides(tensor, strides);
-    for (uint32_t i = tensor->rank; i-- > 0;) {
-        if (tensor->sizes[i] != 1 && strides[i] != expected) {
-            return false;
-        }
-        expected *= (uint32_t)tensor->sizes[i];
-    }
-    return true;
-}
-
 bool tosaic_read_index(const tosaic_tensor *tensor, uint32_t at, int32_t size, uint32_t *index) {
     int64_t number = tosaic_get_number(tensor, at).whole;
     number += number < 0 ? size : 0;

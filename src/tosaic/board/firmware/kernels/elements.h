@@ -37,9 +37,6 @@ static inline uint8_t *tosaic_address(const tosaic_tensor *tensor, uint32_t at) 
     return (uint8_t *)tensor->data + at * tosaic_get_element_size(tensor->dtype);
 }
 
-/* Whether the dimensions are in memory as they are numbered. */
-bool tosaic_is_contiguous(const tosaic_tensor *tensor);
-
 /* Reads an index (int32 or int64) that must be within -size <= index < size, counted from the end if negative. */
 bool tosaic_read_index(const tosaic_tensor *tensor, uint32_t at, int32_t size, uint32_t *index);
 

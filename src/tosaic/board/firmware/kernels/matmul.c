@@ -17,8 +17,8 @@ static matrix get_matrix(const tosaic_tensor *tensor) {
 }
 
 /* The elements from `at` on; an empty tensor has no address. */
-static tosaic_row get_row(const matrix *m, uint32_t at, uint32_t step) {
-    return (tosaic_row){m->tensor->bytes == 0 ? (void *)0 : tosaic_address(m->tensor, at), step};
+static tosaic_strided get_row(const matrix *m, uint32_t at, uint32_t step) {
+    return (tosaic_strided){m->tensor->bytes == 0 ? (void *)0 : tosaic_address(m->tensor, at), step};
 }
 
 /* Writes a x b for `batches` matrices of `rows` x `shared` and `shared` x `columns`. */
@@ -27,9 +27,9 @@ static void multiply(const matrix *a, const matrix *b, uint32_t batches, uint32_
     const tosaic_number zero = {.whole = 0};
     for (uint32_t n = 0; n < batches; n++) {
         for (uint32_t i = 0; i < rows; i++) {
-            tosaic_row left = get_row(a, n * a->batch + i * a->row, a->column);
+            tosaic_strided left = get_row(a, n * a->batch + i * a->row, a->column);
             for (uint32_t j = 0; j < columns; j++) {
-                tosaic_row right = get_row(b, n * b->batch + j * b->column, b->row);
+                tosaic_strided right = get_row(b, n * b->batch + j * b->column, b->row);
                 tosaic_number sum = tosaic_dot(out->dtype, left, right, shared, zero);
                 tosaic_set_number(out, n * to->batch + i * to->row + j * to->column, sum);
             }

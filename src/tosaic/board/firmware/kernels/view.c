@@ -141,18 +141,3 @@ tosaic_status tosaic_copy_to(tosaic_tensor *out, const tosaic_view *from) {
     tosaic_view to = tosaic_view_of(out);
     return tosaic_copy_view(&to, from);
 }
-
-bool tosaic_is_plain(const tosaic_tensor *tensor) {
-    uint32_t previous = 0;
-    for (uint32_t i = 0; i < tensor->rank; i++) {
-        uint32_t dim = tensor->dim_order[i];
-        if (tensor->sizes[dim] == 1) {
-            continue;
-        }
-        if (dim < previous) {
-            return false;
-        }
-        previous = dim;
-    }
-    return true;
-}

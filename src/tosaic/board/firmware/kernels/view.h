@@ -31,7 +31,4 @@ tosaic_status tosaic_copy_view(const tosaic_view *to, const tosaic_view *from);
 /* Copies to a whole tensor, which takes the sizes of the view. */
 tosaic_status tosaic_copy_to(tosaic_tensor *out, const tosaic_view *from);
 
-/* Whether the elements of a tensor are in the order of its dimensions. */
-bool tosaic_is_plain(const tosaic_tensor *tensor);
-
 #endif
