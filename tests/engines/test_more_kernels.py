@@ -30,6 +30,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "mish": lambda x: F.mish(x),
     "softshrink": lambda x: F.softshrink(x),
     "std": lambda x: x.std(-1),
+    "upsample_nearest2d": lambda x: torch.ops.aten.upsample_nearest2d(x, [2, 3], 1.5, 1.0),
 }
 
 

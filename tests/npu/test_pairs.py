@@ -194,6 +194,14 @@ def test_products_of_a_slice_are_kept_apart(bench: Bench) -> None:
     check_wrong(bench, make_product_of_a_slice(), "ethos-u55-128")
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_maximum_of_one_column(bench: Bench, target: str) -> None:
+    b = Builder()
+    column = ops.slice(b, b.input(Type(I8, (3, 5))), (0, 1), (3, 1))
+    case = Case(separate_vela_pairs(b.finish([ops.reduce_max(b, ops.reshape(b, column, (3,)), 0)])))
+    bench.check(case.tosa, case.inputs(), target)
+
+
 def make_product_of_two_shapes() -> Case:
     b = Builder()
     x = b.input(Type(I8, (1, 3, 2, 1)))

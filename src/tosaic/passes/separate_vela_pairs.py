@@ -134,7 +134,7 @@ def _reduces_column(op: Op) -> bool:
 
 
 def _reduce_before_last(b: Builder, op: Op) -> Value:
-    x = op.inputs[0]
+    x = _copy(b, op.inputs[0]) if _find_source(op.inputs[0]) in _BEFORE[op.kind] else op.inputs[0]
     shape = (math.prod(x.shape[:-1]), x.shape[-1], 1)
     reduce = tosa.reduce_max if op.kind == "REDUCE_MAX" else tosa.reduce_min
     return tosa.reshape(b, reduce(b, tosa.reshape(b, x, shape), 1), op.outputs[0].shape)
