@@ -298,14 +298,14 @@ def test_what_a_model_writes_to(to_input: bool, target: str) -> None:
 
 
 def test_only_int8_borders_are_codes() -> None:
-    """A model that takes codes, and one that returns others than int8, keep their own signature with io="int8"."""
+    """A model that takes codes, and one that returns int32 codes, keep their own signature with io="int8"."""
     codec = torch.ops.quantized_decomposed
 
     class Reads(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = codec.dequantize_per_tensor(x, 0.1, 3, -128, 127, torch.int8) * 2.0
-            codes = codec.quantize_per_tensor(y, 0.2, 3, 0, 255, torch.uint8)
-            return codec.dequantize_per_tensor(codes, 0.2, 3, 0, 255, torch.uint8)
+            codes = codec.quantize_per_tensor(y, 0.2, 3, -(2**31), 2**31 - 1, torch.int32)
+            return codec.dequantize_per_tensor(codes, 0.2, 3, -(2**31), 2**31 - 1, torch.int32)
 
     class Gives(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

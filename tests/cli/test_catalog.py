@@ -26,7 +26,9 @@ def test_version_and_help(tosaic: Command) -> None:
     for option in (
         "--target",
         "--calibration",
-        "--io <float|int8>",
+        "--io <float|int8|uint8|int16>",
+        "--precision <int8|a16w8|a8w4>",
+        "--precision-for",
         "--layout <nchw|nhwc>",
         "--memory-mode",
         "--system-config",

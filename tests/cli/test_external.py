@@ -45,6 +45,12 @@ def test_files_beside_are_found(tosaic: Command, folder: Path, floats: tuple[Pat
     assert done.code == 0 and "PASS: bit-exact" in done.stdout
 
 
+def test_firmware_has_no_files(tosaic: Command, folder: Path, tmp_path: Path) -> None:
+    done = tosaic("build", folder / "tiny.pte", "--board", "corstone-300", "-o", tmp_path / "x.elf")
+    assert done.code == 2 and "error: a firmware cannot read `.ptd` files" in done.stderr
+    assert "needs the commands of a delegate, the weights of a delegate, and the .pte does not have them" in done.stderr
+
+
 def test_names_that_executorch_gives_the_files(tosaic: Command, copy: Path) -> None:
     for name in ("weights", "commands"):
         shutil.copy(copy.parent.parent / "data" / f"tiny.{name}.ptd", copy.with_name(f"{name}.ptd"))

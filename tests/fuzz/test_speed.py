@@ -19,7 +19,7 @@ from support.golden import list_ops, write_op
 @pytest.mark.parametrize("op", list_ops())
 def test_shortcuts_change_no_graph(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = write_op(op)
-    samples.quantized.cache_clear()
+    samples.quantize_sample.cache_clear()
     monkeypatch.setattr(samples, "without_qat_patterns", contextlib.nullcontext)
     assert write_op(op) == quick
 

@@ -14,8 +14,8 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from support.shortcuts import without_qat_patterns
 from tosaic.lower.samples import Input, Sample
 from tosaic.ops import registry
+from tosaic.quantization.precisions import PRECISIONS
 from tosaic.quantization.quantizer import TosaQuantizer
-from tosaic.quantization.recipes import get_symmetric_quantization_config
 
 
 class Call(torch.nn.Module):
@@ -64,13 +64,17 @@ def has_floats(program: Any) -> bool:
     return any(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)
 
 
+def quantized(op: str, index: int, precision: str = "int8") -> tuple[Any, tuple[torch.Tensor, ...]]:
+    """The converted graph (plain integers are left as they are), the same object for the same sample."""
+    return quantize_sample(op, index, precision)
+
+
 @functools.lru_cache(maxsize=4)
-def quantized(op: str, index: int) -> tuple[Any, tuple[torch.Tensor, ...]]:
-    """The converted graph (plain integers are left as they are)."""
+def quantize_sample(op: str, index: int, precision: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
     _, inputs, program = exported(op, index)
     if not has_floats(program):
         return program.module(), inputs
-    quantizer = TosaQuantizer().set_global(get_symmetric_quantization_config())
+    quantizer = TosaQuantizer().set_global(PRECISIONS[precision]())
     with torch.no_grad(), warnings.catch_warnings(), without_qat_patterns():
         warnings.simplefilter("ignore")
         prepared = prepare_pt2e(program.module(), quantizer)
@@ -78,9 +82,9 @@ def quantized(op: str, index: int) -> tuple[Any, tuple[torch.Tensor, ...]]:
         return convert_pt2e(prepared), inputs
 
 
-def full_range(op: str, index: int, nodes: Sequence[torch.fx.Node], seed: int) -> list[Any]:
+def full_range(op: str, index: int, nodes: Sequence[torch.fx.Node], seed: int, precision: str = "int8") -> list[Any]:
     """Numbers for the inputs of a region: all codes that the type has; plain integers as the sample draws them."""
-    module, inputs = quantized(op, index)
+    module, inputs = quantized(op, index, precision)
     seen = values_of(module, inputs)
     generator = torch.Generator().manual_seed(seed)
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from tosaic.core.targets import find
 from tosaic.driver.carry import carry_results
 from tosaic.driver.delegate import CompiledGraph, build, dump
 from tosaic.driver.exported import export, keep_inputs, make_functional, refuse_dynamic, translate_errors
-from tosaic.driver.pack import infer_io_signature, pack
+from tosaic.driver.pack import Signature, infer_io_signature, pack
 from tosaic.driver.partition import Plan
 from tosaic.driver.reason import explain, log_reasons
 from tosaic.driver.trait import find_traits
@@ -39,15 +39,18 @@ from tosaic.fx.arrays import to_numpy
 from tosaic.fx.decompositions import functionalize
 from tosaic.fx.source import QDQ, Source, overload
 from tosaic.ops import registry
+from tosaic.quantization.convert import can_convert
+from tosaic.quantization.convert import convert as convert_observers
 from tosaic.quantization.decompose import simplify
 from tosaic.quantization.loops import has_loops, unroll_loops
 from tosaic.quantization.norms import fold_norms
+from tosaic.quantization.observe import observe
+from tosaic.quantization.precisions import DEFAULT, IO_KINDS, Precision
 from tosaic.quantization.prepare import find_other_float, is_private, mutates
 from tosaic.quantization.quantizer import TosaQuantizer
 from tosaic.quantization.ranges import watch
 from tosaic.quantization.recipes import get_symmetric_quantization_config
 
-IO_KINDS = ("float", "int8")
 LAYOUTS = ("nchw", "nhwc")
 EXTERNAL = tuple(blob.EXTERNAL.values())
 #: the types of tensors that a .tosaic file can hold
@@ -102,16 +105,18 @@ def _quantize(
     program = make_functional(program)
     with torch.no_grad():
         with collect_garbage_after():
-            module = program.module()
+            module = program.module(check_guards=False)
             _reset(module, program)
             fold_norms(module)
-            module = prepare_pt2e(module, chosen.keep_rolled() if isinstance(chosen, TosaQuantizer) else chosen)
+            own = isinstance(chosen, TosaQuantizer)
+            module = observe(module, chosen.keep_rolled()) if own else prepare_pt2e(module, chosen)
         fix = "make sure that it returns finite numbers for every sample"
         with translate_errors("the model cannot be calibrated", fix), watch(module, notes):
             for sample in samples:
                 module(*sample)
         with collect_garbage_after():
-            return _reset(convert_pt2e(module), program)
+            convert = convert_observers if can_convert(module) else convert_pt2e
+            return _reset(convert(module), program)
 
 
 def _reset(module: GraphModule, program: ExportedProgram) -> GraphModule:
@@ -136,6 +141,8 @@ def compile(
     system_config: str | None = None,
     memory_mode: str | None = None,
     external: Collection[str] = (),
+    precision: str = DEFAULT,
+    precision_for: Mapping[str, str] | None = None,
     quantizer: Quantizer | None = None,
     quantized: bool = True,
     delegate: bool = True,
@@ -148,8 +155,11 @@ def compile(
     example_inputs  tensors with the shapes and dtypes the program will be called with
     target          a name (`tosaic targets` lists them) or a compile spec
     calibration     samples to measure ranges with: an iterable, a .npz/.npy/.pt file, or a folder of them
-    io, layout      how the program is called: float or int8 I/O, channels second or last
+    io, layout      how the program is called: float, int8, uint8 or int16 I/O, channels second or last
     external        what to keep in .ptd files next to the .pte of an Ethos-U: weights, commands
+    precision       int8, a16w8 (16-bit activations) or a8w4 (4-bit weights)
+    precision_for   other precisions, or float, of modules by their path or class name: {"head": "a16w8"}
+    quantizer       instead of a precision: a quantizer with settings of its own
     quantized       False leaves a float model in float
     delegate        False leaves all of it on the CPU
     max_memory      limit for calibration files in bytes; default: 1 GiB
@@ -158,17 +168,21 @@ def compile(
     """
     _check_choice("io", io, IO_KINDS)
     _check_choice("layout", layout, LAYOUTS)
+    chosen = Precision(precision, dict(precision_for or {}))
+    if quantizer is not None and not chosen.is_default:
+        raise Invalid("both a precision and a quantizer are given", fix="set the precision in the quantizer")
     spec = make_spec(target, system_config, memory_mode, external)
     stages = Stages(progress)
     notes: list[str] = []
     inputs = _check_examples(model, example_inputs)
     module, samples = _export_and_quantize(
-        model, inputs, spec, calibration, max_memory, quantizer, quantized, delegate, stages, notes
+        model, inputs, spec, calibration, max_memory, quantizer or chosen, io, quantized, delegate, stages, notes
     )
     source = _make_source(module, inputs)
     if delegate and carry_results(source, spec.target):
         source = _make_source(module, inputs)
     signature = infer_io_signature(source, io, layout)
+    _check_io(signature, io)
     if not signature.outputs:
         raise Invalid("the model returns no tensor", fix="return the results at the end of forward")
     with stages.stage("compile"):
@@ -182,13 +196,25 @@ def compile(
     if delegate and not quantized:
         _refuse_float(source, built, spec)
     with stages.stage("pack"):
-        metadata = describe(signature) if io == "int8" or layout == "nhwc" else {}
+        metadata = describe(signature) if io != "float" or layout == "nhwc" else {}
         fix = "replace the operator that it names"
         with translate_errors("ExecuTorch cannot lower the CPU part of the model", fix), collect_garbage_after():
             program = pack(source, built, signature, find_backend(spec).id, spec.to_program(), metadata)
-    finished = Program.make(spec, built, signature, program, samples, find_traits(source), stages.seconds, notes)
+    finished = Program.make(
+        spec, built, signature, program, samples, find_traits(source), stages.seconds, notes, chosen.describe()
+    )
     log_reasons(finished.reasons)
     return finished
+
+
+def _check_io(signature: Signature, io: str) -> None:
+    """Check that quantized inputs and outputs have the type that was asked for; int8 stands for all integers."""
+    found = next((t for t in (*signature.inputs, *signature.outputs) if t.scale is not None and t.dtype != io), None)
+    if io in ("uint8", "int16") and found is not None:
+        raise Invalid(
+            f"io is `{io}`, but `{found.name}` is quantized to {found.dtype}",
+            fix="call `set_io` of the quantizer with a configuration of that type",
+        )
 
 
 def make_spec(
@@ -243,7 +269,8 @@ def _export_and_quantize(
     spec: ArmCompileSpec,
     calibration: Any,
     max_memory: int | None,
-    quantizer: Quantizer | None,
+    quantizer: Quantizer | Precision,
+    io: str,
     quantized: bool,
     delegate: bool,
     stages: Stages,
@@ -252,6 +279,7 @@ def _export_and_quantize(
     """Export and quantize the model unless it already is; return samples with torch's results."""
     if isinstance(model, GraphModule) and _is_quantized(model.graph):
         refuse_dynamic(model)
+        _refuse_precision(quantizer)
         _check_signature(Source.of_module(model), inputs)
         return model, _keep([inputs], [], _run(model, [inputs]))
     with stages.stage("export"):
@@ -265,11 +293,13 @@ def _export_and_quantize(
     if not quantized or not floats or "INT" not in spec.target.tosa_spec or _is_quantized(program.graph):
         if calibration is not None:
             notes.append("the calibration data was not used: nothing is quantized")
+        _refuse_precision(quantizer)
         results, done = _run(program.module(), [inputs]), _is_quantized(program.graph)
         kept = _keep([inputs], results if floats and not done else [], results)
         return program if done or not delegate else simplify(program, "INT" in spec.target.tosa_spec), kept
     other = find_other_float(program.graph)
     if other is not None and ("FP" in spec.target.tosa_spec or not delegate):
+        _refuse_precision(quantizer)
         notes.append(f"the model is {other} and only float32 is quantized: it stays in float; call model.float() first")
         results = _run(program.module(), [inputs])
         simple = simplify(program, "INT" in spec.target.tosa_spec) if delegate else program
@@ -277,6 +307,8 @@ def _export_and_quantize(
     if other is not None:
         notes.append(f"the model is {other}: it is quantized as a float32 model, with {other} inputs and outputs")
     with stages.stage("quantize"):
+        if isinstance(quantizer, Precision):
+            quantizer = quantizer.make_quantizer(program.graph, io)
         if calibration is None:
             notes.append(
                 Hint(
@@ -294,6 +326,16 @@ def _export_and_quantize(
     with stages.stage("unroll"):
         module = unroll_loops(module)
         return module, _keep(samples, results, _run(module, samples))
+
+
+def _refuse_precision(quantizer: Quantizer | Precision) -> None:
+    """Reject a precision for a model that is not quantized here."""
+    if isinstance(quantizer, Precision) and not quantizer.is_default:
+        raise Invalid(
+            "a precision is given, and nothing is quantized",
+            why="the model is quantized already, or it stays in float",
+            fix="pass a float model, or leave out the precision",
+        )
 
 
 def _run(module: GraphModule, samples: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:

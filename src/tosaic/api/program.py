@@ -39,7 +39,8 @@ from tosaic.report.schema import DelegateReport, MemoryReport, Report
 class Program:
     """The result of `tosaic.compile`. Prints as a short table.
 
-    `data` are the .ptd files with parts of the delegates that are outside the .pte, by placement.
+    `data` are the .ptd files with parts of the delegates that are outside the .pte, by placement. `precision` says
+    what is not int8, in the words of the options.
     """
 
     pte: bytes
@@ -56,6 +57,7 @@ class Program:
     traits: tuple[sidecar.Trait, ...]
     spec: ArmCompileSpec
     data: Mapping[str, bytes]
+    precision: Mapping[str, str]
 
     @staticmethod
     def make(
@@ -67,6 +69,7 @@ class Program:
         traits: Sequence[sidecar.Trait],
         seconds: Mapping[str, float],
         notes: Sequence[str],
+        precision: Mapping[str, str],
     ) -> Program:
         """Collect the results of the stages of a compile."""
         plan = program.executorch_program.execution_plan[0]
@@ -87,6 +90,7 @@ class Program:
             tuple(traits),
             spec,
             list_data_files(program),
+            dict(precision),
         )
 
     def tosa(self, index: int = 0) -> bytes:
@@ -138,7 +142,7 @@ class Program:
         )
 
     def _options(self) -> dict[str, str]:
-        return find_backend(self.spec).describe_options(self.spec)
+        return {**find_backend(self.spec).describe_options(self.spec), **self.precision}
 
     def run(self, *inputs: Any, engine: str = "auto") -> list[np.ndarray[Any, Any]]:
         """Run the .pte here; engine auto is the simulated NPU for Ethos-U, and Vulkan for VGF where that is usable."""

@@ -32,6 +32,16 @@ class Io(StrEnum):
 
     FLOAT = "float"
     INT8 = "int8"
+    UINT8 = "uint8"
+    INT16 = "int16"
+
+
+class PrecisionName(StrEnum):
+    """The bits of activations (a) and weights (w)."""
+
+    INT8 = "int8"
+    A16W8 = "a16w8"
+    A8W4 = "a8w4"
 
 
 class External(StrEnum):
@@ -66,7 +76,17 @@ AllowOp = Annotated[
         help="Allow a .pt2 to call this operator although it may do more than compute. Repeatable.",
     ),
 ]
-IoOption = Annotated[Io, typer.Option(help="Type of inputs and outputs. int8 needs no CPU operators.")]
+IoOption = Annotated[Io, typer.Option(help="Type of inputs and outputs. Integers need no CPU operators.")]
+PrecisionOption = Annotated[PrecisionName, typer.Option(help="int8, 16-bit activations, or 4-bit weights.")]
+PrecisionFor = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--precision-for",
+        metavar="MODULE=PRECISION",
+        show_default=False,
+        help="Another precision, or float, for a module (its path, or a class name): head=a16w8. Repeatable.",
+    ),
+]
 LayoutOption = Annotated[Layout, typer.Option(help="Memory layout of 4-D inputs and outputs.")]
 MemoryMode = Annotated[str | None, typer.Option(help="Memory mode from Vela's configuration file.")]
 SystemConfig = Annotated[str | None, typer.Option(help="System configuration from Vela's configuration file.")]
@@ -105,6 +125,8 @@ def compile_model(
     calibration: Calibration = None,
     io: IoOption = Io.FLOAT,
     layout: LayoutOption = Layout.NCHW,
+    precision: PrecisionOption = PrecisionName.INT8,
+    precision_for: PrecisionFor = None,
     memory_mode: MemoryMode = None,
     system_config: SystemConfig = None,
     external: ExternalOption = None,
@@ -132,6 +154,7 @@ def compile_model(
     path = _choose_path(model, wanted, output)
     if verify:
         _require_engine(wanted)
+    modules = _parse_modules(precision_for or ())
     parts = [part.value for part in external or ()]
     _check_targets(path, header, parts)
     checked = model_file.check(model, max_memory)
@@ -153,6 +176,8 @@ def compile_model(
             calibration=calibration,
             io=io.value,
             layout=layout.value,
+            precision=precision.value,
+            precision_for=modules,
             quantized=not no_quantize,
             delegate=not no_delegate,
             progress=progress,
@@ -171,6 +196,19 @@ def compile_model(
         typer.echo(str(verdict), err=as_json)
         if not verdict.ok:
             raise typer.Exit(ExitStatus.CHECK_FAILED)
+
+
+def _parse_modules(words: Sequence[str]) -> dict[str, str]:
+    """Parse the precisions of modules from words such as `head=a16w8`."""
+    modules: dict[str, str] = {}
+    for word in words:
+        name, equals, chosen = word.rpartition("=")
+        if not equals or not name:
+            raise Invalid(f"`{word}` is not a module and its precision", fix="write MODULE=PRECISION: `head=a16w8`")
+        if name in modules:
+            raise Invalid(f"the precision of `{name}` is given twice", fix="name each module once")
+        modules[name] = chosen
+    return modules
 
 
 def _require_engine(target: Target) -> None:

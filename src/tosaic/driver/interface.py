@@ -57,10 +57,14 @@ def check_artifact(source: Source, partition: Partition, artifact: Artifact) -> 
 
 def _type(source: Source, node: Node, nhwc: frozenset[Node]) -> Type | None:
     val = source.val(node)
-    if not isinstance(val, torch.Tensor) or val.dtype not in DTYPES:
+    if not isinstance(val, torch.Tensor):
+        return None
+    # The bits of uint8 numbers are int8 numbers in TOSA.
+    dtype = DTYPES.get(torch.int8 if val.dtype is torch.uint8 else val.dtype)
+    if dtype is None:
         return None
     shape, perm = tuple(int(d) for d in val.shape), find_permutation(source, node, nhwc)
-    return Type(DTYPES[val.dtype], shape if perm is None else tuple(shape[i] for i in inverse(perm)))
+    return Type(dtype, shape if perm is None else tuple(shape[i] for i in inverse(perm)))
 
 
 def _measure(source: Source, node: Node) -> tuple[int, int]:

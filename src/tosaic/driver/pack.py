@@ -58,7 +58,7 @@ def infer_io_signature(source: Source, io: str, layout: str) -> Signature:
         quantizers = [u for u in users if overload(u) == QUANTIZE]
         moved = layout == "nhwc" and _is_image(source, node)
         is_int = (
-            io == "int8"
+            io != "float"
             and users == quantizers
             and len({_get_qparams(u) for u in users}) == 1
             and _is_quantized_to_int(users[0])
@@ -74,11 +74,11 @@ def infer_io_signature(source: Source, io: str, layout: str) -> Signature:
         before: Any = node.args[0] if quantized else node
         if moved:
             nhwc.update({node, before})
-        if quantized and io == "int8":
+        if quantized and io != "float":
             returned_quantized.add(node)
             # Another reader needs the real numbers, so there the dequantize stays.
             caller_quantizes.update({node} if all(user.op == "output" for user in node.users) else ())
-        codec = node if quantized and io == "int8" else None
+        codec = node if quantized and io != "float" else None
         outputs.append(replace(_describe_tensor(source, node, codec, moved), name=f"output_{index}"))
     return Signature(
         tuple(inputs), tuple(outputs), frozenset(caller_quantizes), frozenset(returned_quantized), frozenset(nhwc)
@@ -96,8 +96,8 @@ def _list_outputs(source: Source) -> list[Node]:
 
 
 def _is_quantized_to_int(node: Node) -> bool:
-    """Tell whether a node quantizes to int8, or to int16 as the state of a recurrent cell."""
-    return bind(node)["dtype"] in (torch.int8, torch.int16)
+    """Tell whether a node quantizes to integers that an I/O tensor may have."""
+    return bind(node)["dtype"] in (torch.int8, torch.uint8, torch.int16)
 
 
 def _get_qparams(node: Node) -> tuple[Any, ...]:

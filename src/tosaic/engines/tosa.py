@@ -59,9 +59,16 @@ def make_reference(plan: Plan, sidecar: Sidecar | None) -> Executor:
                     "compile without `--no-sidecar`, or use another engine",
                 ),
             )
-        return reference.run(tosa, inputs)
+        pairs = zip(reference.run(tosa, inputs), outputs, strict=True)
+        return [_restore_sign(array, kind) for array, kind in pairs]
 
     return execute
+
+
+def _restore_sign(array: Array, kind: TensorType) -> Array:
+    """View the bits of unsigned numbers as what they are: TOSA has them as signed ones."""
+    same_size = array.dtype.itemsize == kind.dtype.itemsize
+    return array.view(kind.dtype) if array.dtype.kind == "i" and kind.dtype.kind == "u" and same_size else array
 
 
 def _key(blob: bytes) -> str:

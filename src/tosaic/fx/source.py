@@ -308,6 +308,12 @@ def module_stack(node: Node) -> list[tuple[str, str]]:
     return list(zip(paths, names, strict=True))
 
 
+def list_enclosing(path: str) -> list[str]:
+    """List a dotted path and those it is inside of, innermost first: a list of modules is never called itself."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+
+
 def find_module(node: Node) -> tuple[str, str]:
     """Find the dotted path and the class of the nn.Module that a node belongs to."""
     path, kind = (module_stack(origin(node)) or [("", "")])[-1]

@@ -37,17 +37,27 @@ def triple(value: int | Sequence[int]) -> tuple[int, int, int]:
     return (numbers[0], numbers[1], numbers[2])
 
 
+#: what uint8 numbers are larger by than the int8 numbers that stand for them
+UNSIGNED_OFFSET = 128
+
+
 def find_dtype(dtype: object) -> DType | None:
     """Return the type that has the name of a torch dtype; None if TOSA has none. Works without importing torch."""
     return FROM_TORCH.get(str(dtype).removeprefix("torch."))
 
 
+def is_unsigned(dtype: object) -> bool:
+    """Tell whether a torch dtype is uint8, whose numbers are int8 numbers plus 128 on the target."""
+    return str(dtype) == "torch.uint8"
+
+
 def find_qparams(scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: object) -> QParams:
-    """Make qparams from the arguments of a per-tensor quantize or dequantize."""
-    kind = find_dtype(dtype)
+    """Make qparams from the arguments of a per-tensor quantize or dequantize; those of uint8 as int8 has them."""
+    unsigned = is_unsigned(dtype)
+    kind, offset = (DType.I8, UNSIGNED_OFFSET) if unsigned else (find_dtype(dtype), 0)
     if kind is None:
         raise Unsupported(f"it is quantized to {str(dtype).removeprefix('torch.')}", "use int8")
-    return QParams((float(scale),), (int(zero_point),), kind, int(quant_min), int(quant_max))
+    return QParams((float(scale),), (int(zero_point) - offset,), kind, int(quant_min) - offset, int(quant_max) - offset)
 
 
 def dim_list(dims: int | Sequence[int] | None, rank: int) -> list[int]:

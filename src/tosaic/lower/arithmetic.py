@@ -13,7 +13,7 @@ from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.build import Builder
 from tosaic.ir.encode import encode
-from tosaic.ir.graph import Array, DType, Value
+from tosaic.ir.graph import RANGES, Array, DType, Value
 from tosaic.ir.qparams import QParams, accumulator, quantize
 from tosaic.lower.lowering import NHWC, Lowering, of_image
 from tosaic.lower.tensor import Const, Stored, Tensor, of_value, with_value
@@ -195,7 +195,15 @@ def conv_operands(
     reach = np.abs(weight.reshape(weight.shape[0], -1).astype(np.int64)).sum(1)
     # The 48 bits of the other accumulator hold any sum plus an int32.
     reach *= max(127 - x.q.zp, x.q.zp + 128) if x.dtype is DType.I8 else 0
-    return DType.I8, lo.constant(bias_codes(bias, scales, reach), q.dtype), q
+    return _weight_type(lo, x, weight_q), lo.constant(bias_codes(bias, scales, reach), q.dtype), q
+
+
+def _weight_type(lo: Lowering, x: Tensor, q: QParams) -> DType:
+    """Choose the type of a weight that is multiplied by an integer input: TOSA has int4 for int8 inputs only."""
+    least, most = RANGES[DType.I4]
+    # TOSA's int4 weights are symmetric: they exclude -8.
+    fits = q.qmin > least and q.qmax <= most
+    return DType.I4 if fits and x.dtype is DType.I8 and lo.spec.supports("int4") else DType.I8
 
 
 def convolve(

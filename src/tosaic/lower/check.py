@@ -64,7 +64,7 @@ def _check_result(got: Result | Unsupported, want: Val) -> None:
 
 def _check_dtype(got: Stored, want: torch.dtype) -> None:
     """Reject a result of another kind than torch's; int64 is int32 here, and quantized values are float."""
-    if want not in DTYPES and want is not torch.int64:
+    if want not in DTYPES and want is not torch.int64 and not got.unsigned:
         raise Unsupported(
             f"its result is {str(want).removeprefix('torch.')}, which the target does not support",
             "cast its operands to float32 or int32",

@@ -14,6 +14,7 @@ from tosaic.core.errors import InputRefused, ResultRefused, Unsupported
 from tosaic.fx.arrays import to_numpy, to_torch
 from tosaic.fx.dynamic import has_fixed_shape
 from tosaic.fx.source import (
+    DEQUANTIZE,
     DTYPES,
     FILLS,
     QDQ,
@@ -114,6 +115,15 @@ def refuse_int64(lo: Lowering, call: Call) -> Call:
     return call
 
 
+def refuse_unsigned(lo: Lowering, call: Call) -> Call:
+    """Reject uint8 operands; only a dequantize accepts one."""
+    if call.name != DEQUANTIZE and any(isinstance(t, Stored) and t.unsigned for t in call.tensors()):
+        raise InputRefused(
+            "its input is uint8, which the target does not support", "call the model with int32 tensors", kind="uint8"
+        )
+    return call
+
+
 def refuse_float(lo: Lowering, call: Call) -> Call:
     """Reject computed float operands on a target of integers; only a quantize accepts one."""
     if lo.has_float or call.name == QUANTIZE:
@@ -191,6 +201,7 @@ STEPS: tuple[Step, ...] = (
     fold,
     refuse_unknown,
     refuse_int64,
+    refuse_unsigned,
     refuse_float,
     convert_mixed,
     widen_operands,

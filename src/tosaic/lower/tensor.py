@@ -83,6 +83,8 @@ class Stored(_Described):
     `reshape(transpose(value, perm), shape)` gives the stored number, `q` (or `lut`) the real number it stands for, and
     `clamp` bounds that number.
     An int32 value with `q` is an accumulator: it becomes int8 where the program quantizes it.
+    TOSA has no unsigned types: `unsigned` numbers are uint8 in torch. A value that the graph receives has their bits, a
+    computed one has the numbers less 128 until it leaves the graph. Only a dequantize reads them.
     """
 
     shape: tuple[int, ...]
@@ -91,6 +93,7 @@ class Stored(_Described):
     q: QParams | None = None
     lut: npt.NDArray[np.float32] | None = None
     clamp: tuple[float, float] | None = None
+    unsigned: bool = False
 
     is_const = False
 
@@ -147,7 +150,7 @@ def of_value(value: Value, q: QParams | None = None) -> Stored:
 
 def with_value(like: Stored, value: Value, q: QParams | None = None) -> Stored:
     """Wrap a new value of the same physical shape in the same pending view."""
-    return replace(like, value=value, q=q, lut=None, clamp=None)
+    return replace(like, value=value, q=q, lut=None, clamp=None, unsigned=False)
 
 
 def fill_gaps(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -12,8 +12,9 @@ from tosaic.core.specification import Specification
 from tosaic.core.targets import Target
 from tosaic.fx.dynamic import has_fixed_shape
 from tosaic.fx.source import DTYPES, QDQ, QUANTIZE, Source, Val, bind, has_schema, input_node, overload
-from tosaic.ir.graph import Graph, Type, Value
-from tosaic.lower.arguments import is_sequence
+from tosaic.ir import ops as tosa
+from tosaic.ir.graph import DType, Graph, Type, Value
+from tosaic.lower.arguments import UNSIGNED_OFFSET, is_sequence
 from tosaic.lower.check import check_call, rounds_twice
 from tosaic.lower.constraints import MOST_DIMENSIONS, SHAPE
 from tosaic.lower.convert import can_be_real, is_real, is_small, to_real
@@ -43,7 +44,8 @@ class GraphLowering:
     def _input(self, val: Val, permutation: tuple[int, ...] | None) -> Stored | Opaque:
         if not isinstance(val, torch.Tensor):
             return Opaque(type(val).__name__, type(val).__name__)
-        if val.dtype not in DTYPES:
+        unsigned = val.dtype is torch.uint8
+        if val.dtype not in DTYPES and not unsigned:
             name = str(val.dtype).removeprefix("torch.")
             return Opaque(name, name)
         # Converting a symbolic size to a number would specialize it.
@@ -53,8 +55,9 @@ class GraphLowering:
             return Opaque(f"of shape {list(val.shape)}", kind="")
         shape = tuple(int(d) for d in val.shape)
         perm = permutation or tuple(range(len(shape)))
-        value = self.lo.b.input(Type(DTYPES[val.dtype], tuple(shape[i] for i in inverse(perm))))
-        return Stored(shape, value, perm)
+        dtype = DType.I8 if unsigned else DTYPES[val.dtype]
+        value = self.lo.b.input(Type(dtype, tuple(shape[i] for i in inverse(perm))))
+        return Stored(shape, value, perm, unsigned=unsigned)
 
     def get(self, node: Node) -> Result:
         """Return the result of a node; a node that was not lowered is a constant or an input of the graph."""
@@ -168,8 +171,16 @@ class GraphLowering:
             if not isinstance(result, Tensor) or is_pending(result):
                 raise Unsupported("its result exists only inside the NPU", "quantize it")
             perm = find_permutation(self.source, node, self.nhwc)
-            values.append(self.lo.emit(result) if perm is None else self.lo.to_layout(result, perm))
+            value = self.lo.emit(result) if perm is None else self.lo.to_layout(result, perm)
+            unsigned = isinstance(result, Stored) and result.unsigned
+            values.append(self._write_unsigned(value) if unsigned else value)
         return self.lo.b.finish(values)
+
+    def _write_unsigned(self, value: Value) -> Value:
+        """Make the bits of uint8 numbers of int8 ones. This comes last: Vela would take what is moved for int8."""
+        return tosa.rescale(
+            self.lo.b, value, DType.I8, multiplier=[1 << 30], shift=[30], out_zp=UNSIGNED_OFFSET, output_unsigned=True
+        )
 
 
 def find_permutation(source: Source, node: Node, nhwc: frozenset[Node]) -> tuple[int, ...] | None:

@@ -14,7 +14,7 @@ from tosaic.ir.encode import decode, encode
 from tosaic.ir.graph import NUMPY, RANGES, Array, DType, Value
 from tosaic.ir.qparams import QParams, accumulator
 from tosaic.lower import arithmetic as arith
-from tosaic.lower.arguments import find_dtype, find_qparams
+from tosaic.lower.arguments import UNSIGNED_OFFSET, find_dtype, find_qparams, is_unsigned
 from tosaic.lower.booleans import CODES, PLAIN, PLAIN_INT16, is_table, to_condition, to_float
 from tosaic.lower.constraints import describe
 from tosaic.lower.convert import to_codes
@@ -28,10 +28,22 @@ from tosaic.lower.tensor import Const, Stored, Tensor, fill_gaps, of_value, with
 def _channel_params(scales: Tensor, zero_points: Tensor, axis: int, low: int, high: int, dtype: Any) -> QParams:
     if not (isinstance(scales, Const) and isinstance(zero_points, Const)):
         raise Unsupported("its scales are computed at run time", "use static quantization")
+    if is_unsigned(dtype):
+        raise Unsupported("it is quantized to uint8 per channel", "use int8")
     per_tensor = find_qparams(1.0, 0, low, high, dtype)
     scale = tuple(float(s) for s in scales.real().reshape(-1))
     zero = tuple(int(z) for z in zero_points.real().reshape(-1))
     return replace(per_tensor, scale=scale, zero_point=zero, axis=int(axis))
+
+
+def _read_unsigned(lo: Lowering, t: Stored) -> Stored:
+    """Make int8 numbers of the bits of uint8 ones, if the graph received them."""
+    if t.value.op is not None:
+        return replace(t, unsigned=False)
+    value = tosa.rescale(
+        lo.b, t.value, DType.I8, multiplier=[1 << 30], shift=[30], in_zp=UNSIGNED_OFFSET, input_unsigned=True
+    )
+    return with_value(t, value)
 
 
 def _check_profiles(lo: Lowering, a: Arguments) -> str:
@@ -59,9 +71,13 @@ def quantize(
 ) -> Tensor:
     """Materialize everything pending as an operator: RESCALE, TABLE or CLAMP; a float tensor is scaled and rounded."""
     q = find_qparams(scale, zero_point, quant_min, quant_max, dtype)
-    if lo.has_float and input.is_float and not isinstance(input, Const):
-        return to_codes(lo, input, q)
-    return lo.quantize(input, q)
+    stored = isinstance(input, Stored)
+    codes = to_codes(lo, input, q) if stored and lo.has_float and input.is_float else lo.quantize(input, q)
+    if not is_unsigned(dtype):
+        return codes
+    if isinstance(codes, Const):
+        raise Unsupported("a constant is quantized to uint8", "use int8")
+    return replace(codes, unsigned=True)
 
 
 @op(
@@ -81,8 +97,10 @@ def dequantize(
     dtype: Any,
     out_dtype: Any = None,
 ) -> Tensor:
-    """Attach the qparams to quantized values; nothing is emitted."""
+    """Attach the qparams to quantized values; nothing is emitted, except for uint8."""
     q = find_qparams(scale, zero_point, quant_min, quant_max, dtype)
+    if isinstance(input, Stored) and input.unsigned:
+        input = _read_unsigned(lo, input)
     if input.q is not None or input.dtype is not q.dtype:
         raise Unsupported(f"it dequantizes {input.dtype.torch_name} as if it were {q.dtype.torch_name}")
     return replace(input, q=q)

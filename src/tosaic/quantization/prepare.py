@@ -191,13 +191,13 @@ def is_foldable(node: Node) -> bool:
     values: list[Any] = list(value) if is_sequence(value) else [value]
     if node.op != "call_function" or not all(isinstance(v, torch.Tensor) for v in values):
         return False
-    if mutates(node) or _is_written(node):
+    if mutates(node) or is_written(node):
         return False
     seeded = has_tag(node, torch.Tag.nondeterministic_seeded)
     return not seeded and not any(isinstance(d, torch.SymInt) for v in values for d in v.shape)
 
 
-def _is_written(node: Node) -> bool:
+def is_written(node: Node) -> bool:
     """Tell whether a later call changes a tensor or a view of it in place: as a buffer it would keep the change."""
     views = [node]
     for one in views:

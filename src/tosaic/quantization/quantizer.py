@@ -15,7 +15,7 @@ from torchao.quantization.pt2e import quantizer as pt2e
 from tosaic.core.errors import Invalid
 from tosaic.fx.modes import inline
 from tosaic.fx.observers import with_args
-from tosaic.fx.source import bind, module_stack, overload, torch_op
+from tosaic.fx.source import bind, list_enclosing, module_stack, overload, torch_op
 from tosaic.lower.registry import Record
 from tosaic.ops import registry
 from tosaic.quantization import prepare
@@ -51,7 +51,7 @@ class TosaQuantizer(pt2e.Quantizer):
         self._global: Any = None
         self._io: Any = None
         self._by_name: dict[str, Any] = {}
-        self._by_type: dict[Callable[..., torch.nn.Module], Any] = {}
+        self._by_type: dict[Callable[..., torch.nn.Module] | str, Any] = {}
         self._by_node: list[tuple[Callable[[GraphModule], Iterator[Node]], Any]] = []
         self._others: list[pt2e.Quantizer] = []
         self._rolled = False
@@ -90,12 +90,12 @@ class TosaQuantizer(pt2e.Quantizer):
         self._by_name = {name: _check_config(config) for name, config in value.items()}
 
     @property
-    def module_type_config(self) -> dict[Callable[..., torch.nn.Module], Any]:
+    def module_type_config(self) -> dict[Callable[..., torch.nn.Module] | str, Any]:
         """The configurations of submodules by their classes."""
         return dict(self._by_type)
 
     @module_type_config.setter
-    def module_type_config(self, value: dict[Callable[..., torch.nn.Module], Any]) -> None:
+    def module_type_config(self, value: dict[Callable[..., torch.nn.Module] | str, Any]) -> None:
         self._by_type = {kind: _check_config(config) for kind, config in value.items()}
 
     def set_global(self, quantization_config: Any) -> Self:
@@ -113,8 +113,8 @@ class TosaQuantizer(pt2e.Quantizer):
         self._by_name[module_name] = _check_config(quantization_config)
         return self
 
-    def set_module_type(self, module_type: Callable[..., torch.nn.Module], quantization_config: Any) -> Self:
-        """Set the configuration of all submodules of a class; None leaves them in float."""
+    def set_module_type(self, module_type: Callable[..., torch.nn.Module] | str, quantization_config: Any) -> Self:
+        """Set the configuration of all submodules of a class, or of its full name; None leaves them in float."""
         self._by_type[module_type] = _check_config(quantization_config)
         return self
 
@@ -158,7 +158,7 @@ class TosaQuantizer(pt2e.Quantizer):
         prepare.split_biases(model, lambda n: self._config(n) is not None)
         prepare.lift_numbers(model)
         model.graph.lint()
-        model.recompile()
+        # Code is generated when observers are inserted.
         return model
 
     def annotate(self, model: GraphModule) -> GraphModule:
@@ -197,7 +197,7 @@ class TosaQuantizer(pt2e.Quantizer):
         if CONFIG in node.meta:
             return node.meta[CONFIG][0]
         names, types = _list_owners(node)
-        for name in reversed(names):
+        for name in (name for path in reversed(names) for name in (path, *list_enclosing(path))):
             if name in self._by_name:
                 return self._by_name[name]
         by_type = {_type_name(kind): config for kind, config in self._by_type.items()}
@@ -219,7 +219,7 @@ def _check_config(config: Any) -> Any:
 
 
 def _type_name(module_type: Any) -> str:
-    return f"{module_type.__module__}.{module_type.__qualname__}"
+    return module_type if isinstance(module_type, str) else f"{module_type.__module__}.{module_type.__qualname__}"
 
 
 def _list_owners(node: Node) -> tuple[list[str], list[str]]:

@@ -1,0 +1,218 @@
+"""Inserts the observers of an annotated graph.
+
+`prepare_pt2e` inserts the same ones, but looks at all parameters and all names of the module again for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+from torchao.quantization import pt2e
+from torchao.quantization.pt2e import quantizer as specs
+from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
+
+from tosaic.quantization.convert import has_fixed_range, has_inner_graphs
+from tosaic.quantization.prepare import ANNOTATION_KEY, attribute, mutates
+from tosaic.quantization.quantizer import TosaQuantizer
+
+#: what is observed: the result of a node, or what a node reads of another one
+Place: TypeAlias = "Node | tuple[Node, Node]"
+#: tensors of equal type in these respects can have one observer
+_TYPE = ("dtype", "is_dynamic", "quant_min", "quant_max", "qscheme", "ch_axis", "scale", "zero_point")
+
+
+def observe(module: GraphModule, quantizer: TosaQuantizer) -> GraphModule:
+    """Annotate a module and return it with its observers, ready for calibration; the module is used up."""
+    module = quantizer.transform_for_annotation(module)
+    quantizer.annotate(module)
+    quantizer.validate(module)
+    observers = _make_observers(module)
+    if has_inner_graphs(module) or not all(map(has_fixed_range, observers.values())):
+        return prepare_pt2e(module, _Annotated())
+    _insert_observers(module, observers)
+    observed = GraphModule(module, module.graph)
+    observed.meta.update(module.meta)
+    return observed
+
+
+class _Annotated(specs.Quantizer):
+    """Leaves an annotated module as it is."""
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        return model
+
+    def validate(self, model: GraphModule) -> None: ...
+
+
+def _insert_observers(module: GraphModule, observers: dict[Place, Any]) -> None:
+    """Insert the observers that the annotations of a graph ask for."""
+    insertion = _Insertion(module, observers)
+    for node in list(module.graph.nodes):
+        if ANNOTATION_KEY in node.meta:
+            insertion.observe_inputs(node)
+            if node in observers and isinstance(node.meta.get("val"), FakeTensor):
+                insertion.observe_result(node)
+
+
+class _Insertion:
+    """A module while observers are inserted."""
+
+    def __init__(self, module: GraphModule, observers: dict[Place, Any]) -> None:
+        self.module, self.observers = module, observers
+        #: the calls of observers, with what they observe
+        self.calls: dict[Node, Node] = {}
+        self.count = 0
+
+    def observe_inputs(self, node: Node) -> None:
+        """Let a node read its inputs through their observers."""
+        node.args = map_arg(node.args, lambda read: self._observe_input(node, read))
+
+    def _observe_input(self, node: Node, read: Node) -> Node:
+        giver = read
+        while giver in self.calls:
+            giver = self.calls[giver]
+        observer = self.observers.get((giver, node))
+        if observer is None or observer is self.observers.get(giver) or self._is_overwritten(node, giver):
+            return read
+        known = (u for u in read.users if u in self.calls and self._get_observer(u) is observer)
+        return next(known, None) or self._insert(read, observer)
+
+    def _is_overwritten(self, node: Node, giver: Node) -> bool:
+        """Tell whether a call writes to a buffer: what is observed would be a copy of it."""
+        if node.op != "call_function" or not mutates(node) or node.args[0] is not giver:
+            return False
+        givers = list(_list_givers(giver))
+        return any(_is_buffer(self.module, n) for n in givers) and not any(n.op == "placeholder" for n in givers)
+
+    def observe_result(self, node: Node) -> None:
+        """Let all readers of a node read it through its observer."""
+        readers = list(node.users)
+        call = self._insert(node, self.observers[node])
+        if "from_node" in node.meta:
+            call.meta["from_node"] = node.meta["from_node"]
+        for reader in readers:
+            reader.replace_input_with(node, call)
+
+    def _get_observer(self, call: Node) -> Any:
+        return self.module.get_submodule(str(call.target))
+
+    def _insert(self, node: Node, observer: Any) -> Node:
+        name = f"activation_post_process_{self.count}"
+        self.count += 1
+        self.module.add_module(name, observer)
+        with self.module.graph.inserting_after(node):
+            call = self.module.graph.call_module(name, (node,))
+        self.calls[call] = node
+        return call
+
+
+def _is_buffer(module: GraphModule, node: Node) -> bool:
+    return node.op == "get_attr" and not isinstance(attribute(module, node), torch.nn.Parameter)
+
+
+def _list_givers(node: Node) -> Iterator[Node]:
+    """Yield a node and all that it depends on."""
+    found, queue = {node}, [node]
+    while queue:
+        one = queue.pop()
+        yield one
+        queue += [n for n in one.all_input_nodes if n not in found]
+        found.update(one.all_input_nodes)
+
+
+def _make_observers(module: GraphModule) -> dict[Place, Any]:
+    """Make the observers of all places; places of one group share an observer."""
+    asked: dict[Place, Any] = {}
+    for node in module.graph.nodes:
+        annotation = node.meta.get(ANNOTATION_KEY)
+        if annotation is not None:
+            asked |= {(giver, node): spec for giver, spec in annotation.input_qspec_map.items()}
+            if annotation.output_qspec is not None:
+                asked[node] = annotation.output_qspec
+    groups = _Groups(asked)
+    for place, spec in asked.items():
+        if not isinstance(place, Node):
+            groups.join_tensor(place, spec)
+        groups.join_shared(place, spec)
+    made: dict[Place, Any] = {}
+    observers: dict[Place, Any] = {}
+    for place, spec in asked.items():
+        root = groups.find(place)
+        if root not in observers:
+            observers[root] = _make_observer(spec, made)
+        made[place] = observers[root]
+    return made
+
+
+class _Groups:
+    """Groups of places that share an observer, as trees: each place leads to its parent, a root to itself."""
+
+    def __init__(self, asked: dict[Place, Any]) -> None:
+        self.asked = asked
+        self.parents: dict[Place, Place] = {place: place for place in asked}
+
+    def find(self, place: Place) -> Place:
+        """Find the root of a place's group."""
+        root = place
+        while self.parents[root] != root:
+            root = self.parents[root]
+        while self.parents[place] != root:
+            self.parents[place], place = root, self.parents[place]
+        return root
+
+    def join_tensor(self, place: tuple[Node, Node], spec: Any) -> None:
+        """Join what a node reads with the other places of the same tensor, if they are of one type."""
+        giver, node = place
+        if not node.meta[ANNOTATION_KEY].allow_implicit_sharing:
+            return
+        own = self._resolve(spec)
+        # The result comes last: the groups of its readers are complete then.
+        for other in (*((giver, reader) for reader in giver.users if reader is not node), giver):
+            if other in self.asked and _has_same_type(self._resolve(self.asked[other]), own):
+                self._join(other, place)
+
+    def join_shared(self, place: Place, spec: Any) -> None:
+        """Join a place with the one that its spec names."""
+        if isinstance(spec, specs.SharedQuantizationSpec):
+            self._join(spec.edge_or_node, place)
+
+    def _join(self, parent: Place, child: Place) -> None:
+        above, below = self.find(parent), self.find(child)
+        named = self.asked[above]
+        if isinstance(named, specs.SharedQuantizationSpec) and named.edge_or_node == below:
+            above, below = below, above
+        self.parents[below] = above
+
+    def _resolve(self, spec: Any) -> Any:
+        """Return the spec that a shared one leads to."""
+        while isinstance(spec, specs.SharedQuantizationSpec):
+            spec = self.asked[self.find(spec.edge_or_node)]
+        return spec
+
+
+def _has_same_type(one: Any, other: Any) -> bool:
+    missing = object()
+    return all(getattr(one, name, missing) == getattr(other, name, missing) for name in _TYPE)
+
+
+def _make_observer(spec: Any, made: dict[Place, Any]) -> Any:
+    if isinstance(spec, specs.SharedQuantizationSpec):
+        return made[spec.edge_or_node]
+    given: Any = spec
+    fields: dict[str, Any] = {**vars(given)}
+    make: Any = fields.pop("observer_or_fake_quant_ctr", None)
+    if isinstance(spec, specs.DerivedQuantizationSpec):
+        del fields["is_dynamic"]
+        sources = [made[place] for place in fields.pop("derived_from")]
+        return pt2e.DerivedObserverOrFakeQuantize(obs_or_fqs=sources, **fields)
+    if isinstance(spec, specs.FixedQParamsQuantizationSpec):
+        return pt2e.FixedQParamsObserver(**fields)
+    kind: Any = make.p.func if hasattr(make, "p") else make  # with_args wraps it
+    if "PerChannel" not in kind.__name__:
+        del fields["ch_axis"]
+    return make(**fields)

@@ -1,0 +1,163 @@
+"""Observers and conversion: the same graphs, names and constants as torchao's prepare_pt2e and convert_pt2e."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torchao.quantization.pt2e import quantize_pt2e
+from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantizer
+
+import tosaic
+from tosaic.quantization.prepare import attribute
+from tosaic.quantization.quantizer import TosaQuantizer
+from tosaic.quantization.recipes import get_symmetric_quantization_config, get_uint8_io_quantization_config
+
+
+class Branches(nn.Module):
+    """A tensor with several readers, a concatenation, a product of computed matrices, and two results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 8, 1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.cat([torch.relu(self.norm(self.a(x))), self.b(x)], 1)
+        return y + y.flip(1), torch.softmax(y.flatten(2) @ y.flatten(2).mT, -1)
+
+
+class Counter(nn.Module):
+    """A buffer that is written, and a weight that is computed."""
+
+    total: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(1, 8))
+        self.weight, self.gain = nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.rand(8, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total.copy_(self.total + x)
+        return nn.functional.linear(self.total * 0.5 + x, self.weight * self.gain)
+
+
+class Norms(nn.Module):
+    """Norms after a linear layer, a transposed convolution and a convolution that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.first = nn.ConvTranspose2d(3, 4, 2, 2), nn.BatchNorm2d(4)
+        self.twice, self.second = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.full, self.third = nn.Linear(4, 6), nn.BatchNorm1d(6)
+        for norm in (self.first, self.second, self.third):
+            nn.init.uniform_(norm.weight, 0.5, 1.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(self.up(x))
+        y = self.second(self.twice(torch.relu(self.second(self.twice(y)))))
+        return self.third(self.full(y.mean((2, 3))))
+
+
+def describe(module: Any) -> list[tuple[str, ...]]:
+    """Describe each node with its location, and the tensor that it reads."""
+    rows: list[tuple[str, ...]] = []
+    for node in module.graph.nodes:
+        read = attribute(module, node) if node.op == "get_attr" else None
+        numbers = f"{read.dtype} {read.tolist()}" if isinstance(read, torch.Tensor) else ""
+        place = str(node.meta.get("stack_trace"))
+        rows.append((node.name, str(node.target), str(node.args), str(node.kwargs), place, numbers))
+    return rows
+
+
+def quantize_with_torchao(program: Any, samples: list[tuple[torch.Tensor, ...]], quantizer: Quantizer) -> Any:
+    with torch.no_grad():
+        prepared = quantize_pt2e.prepare_pt2e(program.module(), quantizer)
+        for sample in samples:
+            prepared(*sample)
+        return quantize_pt2e.convert_pt2e(prepared)
+
+
+def make_quantizer() -> TosaQuantizer:
+    return TosaQuantizer().set_global(get_symmetric_quantization_config())
+
+
+def make_io_quantizer() -> TosaQuantizer:
+    return make_quantizer().set_io(get_uint8_io_quantization_config())
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "make"),
+    [
+        (Branches, (2, 3, 6, 6), make_io_quantizer),
+        (Norms, (2, 3, 4, 4), make_quantizer),
+        (nn.TransformerEncoderLayer, (1, 5, 16), make_quantizer),
+    ],
+)
+def test_the_graph_is_that_of_torchao(kind: Any, shape: tuple[int, ...], make: Any) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = (kind(16, 2, 32, batch_first=True) if kind is nn.TransformerEncoderLayer else kind()).eval()
+        samples = [(torch.randn(shape),) for _ in range(3)]
+    program = torch.export.export(model, samples[0])
+    found = tosaic.quantize(program, samples, make())
+    assert describe(found) == describe(quantize_with_torchao(program, samples, make()))
+    assert not any(isinstance(child, torch.ao.quantization.ObserverBase) for child in found.children())
+
+
+def test_a_written_buffer_is_kept() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model, samples = Counter().eval(), [(torch.randn(1, 8),) for _ in range(3)]
+    program = torch.export.export(model, samples[0])
+    found = tosaic.quantize(program, samples)
+    written = [node for node in found.graph.find_nodes(op="get_attr") if str(node.target) == "total"]
+    assert written and found.get_buffer("total").eq(0).all()
+    before = found(*samples[0])
+    assert not torch.equal(before, found(*samples[0]))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_all_else_is_left_to_torchao(inside: bool) -> None:
+    """Ranges that are measured at run time are not converted here, also if another quantizer inside ours has them."""
+
+    class Dynamic(Quantizer):
+        def annotate(self, model: Any) -> Any:
+            from torchao.quantization.pt2e import PlaceholderObserver
+            from torchao.quantization.pt2e.quantizer import QuantizationSpec
+
+            spec = QuantizationSpec(torch.int8, PlaceholderObserver, -128, 127, torch.per_tensor_affine, None, True)
+            for node in model.graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default):
+                node.meta["quantization_annotation"] = QuantizationAnnotation({node.args[0]: spec}, None, {}, True)
+            return model
+
+        def validate(self, model: Any) -> None: ...
+
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model, samples = nn.Sequential(nn.Linear(4, 3)).eval(), [(torch.randn(2, 4),)]
+    quantizer = make_quantizer().add_quantizer(Dynamic()) if inside else Dynamic()
+    found = tosaic.quantize(torch.export.export(model, samples[0]), samples, quantizer)
+    assert any("choose_qparams" in str(node.target) for node in found.graph.nodes)
+
+
+def test_a_norm_stays_where_its_layer_has_other_readers() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.norm = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)
+            nn.init.constant_(self.norm.weight, 5.0)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = self.layer(x)
+            return self.norm(y), y
+
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model, samples = Two().eval(), [(torch.randn(1, 3, 4, 4),) for _ in range(2)]
+    found = tosaic.quantize(torch.export.export(model, samples[0]), samples)
+    with torch.no_grad():
+        for got, wanted in zip(found(*samples[0]), model(*samples[0]), strict=True):
+            assert torch.allclose(got, wanted, atol=0.03 * float(wanted.abs().max()))
