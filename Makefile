@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.tosaic-setup
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 WORKERS ?= 2
+# Many tests start processes that import torch: they need its compiled modules, which this variable would not keep.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup setup-vgf setup-board demo test test-all test-op golden bench bench-board bench-quick accuracy mutate lint format clean
 
