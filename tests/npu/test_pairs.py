@@ -245,6 +245,16 @@ def make_transpose_of_what_is_returned() -> Case:
     return Case(b.finish([ops.transpose(b, x, (2, 0, 1)), x]))
 
 
+def make_matmul_with_a_transpose(*, is_slice: bool, is_returned: bool) -> Case:
+    b = Builder()
+    x, y = b.input(Type(I8, (1, 4, 8, 16 if is_slice else 8))), b.input(Type(I8, (4, 3, 8)))
+    factor = ops.slice(b, x, (0, 0, 0, 0), (1, 4, 8, 8)) if is_slice else ops.reverse(b, x, 2)
+    turned = ops.reshape(b, ops.transpose(b, factor, (0, 1, 3, 2)), (4, 8, 8))
+    product = ops.matmul(b, y, turned)
+    other = factor if is_returned else ops.table(b, factor, np.arange(-128, 128, dtype=np.int8)[::-1])
+    return Case(b.finish([other, ops.rescale(b, product, I8, multiplier=[1 << 30], shift=[37])]))
+
+
 def make_product_of_what_is_returned() -> Case:
     b = Builder()
     x, y = b.input(Type(I8, (1, 3, 2, 1))), b.input(Type(I8, (1, 1, 1, 6)))
@@ -275,6 +285,16 @@ def test_a_mask_that_is_returned_is_kept_apart(bench: Bench, shape: tuple[int, .
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_is_returned_and_transposed_is_kept_apart(bench: Bench, target: str) -> None:
     check_wrong(bench, make_transpose_of_what_is_returned(), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_factor_that_is_transposed_and_returned_is_kept_apart(bench: Bench, target: str) -> None:
+    check_wrong(bench, make_matmul_with_a_transpose(is_slice=False, is_returned=True), target)
+
+
+@pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u65-512"])
+def test_a_factor_that_is_transposed_and_a_slice_is_kept_apart(bench: Bench, target: str) -> None:
+    check_wrong(bench, make_matmul_with_a_transpose(is_slice=True, is_returned=False), target)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -16,6 +16,8 @@ _reduces_column    A maximum along the last dimension reads it as the one before
 _separate_choices  Operands of a SELECT are read in any shape that their tensors have anywhere.
 _separate_outputs  A RESHAPE that is returned and transposed is not returned. Booleans are 0 and 1 outside and 0 and -1
                    inside: those that are returned and read are 1 for both.
+_separate_factors  A tensor that is transposed to be the second factor of a MATMUL is not returned. If it is a SLICE with
+                   other readers, the MATMUL reads past it.
 
 `tests/npu/test_pairs.py` has the smallest graph for each. REDUCE_MIN before RESHAPE is avoided by the record of `amin`.
 """
@@ -70,7 +72,8 @@ def separate_vela_pairs(graph: Graph) -> Graph:
     before: %1 = RESCALE(%0); %2 = RESHAPE(%1); %3 = ADD(%2, ...); %4 = MUL(%2, ...)
     after:  %a = RESHAPE(%0); %2 = RESCALE(%a); %3 = ADD(%2, ...); %4 = MUL(%2, ...)
     """
-    graph = _separate_shapes(_separate_choices(_separate_outputs(_separate_rescaled(graph))))
+    graph = _separate_outputs(_separate_factors(_separate_rescaled(graph)))
+    graph = _separate_shapes(_separate_choices(graph))
     fused, joined = _find_fused(graph), _find_joined(graph)
 
     def rule(b: Builder, op: Op) -> Value | None:
@@ -202,6 +205,21 @@ def _separate_outputs(graph: Graph) -> Graph:
         else:
             outputs.append(value)
     return Graph(graph.inputs, outputs, [*graph.ops, *b.ops]) if b.ops else graph
+
+
+def _separate_factors(graph: Graph) -> Graph:
+    """Copy what is transposed to be the second factor of a MATMUL if it is returned, or a SLICE that others read."""
+    factors = {_find_tensor(op.inputs[1]) for op in graph.ops if op.kind == "MATMUL"}
+    uses, returned = count_uses(graph), {_find_tensor(value) for value in graph.outputs}
+
+    def rule(b: Builder, op: Op) -> Value | None:
+        if op.kind != "TRANSPOSE" or op.outputs[0] not in factors:
+            return None
+        tensor = _find_tensor(op.inputs[0])
+        is_shared_slice = _find_source(tensor) in _AFTER_SLICE and uses[tensor] > 1
+        return _separate(b, op) if tensor in returned or is_shared_slice else None
+
+    return replace_ops(graph, rule)
 
 
 def _reshape(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
