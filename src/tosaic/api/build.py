@@ -50,6 +50,7 @@ from tosaic.quantization.prepare import find_other_float, is_private, mutates
 from tosaic.quantization.quantizer import TosaQuantizer
 from tosaic.quantization.ranges import watch
 from tosaic.quantization.recipes import get_symmetric_quantization_config
+from tosaic.quantization.states import quantize_buffers
 
 LAYOUTS = ("nchw", "nhwc")
 EXTERNAL = tuple(blob.EXTERNAL.values())
@@ -116,7 +117,9 @@ def _quantize(
                 module(*sample)
         with collect_garbage_after():
             convert = convert_observers if can_convert(module) else convert_pt2e
-            return _reset(convert(module), program)
+            converted = _reset(convert(module), program)
+            quantize_buffers(converted)
+            return converted
 
 
 def _reset(module: GraphModule, program: ExportedProgram) -> GraphModule:

@@ -256,7 +256,7 @@ def mark_constants(graph: Graph) -> None:
     for node in graph.nodes:
         inputs = node.all_input_nodes
         computed = bool(inputs) and is_foldable(node) and all(n.meta[CONSTANT] for n in inputs)
-        node.meta[CONSTANT] = node.op == "get_attr" or computed
+        node.meta[CONSTANT] = (node.op == "get_attr" and not is_written(node)) or computed
 
 
 def split_biases(module: GraphModule, wanted: Callable[[Node], bool]) -> None:

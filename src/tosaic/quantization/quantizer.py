@@ -26,6 +26,7 @@ from tosaic.quantization.functions import fuse_functions
 from tosaic.quantization.loops import share_states
 from tosaic.quantization.prepare import ANNOTATION_KEY, CONFIG, CONSTANT
 from tosaic.quantization.recurrent import LOOP
+from tosaic.quantization.states import share_buffers
 from tosaic.quantization.widen_accumulated import widen_sums
 
 _PER_CHANNEL = (torch.per_channel_symmetric, torch.per_channel_affine)
@@ -176,6 +177,7 @@ class TosaQuantizer(pt2e.Quantizer):
                     own.add(node)
         widen_sums(model.graph)
         share_states(model.graph)
+        share_buffers(model.graph)
         if self._io is not None:
             _annotate_io(model, self._io)
         fuse_functions(model.graph, own)
