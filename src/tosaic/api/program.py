@@ -12,12 +12,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-import torch
 
 import tosaic
-from tosaic.api.calibration import as_tensor
+from tosaic.api.session import Session, decode_outputs, encode_inputs
 from tosaic.api.verification import ROUNDS, Verdict, verify
 from tosaic.backends.registry import find_backend
 from tosaic.core.compile_spec import ArmCompileSpec
@@ -31,7 +29,6 @@ from tosaic.driver.pack import Signature
 from tosaic.driver.reason import Reason
 from tosaic.engines import engine as engines
 from tosaic.formats import external, sidecar
-from tosaic.fx.arrays import to_numpy
 from tosaic.report.schema import DelegateReport, MemoryReport, Report
 
 
@@ -145,15 +142,20 @@ class Program:
         return {**find_backend(self.spec).describe_options(self.spec), **self.precision}
 
     def run(self, *inputs: Any, engine: str = "auto") -> list[np.ndarray[Any, Any]]:
-        """Run the .pte here; engine auto is the simulated NPU for Ethos-U, and Vulkan for VGF where that is usable."""
-        tensors = [as_tensor(x, f"input {i}").detach().contiguous() for i, x in enumerate(inputs)]
-        _check_inputs(tensors, self.inputs)
-        # numpy has no built-in bfloat16: engines take its bits.
-        arrays = [to_numpy(t) for t in tensors]
+        """Run the .pte here; engine auto is the simulated NPU for Ethos-U, and Vulkan for VGF where that is usable.
+
+        Mutable buffers start with their first values in every run; `load` keeps them.
+        """
+        arrays = encode_inputs(inputs, self.inputs)
         data = tuple(self.data.values())
         outcome = engines.run(self.pte, arrays, engine=engine, sidecar=self._describe(), data=data)
-        pairs = zip(outcome.outputs, self.outputs, strict=True)
-        return [a.view(ml_dtypes.bfloat16) if b.dtype == "bfloat16" else a for a, b in pairs]
+        return decode_outputs(outcome.outputs, self.outputs)
+
+    def load(self, engine: str = "auto") -> Session:
+        """Load the program for several runs in which its mutable buffers keep their values: caches, streams."""
+        data = tuple(self.data.values())
+        method = engines.load(self.pte, engine=engine, sidecar=self._describe(), data=data)
+        return Session(method, self.inputs, self.outputs)
 
     def verify(self, *, rounds: int = ROUNDS) -> Verdict:
         """Compare the NPU or the Vulkan device with the TOSA reference model, and with torch on the samples."""
@@ -218,19 +220,6 @@ def describe(signature: Signature) -> dict[str, str]:
     """Describe the I/O tensors as a constant method of the .pte, so that a device can query scale and zero point."""
     borders = {"inputs": [asdict(b) for b in signature.inputs], "outputs": [asdict(b) for b in signature.outputs]}
     return {"tosaic_io": json.dumps(borders, sort_keys=True)}
-
-
-def _check_inputs(tensors: Sequence[torch.Tensor], borders: Sequence[TensorInfo]) -> None:
-    if len(tensors) != len(borders):
-        raise Invalid(f"{len(tensors)} inputs were given, the program takes {len(borders)}")
-    for i, (x, b) in enumerate(zip(tensors, borders, strict=True)):
-        have = (tuple(x.shape), str(x.dtype).removeprefix("torch."))
-        if have != (b.shape, b.dtype):
-            raise Invalid(
-                f"input {i} is {have[1]}{list(have[0])}, the program takes {b.dtype}{list(b.shape)}",
-                fix=f"convert it to {b.dtype} with shape {list(b.shape)}"
-                + (" (channels last)" if b.layout == "nhwc" else ""),
-            )
 
 
 def _count_kernels(plan: Any) -> dict[str, int]:

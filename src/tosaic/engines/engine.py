@@ -10,7 +10,7 @@ from tosaic.board.options import DEFAULTS, BoardOptions
 from tosaic.core.errors import Invalid
 from tosaic.engines.board import BoardRuntime
 from tosaic.engines.executorch import ExecutorchRuntime
-from tosaic.engines.interpreter import Call
+from tosaic.engines.interpreter import Call, Method
 from tosaic.engines.protocol import Engine, Job
 from tosaic.engines.simulator import Simulator
 from tosaic.engines.tosa import ReferenceModel
@@ -66,12 +66,32 @@ def run(
     `max_memory` limits what the file may take in bytes; the default is 1 GiB more than its size. `board` is for engine
     board, and selects the board and the program that runs its firmware.
     """
-    if engine not in (AUTO, *ENGINES):
-        raise Invalid(f"unknown engine `{engine}`", fix=f"use one of {', '.join((AUTO, *ENGINES))}")
+    _check_engine(engine)
     program = read(pte, data, max_memory=max_memory)
     chosen, why = choose(program.find(method), engine)
     result = ENGINES[chosen].run(Job(pte, program, method, inputs, sidecar, max_memory, data, board))
     return RunResult(result.outputs, chosen, why, tuple(result.calls), result.execution)
+
+
+def load(
+    pte: bytes,
+    *,
+    engine: str = AUTO,
+    sidecar: Sidecar | None = None,
+    method: str = "forward",
+    max_memory: int | None = None,
+    data: Sequence[bytes] = (),
+) -> Method:
+    """Load a method of a .pte file for several runs, in which its memory persists."""
+    _check_engine(engine)
+    program = read(pte, data, max_memory=max_memory)
+    chosen, _ = choose(program.find(method), engine)
+    return ENGINES[chosen].load(Job(pte, program, method, (), sidecar, max_memory, data))
+
+
+def _check_engine(engine: str) -> None:
+    if engine not in (AUTO, *ENGINES):
+        raise Invalid(f"unknown engine `{engine}`", fix=f"use one of {', '.join((AUTO, *ENGINES))}")
 
 
 def choose(plan: Plan, engine: str) -> tuple[str, str]:

@@ -12,7 +12,8 @@ from typing import Protocol
 from tosaic.board.execution import Execution
 from tosaic.board.options import DEFAULTS, BoardOptions
 from tosaic.core.budget import Budget
-from tosaic.engines.interpreter import Executor
+from tosaic.core.errors import Invalid
+from tosaic.engines.interpreter import Executor, Method
 from tosaic.engines.run import Call
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import Plan, Pte
@@ -61,6 +62,10 @@ class Engine(Protocol):
     def run(self, job: Job) -> Result:
         """Run a program."""
         ...
+
+    def load(self, job: Job) -> Method:
+        """Load a program for several runs, in which its memory persists; the inputs of the job are not used."""
+        raise Invalid(f"{self.title} runs a program only once", fix="use engine `npu` or `tosa`")
 
     def open(self, plan: Plan, sidecar: Sidecar | None, budget: Budget) -> Executor:
         """Return the executor of a single delegate, for `verify` to compare."""

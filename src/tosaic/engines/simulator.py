@@ -15,9 +15,12 @@ class Simulator(Engine):
     title = "the simulated NPU"
 
     def run(self, job: Job) -> Result:
-        # By default a method uses the simulated NPU, which shares its budget.
-        method = Method(job.program, job.method, max_memory=job.max_memory)
+        method = self.load(job)
         return Result(method.run(job.inputs), method.calls)
+
+    def load(self, job: Job) -> Method:
+        # By default a method uses the simulated NPU, which shares its budget.
+        return Method(job.program, job.method, max_memory=job.max_memory)
 
     def open(self, plan: Plan, sidecar: Sidecar | None, budget: Budget) -> Executor:
         return Npu(budget=budget)

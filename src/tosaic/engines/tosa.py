@@ -29,10 +29,13 @@ class ReferenceModel(Engine):
     title = "the TOSA reference model"
 
     def run(self, job: Job) -> Result:
+        method = self.load(job)
+        return Result(method.run(job.inputs), method.calls)
+
+    def load(self, job: Job) -> Method:
         executor = make_reference(job.plan, job.sidecar)
         executors = {delegate.id: executor for delegate in job.plan.delegates}
-        method = Method(job.program, job.method, executors=executors, max_memory=job.max_memory)
-        return Result(method.run(job.inputs), method.calls)
+        return Method(job.program, job.method, executors=executors, max_memory=job.max_memory)
 
     def open(self, plan: Plan, sidecar: Sidecar | None, budget: Budget) -> Executor:
         return make_reference(plan, sidecar)
