@@ -126,7 +126,8 @@ def test_a_run_starts_anew_and_a_session_goes_on() -> None:
     assert np.array_equal(session.run(*samples[0])[0], first)
     assert not np.array_equal(session.run(*samples[0])[0], first)
     assert np.array_equal(program.load().run(*samples[0])[0], first)
-    other.run(*samples[0]), other.run(*samples[0])
+    for sample in (samples[0], samples[0]):
+        other.run(*sample)
     for sample in samples:
         assert np.array_equal(session.run(*sample)[0], other.run(*sample)[0])
 

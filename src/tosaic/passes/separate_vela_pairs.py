@@ -16,8 +16,8 @@ _reduces_column    A maximum along the last dimension reads it as the one before
 _separate_choices  Operands of a SELECT are read in any shape that their tensors have anywhere.
 _separate_outputs  A RESHAPE that is returned and transposed is not returned. Booleans are 0 and 1 outside and 0 and -1
                    inside: those that are returned and read are 1 for both.
-_separate_factors  A tensor that is transposed to be the second factor of a MATMUL is not returned. If it is a SLICE with
-                   other readers, the MATMUL reads past it.
+_separate_factors  A tensor that is transposed to be the second factor of a MATMUL is not returned. If it is a SLICE
+                   that others read too, the MATMUL reads past it.
 
 `tests/npu/test_pairs.py` has the smallest graph for each. REDUCE_MIN before RESHAPE is avoided by the record of `amin`.
 """
