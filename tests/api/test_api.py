@@ -297,6 +297,15 @@ def test_what_a_model_writes_to(to_input: bool, target: str) -> None:
             assert np.abs(a - b.numpy()).max() <= 0.03 * float(b.abs().max())
 
 
+def test_torch_cannot_tell_what_a_model_changes() -> None:
+    class Windows(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.unfold(0, 3, 1).bitwise_xor_(6)
+
+    with pytest.raises(Invalid, match=r"changes a tensor in place(.|\n)*clone"):
+        tosaic.compile(Windows().eval(), (torch.arange(15, dtype=torch.int32).reshape(3, 5),), "ethos-u55-128")
+
+
 def test_only_int8_borders_are_codes() -> None:
     """A model that takes codes, and one that returns int32 codes, keep their own signature with io="int8"."""
     codec = torch.ops.quantized_decomposed

@@ -27,7 +27,7 @@ from tosaic.core.quiet import quiet
 from tosaic.core.targets import find
 from tosaic.driver.carry import carry_results
 from tosaic.driver.delegate import CompiledGraph, build, dump
-from tosaic.driver.exported import export, keep_inputs, make_functional, refuse_dynamic, translate_errors
+from tosaic.driver.exported import export, functionalize_program, make_functional, refuse_dynamic, translate_errors
 from tosaic.driver.pack import Signature, infer_io_signature, pack
 from tosaic.driver.partition import Plan
 from tosaic.driver.reason import explain, log_reasons
@@ -36,7 +36,6 @@ from tosaic.formats import blob
 from tosaic.formats.npy import Array
 from tosaic.formats.sidecar import MAX_SAMPLES, Sample
 from tosaic.fx.arrays import to_numpy
-from tosaic.fx.decompositions import functionalize
 from tosaic.fx.source import QDQ, Source, overload
 from tosaic.ops import registry
 from tosaic.quantization.convert import can_convert
@@ -384,7 +383,7 @@ def _make_source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tens
     if not any(mutates(n) and not (is_private(n) and registry().find(overload(n))) for n in source.calls()):
         return source
     program = module if isinstance(module, ExportedProgram) else torch.export.export(module, inputs)
-    return Source.of_program(keep_inputs(functionalize(program)))
+    return Source.of_program(functionalize_program(program))
 
 
 def _plan_cpu_only(source: Source) -> CompiledGraph:

@@ -108,10 +108,17 @@ def make_functional(program: ExportedProgram) -> ExportedProgram:
     program = inline_modes(program)
     unsafe = [n for n in program.graph.nodes if n.op == "call_function" and mutates(n) and not is_private(n)]
     writes = program.graph_signature.user_inputs_to_mutate
-    return keep_inputs(functionalize(program)) if unsafe or writes else program
+    return functionalize_program(program) if unsafe or writes else program
 
 
-def keep_inputs(program: ExportedProgram) -> ExportedProgram:
+def functionalize_program(program: ExportedProgram) -> ExportedProgram:
+    """Functionalize a program, without writes to its own inputs."""
+    fix = "call .clone() on the tensor that it changes in place"
+    with translate_errors("the model changes a tensor in place, and torch cannot tell what else changes", fix):
+        return _keep_inputs(functionalize(program))
+
+
+def _keep_inputs(program: ExportedProgram) -> ExportedProgram:
     """Remove writes to the program's own inputs: a caller gets what the model returns, and nothing else."""
     signature, output = program.graph_signature, program.graph.output_node()
     results: Any = output.args[0]

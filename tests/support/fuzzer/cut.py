@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,6 +155,12 @@ def _compare(node: Node, got: Any, seen: dict[Node, Any]) -> Iterator[Wrong]:
             f"off by {worst} steps in {want.dtype}{list(want.shape)}, {int((steps > 0).sum())} elements differ, "
             f"at {tuple(int(i) for i in where)} {got[where]} instead of {want[where]}",
         )
+
+
+def quantizes_nan(source: Source, seen: Mapping[Node, Any]) -> bool:
+    """Whether torch's graph casts NaN to integers anywhere, such as acos of a quantized number just above 1."""
+    stored = [n for n in source.calls() if overload(n) == QUANTIZE]
+    return any(bool(np.isnan(_array(seen[n.all_input_nodes[0]])).any()) for n in stored)
 
 
 def _is_exact(node: Node, stage: Sequence[Node]) -> bool:
