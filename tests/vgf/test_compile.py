@@ -166,3 +166,30 @@ def test_quantize_and_dequantize_are_torchs(zero_point: int, scale: float) -> No
     back = ops.dequantize_per_tensor(want, scale, zero_point, -128, 127, torch.int8)
     assert np.array_equal(got[0], want.numpy())
     assert np.array_equal(got[1], back.numpy())
+
+
+def multiply_by_zero(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x + 1, x * 0
+
+
+def find_the_largest_of_one(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x + 1, x.float().argmax(1).to(torch.int32)
+
+
+def make_zeros(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.zeros_like(x) * 2, x + 1
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("function", [multiply_by_zero, find_the_largest_of_one, make_zeros])
+def test_an_output_of_zeros_is_not_left_to_the_vulkan_layers(function: Any) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return function(x)
+
+    inputs = (torch.arange(-2, 2, dtype=torch.int32).reshape(4, 1),)
+    program = tosaic.compile(Model().eval(), inputs, "vgf", quantized=False)
+    assert any("always zero" in reason.why and "constant" in reason.fix for reason in program.reasons)
+    assert len(program.delegates) == 1
+    for got, want in zip(program.run(*inputs), function(*inputs), strict=True):
+        np.testing.assert_array_equal(got, want.numpy())

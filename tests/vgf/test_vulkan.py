@@ -16,9 +16,12 @@ import torch
 from typer.testing import CliRunner
 
 import tosaic
+from support.fuzzer.check import check
+from support.fuzzer.graph import Graph, Leaf, Ref, Step
 from tosaic.cli import app
 from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.engines import vulkan, vulkan_env
+from tosaic.engines.missing_kernel import MissingKernel
 from tosaic.formats import pte as pte_file
 from tosaic.formats import vgf as reader
 
@@ -256,3 +259,27 @@ def test_quantize_rounds_half_to_even_on_the_device() -> None:
     assert (len(program.delegates), program.reasons) == (1, ())
     (result,) = vulkan.run(program.pte, [x.numpy()])
     assert np.array_equal(result, Codes()(x).numpy())
+
+
+@pytest.mark.usefixtures("device")
+def test_a_missing_kernel_is_named() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.digamma(x * 2)
+
+    x = torch.ones(4)
+    program = tosaic.compile(Model().eval(), (x,), "vgf", quantized=False)
+    with pytest.raises(MissingKernel) as caught:
+        program.run(x)
+    assert caught.value.why == "it has no kernel for `aten::digamma.out`"
+    assert "engine `tosa`" in caught.value.fix
+    np.testing.assert_allclose(program.run(x, engine="tosa")[0], torch.digamma(x * 2), rtol=1e-6)
+
+
+@pytest.mark.usefixtures("device")
+def test_the_fuzzer_expects_missing_kernels() -> None:
+    leaf = Leaf("input", (2, 5), torch.float32, 0.5, 2.0, 1)
+    steps = (Step("aten.exp.default", (Ref("x", 0),)), Step("aten.digamma.default", (Ref("v", 0),)))
+    outcome = check(Graph((leaf,), steps, (Ref("v", 1),)), "vgf", False)
+    assert outcome.failures == []
+    assert any("no kernel for `aten::digamma.out`" in line for line in outcome.refused)

@@ -9,10 +9,11 @@ from typing import Self
 from tosaic.backends import converter
 from tosaic.backends.protocol import Artifact, Backend
 from tosaic.core.compile_spec import ArmCompileSpec, coerce
-from tosaic.core.errors import Invalid
+from tosaic.core.errors import Invalid, Refused
 from tosaic.core.specification import Specification
 from tosaic.core.targets import VGF, Target
 from tosaic.formats import vgf as reader
+from tosaic.formats.spirv import find_zero_outputs
 
 
 class VgfCompileSpec(ArmCompileSpec):
@@ -71,8 +72,28 @@ class VgfCompiler(Backend):
     def compile(self, tosa: bytes, spec: ArmCompileSpec) -> Artifact:
         blob = converter.compile_cached(tosa, coerce(spec, VgfCompileSpec).compiler_flags)
         vgf = reader.read(blob)
+        if zeros := _find_zero_outputs(vgf):
+            raise ZeroOutput(zeros)
         inputs, outputs = (tuple(_measure(vgf.resources[i]) for i in side) for side in (vgf.inputs, vgf.outputs))
         return Artifact(blob, (inputs, outputs), {".vgf": blob})
+
+
+class ZeroOutput(Refused):
+    """An output that the converter folded to zeros: the Vulkan layers leave its memory as it was."""
+
+    def __init__(self, outputs: tuple[int, ...]) -> None:
+        super().__init__(
+            "the graph has a constant output",
+            why="its result is always zero, which no Vulkan layer writes",
+            fix="leave it out of the model: it is a constant",
+        )
+        self.outputs = outputs
+
+
+def _find_zero_outputs(vgf: reader.Vgf) -> tuple[int, ...]:
+    """Return the outputs of the program that a graph sets to a constant of zeros."""
+    zeros = {s.outputs[i] for s in vgf.segments for i in find_zero_outputs(vgf.modules[s.module].spirv)}
+    return tuple(i for i, resource in enumerate(vgf.outputs) if resource in zeros)
 
 
 def _measure(resource: reader.Resource) -> tuple[int, int]:

@@ -90,9 +90,13 @@ class ToolFailed(TosaicError):
 
 
 class Refused(ToolFailed):
-    """A graph that a compiler rejects. `names` are the tensors that it may mean, if it reports any."""
+    """A graph that a compiler rejects. `names` are the tensors that it may mean, if it reports any.
+
+    `outputs` are the outputs of the graph, by number, that are certainly the cause.
+    """
 
     names: tuple[str, ...] = ()
+    outputs: tuple[int, ...] = ()
 
 
 class ToolCrashed(ToolFailed):

@@ -146,7 +146,9 @@ def compile_partition(source: Source, partition: Partition, lowered: Lowered, sp
     try:
         artifact = backend.compile(lowered.tosa, spec)
     except Refused as error:
-        raise RefusedPartition(error, backend.tool, _find_named_nodes(lowered.ops, partition, error.names)) from error
+        proven = [partition.outputs[i] for i in error.outputs]
+        nodes = proven or _find_named_nodes(lowered.ops, partition, error.names)
+        raise RefusedPartition(error, backend.tool, nodes, proven=bool(proven)) from error
     except ToolCrashed as error:
         raise RefusedPartition(error, backend.tool, []) from error
     check_artifact(source, partition, artifact)
@@ -161,11 +163,11 @@ def _list_ops(graph: Graph) -> tuple[TosaOpInfo, ...]:
 
 
 class RefusedPartition(ToolFailed):
-    """A rejection with the nodes that caused it, if the tool named them."""
+    """A rejection with the nodes that may have caused it, if the tool named them; `proven` if they certainly have."""
 
-    def __init__(self, error: ToolFailed, tool: str, nodes: list[Node]) -> None:
+    def __init__(self, error: ToolFailed, tool: str, nodes: list[Node], *, proven: bool = False) -> None:
         super().__init__(error.what, log=error.log, where=error.where, why=error.why, fix=error.fix)
-        self.tool, self.nodes = tool, nodes
+        self.tool, self.nodes, self.proven = tool, nodes, proven
 
 
 def _find_named_nodes(ops: Sequence[TosaOpInfo], partition: Partition, named: tuple[str, ...]) -> list[Node]:
@@ -248,8 +250,9 @@ def _compile(
         with contained("compiling a delegate", planned=(Invalid, ToolFailed)):
             return compile_partition(source, partition, lowered, spec)
     except RefusedPartition as error:
-        fix = "write it with other operators" if spec.target.has_booleans else "use an Ethos-U85, or other operators"
-        return Failure(Unsupported(f"{error.tool}: {error.why or error.what}", fix), error.nodes)
+        other = "write it with other operators" if spec.target.has_booleans else "use an Ethos-U85, or other operators"
+        fix = error.fix if error.proven else other
+        return Failure(Unsupported(f"{error.tool}: {error.why or error.what}", fix), error.nodes, error.proven)
     except InternalError as error:
         return Failure(error, [])
 

@@ -17,6 +17,7 @@ from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.core.hints import Hint
 from tosaic.engines import shim
 from tosaic.engines.interpreter import Executor, Method, Npu, list_calls
+from tosaic.engines.missing_kernel import check_kernels
 from tosaic.engines.protocol import Engine, Job, Result
 from tosaic.formats.external import read
 from tosaic.formats.npy import Array
@@ -82,16 +83,8 @@ def _check(reply: Reply) -> None:
             raise ToolFailed(error["what"], log=reply.log, where=error["where"], why=error["why"], fix=fix)
         raise Invalid(error["what"], where=error["where"], why=error["why"], fix=fix)
     if reply.failure:
-        why, fix = _find_reason(reply)
-        raise ToolFailed("ExecuTorch's runtime cannot run the program", log=reply.log, why=why, fix=fix)
-
-
-def _find_reason(reply: Reply) -> tuple[str, str]:
-    missing = re.findall(r"Missing operator: \[\d+\] (\S+)", reply.log)
-    if missing:
-        names = ", ".join(f"`{name}`" for name in dict.fromkeys(missing))
-        fix = "a device needs these kernels too; engine `npu` uses torch's"
-        return f"it has no kernel for {names}", fix
-    # The runtime's log comes before the error that its caller sees, which is only a number.
-    logged = re.findall(r"^\[\w+\.\w+:\d+\] (.+)$", reply.log, re.MULTILINE)
-    return "; ".join([*logged[-1:], reply.failure]), ""
+        check_kernels(reply.log, "npu")
+        # The runtime's log comes before the error that its caller sees, which is only a number.
+        logged = re.findall(r"^\[\w+\.\w+:\d+\] (.+)$", reply.log, re.MULTILINE)
+        why = "; ".join([*logged[-1:], reply.failure])
+        raise ToolFailed("ExecuTorch's runtime cannot run the program", log=reply.log, why=why)

@@ -19,6 +19,7 @@ from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid, ToolFailed, TosaicError
 from tosaic.engines import vulkan_env
 from tosaic.engines.interpreter import Executor, list_calls, take_plan
+from tosaic.engines.missing_kernel import check_kernels
 from tosaic.engines.protocol import Engine, Job, Result
 from tosaic.engines.vulkan_env import INSTALL, NoVulkan
 from tosaic.formats import pte as pte_file
@@ -169,6 +170,7 @@ def _request(
         raise _explain_missing(reply)
     if reply.failure:
         worker().close()
+        check_kernels(reply.log, "tosa")
         why = _find_reason(reply.log) or reply.failure
         raise ToolFailed("the Vulkan runtime rejected the program", log=reply.log, why=why)
     return reply

@@ -30,6 +30,7 @@ from tosaic.core.errors import TosaicError, first_line
 from tosaic.driver.exported import make_functional
 from tosaic.driver.partition import partition
 from tosaic.engines import engine, reference
+from tosaic.engines.missing_kernel import MissingKernel
 from tosaic.engines.reference import Undefined
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
 from tosaic.fx.source import Source, overload
@@ -157,6 +158,10 @@ class _Check:
             raise
         except Undefined as error:
             self.outcome.refused.append(f"{name}: {error.what}")
+            raise _Stop from error
+        except MissingKernel as error:
+            # What is left for the CPU is right, and no ExecuTorch can run it.
+            self.outcome.refused.append(f"{name}: {error.what} ({error.why})")
             raise _Stop from error
         except TosaicError as error:
             why = f" ({error.why})" if error.why else ""
