@@ -231,6 +231,12 @@ def make_choice_of_a_choice() -> Case:
     return Case(b.finish([ops.select(b, mask, y, first), ops.reshape(b, first, (36,)), ops.reshape(b, x, (36,))]))
 
 
+def make_maximum_with_its_place() -> Case:
+    b = Builder()
+    x = b.input(Type(I8, (3, 4, 1)))
+    return Case(b.finish([ops.reduce_max(b, x, 1), ops.argmax(b, ops.reshape(b, x, (1, 1, 3, 4)), 3)]))
+
+
 def make_mask_that_is_returned(shape: tuple[int, ...]) -> Case:
     b = Builder()
     x, y = b.input(Type(I8, (4, 6))), b.input(Type(I8, (4, 6)))
@@ -271,6 +277,7 @@ def make_product_of_what_is_returned() -> Case:
         (make_choice_of_two_shapes, "ethos-u85-256"),
         (make_choice_that_is_read_in_two_shapes, "ethos-u85-256"),
         (make_choice_of_a_choice, "ethos-u85-256"),
+        (make_maximum_with_its_place, "ethos-u85-256"),
     ],
 )
 def test_two_shapes_of_one_tensor_are_kept_apart(bench: Bench, make: Callable[[], Case], target: str) -> None:

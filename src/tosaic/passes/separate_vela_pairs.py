@@ -13,7 +13,8 @@ _separate_rescaled A rescaled and then reshaped tensor is read in a wrong shape 
 _separate_shapes   Two broadcast operands that are one tensor in two shapes are both read in one of the shapes.
 _reduces_column    A maximum along the last dimension reads it as the one before the last; if that is the shape in which
                    its input was written, Vela assumes the format of 16 channels but allocates a single one.
-_separate_choices  Operands of a SELECT are read in any shape that their tensors have anywhere.
+_separate_choices  Operands of a SELECT are read in any shape that their tensors have anywhere. A tensor of which an ARGMAX
+                   is taken in another shape gets the format that ARGMAX needs, and others read it in the wrong one.
 _separate_outputs  A RESHAPE that is returned and transposed is not returned. Booleans are 0 and 1 outside and 0 and -1
                    inside: those that are returned and read are 1 for both.
 _separate_factors  A tensor that is transposed to be the second factor of a MATMUL is not returned. If it is a SLICE
@@ -227,17 +228,18 @@ def _reshape(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _separate_choices(graph: Graph) -> Graph:
-    """Copy the operands of a SELECT that are read in another shape too, or returned in one."""
+    """Copy the operands of SELECT and ARGMAX that are read in another shape too, or returned in one."""
     shapes = _find_shapes(graph)
     several = {value for value, found in shapes.items() if len(found) > 1}
     changed = False
 
     def rule(b: Builder, op: Op) -> Value | None:
         nonlocal changed
-        if op.kind != "SELECT" or several.isdisjoint(map(_find_tensor, op.inputs)):
+        if op.kind not in ("SELECT", "ARGMAX") or several.isdisjoint(map(_find_tensor, op.inputs)):
             return None
         changed = True
-        return tosa.select(b, *(_copy(b, v) if _find_tensor(v) in several else v for v in op.inputs))
+        b.ops.append(with_inputs(op, tuple(_copy(b, v) if _find_tensor(v) in several else v for v in op.inputs)))
+        return b.ops[-1].outputs[0]
 
     separated = replace_ops(graph, rule)
     # The result of a copied SELECT may be an operand of the next one.
