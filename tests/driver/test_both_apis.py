@@ -21,6 +21,7 @@ from tosaic import zoo
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.driver.carry import carry_results
 from tosaic.driver.delegate import CompiledGraph, build
+from tosaic.engines import engine
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
 from tosaic.fx.source import Source
 from tosaic.ops import registry
@@ -181,3 +182,25 @@ def test_constants_are_known_beside_those_that_exir_adds() -> None:
     edge = to_edge_transform_and_lower(exported, partitioner=[partitioner], compile_config=config)
     calls = [str(n.target) for n in edge.exported_program().graph.nodes if n.op == "call_function"]
     assert not any("repeat" in name or "mul" in name for name in calls), calls
+
+
+class Quotient(torch.nn.Module):
+    """A constant divided by a number, of which exir makes a tensor after the partitioner has seen all constants."""
+
+    p: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("p", torch.arange(-9, 9, dtype=torch.int32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.div(self.p, -4, rounding_mode="floor").to(torch.float32)
+
+
+def test_a_number_that_exir_makes_a_tensor_of_may_be_a_divisor() -> None:
+    partitioner = TOSAPartitioner(TosaCompileSpec("TOSA-1.0+FP"))
+    exported = torch.export.export(Quotient().eval(), (torch.ones(18),))
+    edge = to_edge_transform_and_lower(exported, partitioner=[partitioner])
+    x = torch.linspace(-1.0, 1.0, 18)
+    (found,) = engine.run(bytes(edge.to_executorch().buffer), [x.numpy()]).outputs
+    assert torch.equal(torch.from_numpy(found), Quotient()(x))

@@ -270,11 +270,9 @@ def _invent(fake: torch.Tensor) -> torch.Tensor:
     shape = tuple(int(d) for d in fake.shape)
     if fake.dtype.is_floating_point:
         return torch.full(shape, 0.0078125, dtype=fake.dtype)
-    return (
-        torch.zeros(shape, dtype=fake.dtype)
-        if fake.dtype in (torch.int32, torch.int64)
-        else torch.ones(shape, dtype=fake.dtype)
-    )
+    # A tensor of wide integers may be zero points, and a single number that exir has made a tensor of may be a divisor.
+    is_zero_points = shape and fake.dtype in (torch.int32, torch.int64)
+    return torch.zeros(shape, dtype=fake.dtype) if is_zero_points else torch.ones(shape, dtype=fake.dtype)
 
 
 def origin(node: Node) -> Node:
