@@ -21,6 +21,7 @@ from tosaic.core.errors import Invalid, TosaicError, first_line
 from tosaic.core.exir_compat import replace_class
 from tosaic.core.location import find_line
 from tosaic.core.quiet import EXCLUSIVE
+from tosaic.fx.control_flow import unroll_program
 from tosaic.fx.decompositions import find_registered, functionalize, run_torch_decompositions
 from tosaic.fx.modes import inline_modes
 from tosaic.fx.source import FILLS, QDQ, is_overload, list_modules, overload, source_line
@@ -105,7 +106,7 @@ def _list_dynamic(node: Node) -> list[int]:
 
 def make_functional(program: ExportedProgram) -> ExportedProgram:
     """Functionalize a program if aliases can see its in-place ops, before observers are inserted."""
-    program = inline_modes(program)
+    program = unroll_program(inline_modes(program))
     unsafe = [n for n in program.graph.nodes if n.op == "call_function" and mutates(n) and not is_private(n)]
     writes = program.graph_signature.user_inputs_to_mutate
     return functionalize_program(program) if unsafe or writes else program

@@ -298,6 +298,11 @@ def _fits_int32(tensor: torch.Tensor) -> bool:
 
 def no_lowering(name: str) -> Unsupported:
     """Make the error for an operator without a lowering."""
+    if name == "cond":
+        return Unsupported(
+            "a branch of `cond` has an operator that is not defined for all numbers, so only one branch may run",
+            "bound the operand in the branch and choose with `torch.where`",
+        )
     return Unsupported(f"Tosaic has no lowering for `{name}`", "write it with other operators, or leave it on the CPU")
 
 

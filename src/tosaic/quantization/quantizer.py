@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e import quantizer as pt2e
 
 from tosaic.core.errors import Invalid
+from tosaic.fx.control_flow import unroll_module
 from tosaic.fx.modes import inline
 from tosaic.fx.observers import with_args
 from tosaic.fx.source import bind, list_enclosing, module_stack, overload, torch_op
@@ -150,6 +151,7 @@ class TosaQuantizer(pt2e.Quantizer):
             for node in find(model):
                 node.meta[CONFIG] = (config,)
         inline(model)
+        unroll_module(model)
         if prepare.find_other_float(model.graph) is not None:
             convert_to_float32(model)
         prepare.make_functional(model)
