@@ -18,6 +18,7 @@ from tosaic import zoo
 from tosaic.api.build import export
 from tosaic.core.errors import Invalid
 from tosaic.formats import pte, sidecar
+from tosaic.npu import weights
 
 
 class Net(nn.Module):
@@ -55,6 +56,18 @@ def to_codes(x: torch.Tensor, border: Any) -> torch.Tensor:
         x, border.scale, border.zero_point, -128, 127, torch.int8
     )
     return codes
+
+
+def test_a_second_run_decodes_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, decoded = tosaic.compile(net(), INPUTS, "ethos-u55-128", calibration=SAMPLES), list[int]()
+    decode = weights.decode_streams
+    monkeypatch.setattr(weights, "decode_streams", lambda streams, offset: decoded.append(1) or decode(streams, offset))
+    first = program.run(*INPUTS)
+    assert decoded
+    decoded.clear()
+    second = program.run(*INPUTS)
+    assert not decoded
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])

@@ -7,7 +7,7 @@ import html
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from tosaic.driver.reason import Reason
 from tosaic.engines import engine as engines
 from tosaic.formats import external, sidecar
 from tosaic.fx.arrays import to_numpy
+from tosaic.npu.weights import WeightCache
 from tosaic.report.schema import DelegateReport, MemoryReport, Report
 
 
@@ -58,6 +59,7 @@ class Program:
     spec: ArmCompileSpec
     data: Mapping[str, bytes]
     precision: Mapping[str, str]
+    _weights: WeightCache = field(default_factory=WeightCache, init=False)
 
     @staticmethod
     def make(
@@ -151,7 +153,9 @@ class Program:
         # numpy has no built-in bfloat16: engines take its bits.
         arrays = [to_numpy(t) for t in tensors]
         data = tuple(self.data.values())
-        outcome = engines.run(self.pte, arrays, engine=engine, sidecar=self._describe(), data=data)
+        outcome = engines.run(
+            self.pte, arrays, engine=engine, sidecar=self._describe(), data=data, weights=self._weights
+        )
         pairs = zip(outcome.outputs, self.outputs, strict=True)
         return [a.view(ml_dtypes.bfloat16) if b.dtype == "bfloat16" else a for a, b in pairs]
 

@@ -16,7 +16,7 @@ class Simulator(Engine):
 
     def run(self, job: Job) -> Result:
         # By default a method uses the simulated NPU, which shares its budget.
-        method = Method(job.program, job.method, max_memory=job.max_memory)
+        method = Method(job.program, job.method, max_memory=job.max_memory, weights=job.weights)
         return Result(method.run(job.inputs), method.calls)
 
     def open(self, plan: Plan, sidecar: Sidecar | None, budget: Budget) -> Executor:
