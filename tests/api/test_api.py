@@ -58,6 +58,46 @@ def to_codes(x: torch.Tensor, border: Any) -> torch.Tensor:
     return codes
 
 
+class Nested(nn.Module):
+    """Takes a dict and a keyword argument."""
+
+    def forward(self, batch: dict[str, torch.Tensor], *, scale: torch.Tensor) -> torch.Tensor:
+        return torch.relu(batch["image"] * scale) + batch["mask"]
+
+
+def test_dicts_and_keyword_arguments_become_inputs() -> None:
+    image, mask, scale = draw(1, 8), draw(1, 8, seed=1), draw(1, 8, seed=2)
+    nested, by_name = ({"image": image, "mask": mask},), {"scale": scale}
+    program = tosaic.compile(Nested().eval(), nested, "TOSA-1.0+INT", kwargs=by_name, calibration=[(*nested, scale)])
+    assert [one.name for one in program.inputs] == ["batch_image", "batch_mask", "scale"]
+    (got,) = program.run(image, mask, scale)
+    want = Nested()(*nested, **by_name)
+    assert np.abs(got - want.numpy()).max() < 0.05
+
+
+def test_nothing_on_the_npu_is_a_warning() -> None:
+    program = tosaic.compile(nn.Identity().eval(), (draw(1, 8),), "ethos-u55-128", delegate=False)
+    assert not any("nothing runs on" in warning for warning in program.warnings)
+
+    class Sort(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sort(x).values
+
+    program = tosaic.compile(Sort().eval(), (draw(1, 8),), "ethos-u55-128")
+    assert any(warning.startswith("nothing runs on ethos-u55-128: all") for warning in program.warnings)
+
+
+def test_progress_names_stages_and_samples() -> None:
+    told: list[str] = []
+    tosaic.compile(net(), INPUTS, "TOSA-1.0+INT", calibration=SAMPLES, progress=told.append)
+    assert told == ["export", "quantize", "quantize: sample 1/2", "quantize: sample 2/2", "compile", "pack"]
+
+
+def test_a_bundled_program_has_the_samples(plain: tosaic.Program) -> None:
+    data = plain.bundle()
+    assert data[4:8] == b"BP08" and plain.pte in data
+
+
 def test_a_second_run_decodes_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     program, decoded = tosaic.compile(net(), INPUTS, "ethos-u55-128", calibration=SAMPLES), list[int]()
     decode = weights.decode_streams

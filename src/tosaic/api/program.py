@@ -18,20 +18,21 @@ import torch
 
 import tosaic
 from tosaic.api.calibration import as_tensor
-from tosaic.api.verification import ROUNDS, Verdict, verify
+from tosaic.api.verification import ROUNDS, Verdict, as_called, verify
 from tosaic.backends.registry import find_backend
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid
 from tosaic.core.output import write_files
 from tosaic.core.targets import Target
 from tosaic.core.tensor_info import TensorInfo
+from tosaic.driver.bundle import make_bundle
 from tosaic.driver.delegate import CompiledGraph, Delegate
 from tosaic.driver.named_data import list_data_files
 from tosaic.driver.pack import Signature
 from tosaic.driver.reason import Reason
 from tosaic.engines import engine as engines
 from tosaic.formats import external, sidecar
-from tosaic.fx.arrays import to_numpy
+from tosaic.fx.arrays import to_numpy, to_torch
 from tosaic.npu.weights import WeightCache
 from tosaic.report.schema import DelegateReport, MemoryReport, Report
 
@@ -163,12 +164,25 @@ class Program:
         """Compare the NPU or the Vulkan device with the TOSA reference model, and with torch on the samples."""
         return verify(self.pte, self._describe(), rounds=rounds, data=tuple(self.data.values()))
 
+    def bundle(self) -> bytes:
+        """Return a .bpte file: the program with its samples, and the outputs that this machine computes for them."""
+        if self.data:
+            raise Invalid("a bundled program has no .ptd files", fix="compile without `external`")
+        if not self.samples:
+            raise Invalid("there are no samples to bundle", why="the model has inputs of a type that cannot be kept")
+        cases: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
+        for sample in self.samples:
+            inputs = as_called(sample.inputs, self._describe())
+            cases.append(([*map(to_torch, inputs)], [*map(to_torch, self.run(*inputs))]))
+        return make_bundle(self.pte, cases)
+
     def report(self) -> Report:
         """Return everything about the program, as plain data with a versioned schema."""
         return Report(
             target=self.target.name,
             options=self._options(),
             pte_bytes=len(self.pte),
+            data_bytes=sum(map(len, self.data.values())),
             delegates=tuple(map(_describe_delegate, self.delegates)),
             cpu_ops=dict(self.cpu_ops),
             reasons=self.reasons,

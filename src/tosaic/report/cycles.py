@@ -12,6 +12,10 @@ from tosaic.npu.system import find_options
 
 #: The origin of the figure.
 SOURCE = "estimate from the commands"
+WHY_DIFFERENT = (
+    "the first adds up the commands in the file, each with its blocks and its memory traffic; the second is what Vela"
+    " expects of its schedule, before it writes commands. Neither is measured"
+)
 COLUMNS = ("offset", "operation", "cycles", "limited by", "MACs used", "bytes read and written")
 _LIMITS = {"mac": "MACs", "output": "output stage", "command": "issue of blocks", "dma": "DMA"}
 
