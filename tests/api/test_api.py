@@ -159,7 +159,7 @@ def test_report_and_sidecar(plain: tosaic.Program, tmp_path: Path) -> None:
     assert np.array_equal(beside.samples[1].outputs[0], image.numpy())
     assert np.array_equal(beside.samples[1].outputs[1], vector.numpy())
     report = json.loads(json.dumps(plain.report().to_json()))
-    assert report["schema"] == "tosaic-report/2"
+    assert report["schema"] == "tosaic-report/3"
     assert report["memory"]["network_in"] == "OffChipFlash"
     assert report["memory"]["scratch"] > 0
     assert set(report["seconds"]) == {"export", "quantize", "compile", "pack"}

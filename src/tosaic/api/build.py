@@ -28,7 +28,7 @@ from tosaic.core.targets import find
 from tosaic.driver.carry import carry_results
 from tosaic.driver.delegate import CompiledGraph, build, dump
 from tosaic.driver.exported import export, keep_inputs, make_functional, refuse_dynamic, translate_errors
-from tosaic.driver.pack import Signature, infer_io_signature, pack
+from tosaic.driver.pack import Signature, infer_io_signature, pack, write_etrecord
 from tosaic.driver.partition import Plan
 from tosaic.driver.reason import explain, log_reasons
 from tosaic.driver.trait import find_traits
@@ -155,6 +155,7 @@ def compile(
     quantizer: Quantizer | None = None,
     quantized: bool = True,
     delegate: bool = True,
+    etrecord: bool = False,
     progress: Callable[[str], None] | None = None,
     max_memory: int | None = None,
 ) -> Program:
@@ -175,6 +176,7 @@ def compile(
     quantizer       instead of a precision: a quantizer with settings of its own
     quantized       False leaves a float model in float
     delegate        False leaves all of it on the CPU
+    etrecord        True keeps an ETRecord of the program, for ExecuTorch's developer tools: `program.etrecord`
     progress        is called with the name of each stage as it begins, and with `quantize: sample 7/16`
     max_memory      limit for calibration files in bytes; default: 1 GiB
 
@@ -215,9 +217,12 @@ def compile(
         metadata = describe(signature) if io != "float" or layout == "nhwc" else {}
         fix = "replace the operator that it names"
         with translate_errors("ExecuTorch cannot lower the CPU part of the model", fix), collect_garbage_after():
-            program = pack(source, built, signature, find_backend(spec).id, spec.to_program(), metadata)
+            program = pack(
+                source, built, signature, find_backend(spec).id, spec.to_program(), metadata, with_etrecord=etrecord
+            )
+            record = write_etrecord(program) if etrecord else None
     finished = Program.make(
-        spec, built, signature, program, samples, find_traits(source), stages.seconds, notes, chosen.describe()
+        spec, built, signature, program, samples, find_traits(source), stages.seconds, notes, chosen.describe(), record
     )
     log_reasons(finished.reasons)
     return finished

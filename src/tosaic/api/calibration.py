@@ -161,8 +161,8 @@ def _split_batches(
             samples.append((sample, where))
             continue
         sizes = [int(want.shape[0]) if want.ndim else 1 for want in example]
-        cut = max(1, count // sizes[0])
-        dropped += count - cut * sizes[0] if count > sizes[0] else 0
+        cut = count // sizes[0]
+        dropped += count - cut * sizes[0]
         for i in range(cut):
             parts = zip(sample, example, sizes, strict=True)
             pieces = tuple(
@@ -172,7 +172,8 @@ def _split_batches(
             samples.append((pieces, f"{where}[{i}]" if cut > 1 else where))
     if dropped and notes is not None:
         notes.append(f"{dropped:,} calibration samples were not used: they do not fill a batch of the model")
-    return samples
+    # Batches that are all too small are refused by their shape.
+    return samples or found
 
 
 def _count_rows(part: Any, want: torch.Tensor) -> int | None:
@@ -180,11 +181,9 @@ def _count_rows(part: Any, want: torch.Tensor) -> int | None:
     shape, wanted = tuple(getattr(part, "shape", ())), tuple(want.shape)
     if not wanted:
         return None
-    if shape == wanted:
-        return wanted[0]
     if wanted[0] == 1 and shape == wanted[1:]:
         return 1
-    return shape[0] if shape[1:] == wanted[1:] and shape and shape[0] > wanted[0] else None
+    return shape[0] if shape and shape[1:] == wanted[1:] else None
 
 
 def _suggest_shape(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:

@@ -42,7 +42,7 @@ class Program:
     """The result of `tosaic.compile`. Prints as a short table.
 
     `data` are the .ptd files with parts of the delegates that are outside the .pte, by placement. `precision` says
-    what is not int8, in the words of the options.
+    what is not int8, in the words of the options. `etrecord` is for ExecuTorch's developer tools, if it was asked for.
     """
 
     pte: bytes
@@ -60,6 +60,7 @@ class Program:
     spec: ArmCompileSpec
     data: Mapping[str, bytes]
     precision: Mapping[str, str]
+    etrecord: bytes | None = None
     _weights: WeightCache = field(default_factory=WeightCache, init=False)
 
     @staticmethod
@@ -73,6 +74,7 @@ class Program:
         seconds: Mapping[str, float],
         notes: Sequence[str],
         precision: Mapping[str, str],
+        etrecord: bytes | None = None,
     ) -> Program:
         """Collect the results of the stages of a compile."""
         plan = program.executorch_program.execution_plan[0]
@@ -94,6 +96,7 @@ class Program:
             spec,
             list_data_files(program),
             dict(precision),
+            etrecord,
         )
 
     def tosa(self, index: int = 0) -> bytes:
@@ -203,11 +206,9 @@ class Program:
             ("CPU operators", ", ".join(f"{n} x{c}" for n, c in self.cpu_ops.items()) or "none"),
             ("fallback nodes", str(compute)),
         ]
-        cycles = sum(d.artifact.summary.get("cycles_total", 0.0) for d in self.delegates)
-        if cycles:
-            found = [e for d in self.delegates if (e := d.artifact.estimate_cycles()) is not None]
-            rows.append(("NPU cycles (Vela's estimate)", f"{int(cycles):,}"))
-            rows.append(("NPU cycles (from the commands)", f"{sum(e.cycles for e in found):,}"))
+        found = [e for d in self.delegates if (e := d.artifact.estimate_cycles()) is not None]
+        if found:
+            rows.append(("NPU cycles (estimate)", f"{sum(e.cycles for e in found):,}"))
         return rows
 
     def __str__(self) -> str:

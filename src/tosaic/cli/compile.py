@@ -58,6 +58,7 @@ def compile_model(
     intermediates: o.Intermediates = None,
     no_sidecar: o.NoSidecar = False,
     bundled_io: o.BundledIo = False,
+    etrecord: o.EtRecord = False,
     header: o.Header = None,
     verify: o.Verify = False,
     allow_op: o.AllowOp = None,
@@ -118,6 +119,7 @@ def compile_model(
             per_channel=not per_tensor,
             quantized=not no_quantize,
             delegate=not no_delegate,
+            etrecord=etrecord,
             progress=progress,
             max_memory=max_memory,
         )
@@ -126,6 +128,8 @@ def compile_model(
             from tosaic.report.header import write_header
 
             files[header] = write_header(path.stem, wanted.name, program.inputs, program.outputs).encode()
+        if program.etrecord is not None:
+            files[path.with_suffix(".etrecord")] = program.etrecord
         if bundled_io:
             progress("bundle")
             files[path.with_suffix(".bpte")] = program.bundle()

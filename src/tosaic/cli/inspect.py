@@ -30,6 +30,7 @@ def show_file(
     ] = False,
     data_files: Data = None,
     max_memory: MaxMemory = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print Vela's estimate of the cycles too.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -66,7 +67,7 @@ def show_file(
         from tosaic.report.describe import show_contents
         from tosaic.report.terminal import Page
 
-        show_contents(Page(), found, str(file))
+        show_contents(Page(), found, str(file), verbose=verbose)
 
 
 def _print_text(found: Contents) -> None:

@@ -170,6 +170,9 @@ BundledIo = Annotated[
         "--bundled-io", help="Write also a .bpte file: the program with its samples, for ExecuTorch's runner."
     ),
 ]
+EtRecord = Annotated[
+    bool, typer.Option("--etrecord", help="Write also an .etrecord file, for ExecuTorch's developer tools.")
+]
 Header = Annotated[
     Path | None,
     typer.Option(

@@ -63,10 +63,10 @@ def describe_traffic(traffic: Mapping[str, Traffic]) -> str:
 
 
 def describe_total(found: Estimate, vela: float | None = None) -> str:
-    """Describe the cycles and the MAC utilization, and Vela's cycles if known."""
+    """Describe the cycles and the MAC utilization, and Vela's cycles if given, with the reason why they differ."""
     clock = f"{describe_time(found.seconds)} at {found.clock / 1e6:g} MHz"
-    beside = "" if vela is None else f"; {vela:,.0f}, Vela's estimate"
-    return f"{found.cycles:,} ({clock}, {found.utilization:.0%} of the MACs used), {SOURCE}{beside}"
+    beside = "" if vela is None else f"; {vela:,.0f}, Vela's own estimate: {WHY_DIFFERENT}"
+    return f"{found.cycles:,} ({clock}, {found.utilization:.0%} of the MACs used), an estimate{beside}"
 
 
 def describe_time(seconds: float) -> str:

@@ -27,6 +27,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--calibration_data", help="a .npz/.npy/.pt file or a folder")
     parser.add_argument("--system_config")
     parser.add_argument("--memory_mode")
+    parser.add_argument("--config", help="Vela's configuration file; default: the one of Vela")
+    parser.add_argument("--model_input", help="a .npz/.npy/.pt file with the inputs of the model")
+    parser.add_argument("--bundleio", action="store_true", help="write also a .bpte file with samples")
+    parser.add_argument("--etrecord", action="store_true", help="write also an .etrecord file")
+    parser.add_argument("--debug", action="store_true", help="verify the graph after every pass")
+    parser.add_argument("--enable_debug_mode", help="accepted for old scripts: --intermediates keeps every graph")
+    parser.add_argument("--non_strict_export", action="store_true", help="accepted for old scripts, always so")
+    parser.add_argument("--enable_qdq_fusion_pass", action="store_true", help="accepted for old scripts, not needed")
     return parser.parse_args(arguments)
 
 
