@@ -208,7 +208,7 @@ def compile(
             else _plan_cpu_only(source)
         )
     if delegate and not built.delegates and built.plan.reasons:
-        notes.append(f"nothing runs on {spec.target.name}: all {len(built.plan.reasons):,} operators are on the CPU")
+        notes.append(f"nothing runs on {spec.target.name}: all {len(built.plan.reasons):,} nodes are on the CPU")
     for one in built.delegates:
         dump(one, spec)
     if delegate and not quantized:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -267,17 +265,21 @@ def _list_new(folder: Path, start: float) -> list[Path]:
 
 def _complete(report: Report, model: str, files: dict[str, int], kept: Sequence[Path]) -> Report:
     """Return the report with the model's name and files, in the words of the command line."""
-    return dataclasses.replace(
+    from dataclasses import replace
+
+    return replace(
         report,
         model=_name_model(model),
         files={**files, **{str(path): path.stat().st_size for path in kept}},
-        reasons=tuple(dataclasses.replace(reason, fix=get_cli_form(reason.fix)) for reason in report.reasons),
+        reasons=tuple(replace(reason, fix=get_cli_form(reason.fix)) for reason in report.reasons),
         warnings=tuple(map(get_cli_form, report.warnings)),
     )
 
 
 def _print(report: Report, verdict: Verdict | None, *, as_json: bool, verbose: bool, quiet: bool) -> None:
     if as_json:
+        import json
+
         plain = {**report.to_json(), "verify": None if verdict is None else verdict.to_json()}
         typer.echo(json.dumps(plain, indent=2, allow_nan=False))
         return

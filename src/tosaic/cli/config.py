@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,8 @@ def apply_config(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def _read(context: typer.Context, path: Path) -> dict[str, Any]:
+    import difflib
+
     parameters = {
         word.removeprefix("--"): parameter
         for parameter in context.command.params
@@ -45,6 +45,8 @@ def _read(context: typer.Context, path: Path) -> dict[str, Any]:
 
 
 def _parse(path: Path) -> Mapping[str, Any]:
+    import tomllib
+
     try:
         return tomllib.loads(bytes(input_file.read(path, _MAX_BYTES)[0]).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tosaic.cli.quiet import import_torch
 from tosaic.core.errors import ExitStatus
+from tosaic.core.output import write_files
 from tosaic.scripts.entry import TARGET, Parser, run_script
 
 
@@ -56,12 +57,16 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _compile(options: argparse.Namespace) -> Path:
     import_torch()
+    from tosaic.api import calibration
     from tosaic.api.build import compile, make_spec
     from tosaic.api.model_file import load
 
     model, inputs = load(options.model_name)
-    spec = make_spec(options.target, options.system_config, options.memory_mode)
+    if options.model_input is not None and inputs is not None:
+        inputs = calibration.read(options.model_input, inputs)[0]
+    spec = make_spec(options.target, options.system_config, options.memory_mode, config_ini=options.config)
     spec.dump_intermediate_artifacts_to(options.intermediates)
+    spec.verify_passes = options.debug
     program = compile(
         model,
         inputs,
@@ -69,10 +74,16 @@ def _compile(options: argparse.Namespace) -> Path:
         calibration=options.calibration_data,
         quantized=options.quantize,
         delegate=options.delegate,
+        etrecord=options.etrecord,
     )
     name = file_name(options.model_name, options.delegate)
     given = Path(options.output) if options.output else Path(name)
-    return program.save(given / name if given.is_dir() else given)
+    path = program.save(given / name if given.is_dir() else given)
+    if options.bundleio:
+        write_files({path.with_suffix(".bpte"): program.bundle()})
+    if program.etrecord is not None:
+        write_files({path.with_suffix(".etrecord"): program.etrecord})
+    return path
 
 
 if __name__ == "__main__":
