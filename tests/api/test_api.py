@@ -18,6 +18,7 @@ from tosaic import zoo
 from tosaic.api.build import export
 from tosaic.core.errors import Invalid
 from tosaic.formats import pte, sidecar
+from tosaic.npu import weights
 
 
 class Net(nn.Module):
@@ -55,6 +56,58 @@ def to_codes(x: torch.Tensor, border: Any) -> torch.Tensor:
         x, border.scale, border.zero_point, -128, 127, torch.int8
     )
     return codes
+
+
+class Nested(nn.Module):
+    """Takes a dict and a keyword argument."""
+
+    def forward(self, batch: dict[str, torch.Tensor], *, scale: torch.Tensor) -> torch.Tensor:
+        return torch.relu(batch["image"] * scale) + batch["mask"]
+
+
+def test_dicts_and_keyword_arguments_become_inputs() -> None:
+    image, mask, scale = draw(1, 8), draw(1, 8, seed=1), draw(1, 8, seed=2)
+    nested, by_name = ({"image": image, "mask": mask},), {"scale": scale}
+    program = tosaic.compile(Nested().eval(), nested, "TOSA-1.0+INT", kwargs=by_name, calibration=[(*nested, scale)])
+    assert [one.name for one in program.inputs] == ["batch_image", "batch_mask", "scale"]
+    (got,) = program.run(image, mask, scale)
+    want = Nested()(*nested, **by_name)
+    assert np.abs(got - want.numpy()).max() < 0.05
+
+
+def test_nothing_on_the_npu_is_a_warning() -> None:
+    program = tosaic.compile(nn.Identity().eval(), (draw(1, 8),), "ethos-u55-128", delegate=False)
+    assert not any("nothing runs on" in warning for warning in program.warnings)
+
+    class Sort(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sort(x).values
+
+    program = tosaic.compile(Sort().eval(), (draw(1, 8),), "ethos-u55-128")
+    assert any(warning.startswith("nothing runs on ethos-u55-128: all") for warning in program.warnings)
+
+
+def test_progress_names_stages_and_samples() -> None:
+    told: list[str] = []
+    tosaic.compile(net(), INPUTS, "TOSA-1.0+INT", calibration=SAMPLES, progress=told.append)
+    assert told == ["export", "quantize", "quantize: sample 1/2", "quantize: sample 2/2", "compile", "pack"]
+
+
+def test_a_bundled_program_has_the_samples(plain: tosaic.Program) -> None:
+    data = plain.bundle()
+    assert data[4:8] == b"BP08" and plain.pte in data
+
+
+def test_a_second_run_decodes_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, decoded = tosaic.compile(net(), INPUTS, "ethos-u55-128", calibration=SAMPLES), list[int]()
+    decode = weights.decode_streams
+    monkeypatch.setattr(weights, "decode_streams", lambda streams, offset: decoded.append(1) or decode(streams, offset))
+    first = program.run(*INPUTS)
+    assert decoded
+    decoded.clear()
+    second = program.run(*INPUTS)
+    assert not decoded
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
@@ -106,7 +159,7 @@ def test_report_and_sidecar(plain: tosaic.Program, tmp_path: Path) -> None:
     assert np.array_equal(beside.samples[1].outputs[0], image.numpy())
     assert np.array_equal(beside.samples[1].outputs[1], vector.numpy())
     report = json.loads(json.dumps(plain.report().to_json()))
-    assert report["schema"] == "tosaic-report/2"
+    assert report["schema"] == "tosaic-report/3"
     assert report["memory"]["network_in"] == "OffChipFlash"
     assert report["memory"]["scratch"] > 0
     assert set(report["seconds"]) == {"export", "quantize", "compile", "pack"}

@@ -81,8 +81,8 @@ def test_a_folder_is_read_in_order(tmp_path: Path) -> None:
         ([], "the calibration data is empty"),
         (_numbers(1, 2, 3), "calibration is a single tensor"),
         ([_numbers(1, 2, 4)], "input 0 of sample 0 has shape [1, 2, 4], the model takes [1, 2, 3]"),
-        ([_numbers(1, 2, 3), _numbers(2, 3)], "input 0 of sample 1 has shape [2, 3]"),
-        ([(_numbers(1, 2, 3), _numbers(1))], "sample 0 has 2 inputs, the model takes 1"),
+        ([_numbers(1, 2, 3), _numbers(3, 2)], "input 0 of sample 1 has shape [3, 2]"),
+        ([(_numbers(1, 2, 4), _numbers(1))], "sample 0 has 2 inputs, the model takes 1"),
         ([torch.ones(1, 2, 3, dtype=torch.int8)], "is int8, the model takes float32"),
         ([torch.full((1, 2, 3), float("nan"))], "contains NaN or infinity"),
         ([torch.full((1, 2, 3), -float("inf"))], "contains NaN or infinity"),
@@ -96,6 +96,39 @@ def test_refused_samples(data: Any, words: str) -> None:
         calibration.read(data, ONE)
     assert words in str(caught.value)
     assert caught.value.fix
+
+
+def test_a_data_loader_with_labels_and_batches() -> None:
+    images, labels, notes = _numbers(10, 2, 3), torch.arange(10), list[str]()
+    dataset = torch.utils.data.TensorDataset(images, labels)
+    _equal(calibration.read(dataset, ONE, notes=notes), [(image[None],) for image in images])
+    assert notes == ["calibration samples have 2 elements: the first 1 are used, as the model's inputs"]
+    loader = torch.utils.data.DataLoader(dataset, batch_size=4)
+    _equal(calibration.read(loader, ONE), [(image[None],) for image in images])
+    notes.clear()
+    pairs = calibration.read(loader, (torch.zeros(3, 2, 3),), notes=notes)
+    _equal(pairs, [(images[0:3],), (images[4:7],)])
+    assert notes[1] == "2 calibration samples were not used: they do not fill a batch of the model"
+
+
+def test_inputs_are_found_by_name_in_dicts(tmp_path: Path) -> None:
+    first, second = _numbers(1, 2), torch.arange(3, dtype=torch.int32)
+    sample = {"labels": torch.zeros(1), "b": second, "a": first}
+    _equal(calibration.read([sample], TWO, names=("a", "b")), [(first, second)])
+    np.savez(tmp_path / "data.npz", **{name: value.numpy() for name, value in sample.items()})
+    _equal(calibration.read(tmp_path / "data.npz", TWO, names=("a", "b")), [(first, second)])
+    with pytest.raises(Invalid, match="has the arrays `labels`, `b`, `a`, the model takes 2 inputs"):
+        calibration.read(tmp_path / "data.npz", TWO, names=("x", "y"))
+
+
+def test_hints_for_pixels_and_channels() -> None:
+    example = (torch.zeros(1, 3, 4, 5),)
+    with pytest.raises(Invalid) as caught:
+        calibration.read([torch.zeros(1, 4, 5, 3)], example)
+    assert "x.permute(0, 3, 1, 2)" in caught.value.fix
+    with pytest.raises(Invalid) as caught:
+        calibration.read([np.zeros((1, 3, 4, 5), np.uint8)], example)
+    assert caught.value.fix == "convert it with .astype('float32'), and scale pixels as in training (often `/ 255`)"
 
 
 def test_constants_that_differ_between_samples_are_taken() -> None:

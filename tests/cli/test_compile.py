@@ -33,6 +33,9 @@ REPORT = {
     "inputs",
     "outputs",
     "memory",
+    "memory_uses",
+    "data_bytes",
+    "verify",
     "seconds",
     "warnings",
     "files",
@@ -49,14 +52,10 @@ def test_summary_tells_all(floats: tuple[Path, Outcome], cpu_line: int, tiny: Pa
         "delegate 0 6 nodes",
         "delegate 1 4 nodes",
         "`aten::sort.values` x1",
-        "bytes (OffChipFlash)",
-        "bytes (Sram)",
-        "fast scratch not used",
-        "planned IO",
-        "NPU cycles",
-        "Vela's estimate",
-        "of the MACs used), estimate from the commands",
-        "MACs 7,776",
+        "bytes: scratch",
+        "tensors of the CPU",
+        "bytes: the program",
+        "MHz), an estimate",
         "input 1 `y` float32 [1, 8, 6, 6] nchw",
         "export 0.",
         "why Tosaic has no lowering for `aten.sort.default`",
@@ -66,7 +65,9 @@ def test_summary_tells_all(floats: tuple[Path, Outcome], cpu_line: int, tiny: Pa
         f"tiny.pte` ({path.stat().st_size:,} bytes)",
     ):
         assert words in text, words
-    assert 'io="int8"' not in done.stdout
+    assert 'io="int8"' not in done.stdout and "Vela's" not in done.stdout
+    head = [line.split()[0] for line in done.stdout.splitlines()[1:4]]
+    assert head == ["SRAM", "flash", "NPU"]
     assert f"{tiny}:{cpu_line}" in done.stdout.replace("\n", "").replace(" ", "")
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["load", "export", "quantize", "compile", "pack"]
     assert "\x1b" not in done.stdout + done.stderr
@@ -78,12 +79,15 @@ def test_json_has_the_versioned_schema(codes: tuple[Path, Outcome], cpu_line: in
     assert done.code == 0, done.stderr
     report = done.json
     assert set(report) == REPORT
-    assert (report["schema"], report["model"], report["target"]) == ("tosaic-report/2", "tiny", "ethos-u55-128")
+    assert (report["schema"], report["model"], report["target"]) == ("tosaic-report/3", "tiny", "ethos-u55-128")
     assert report["pte_bytes"] == path.stat().st_size == report["files"][str(path)]
     assert [border["shape"] for border in report["inputs"]] == [[1, 8, 8, 3], [1, 6, 6, 8]]
     assert all(border["dtype"] == "int8" and border["scale"] > 0 for border in report["inputs"] + report["outputs"])
     (left,) = [reason for reason in report["reasons"] if not reason["border"]]
     assert left["op"] == "aten.sort.default" and left["where"].endswith(f"tiny.py:{cpu_line}")
+    assert report["verify"] is None
+    assert report["memory_uses"]["flash"] == {"the program": report["pte_bytes"]}
+    assert report["memory_uses"]["SRAM"]["scratch"] == report["memory"]["scratch"]
     assert report["memory"]["network_in"] == "OffChipFlash" and report["memory"]["scratch_in"] == "Sram"
     assert sum(delegate["vela"]["nn_macs"] for delegate in report["delegates"]) == 7776
 

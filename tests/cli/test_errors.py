@@ -99,7 +99,7 @@ def test_calibration_files(tosaic: Command, tmp_path: Path, relu: Path) -> None:
     ("inputs", "words"),
     [
         ("(torch.ones(2), torch.ones(2))", ("torch.export cannot export the model", "positional argument")),
-        ("(1.5,)", ("example input 0 is of type `float`", "fix: pass tensors only")),
+        ("(1.5,)", ("example input 0 is of type `float`", "fix: pass tensors, or dicts and lists of tensors")),
         ("7", ("the inputs in", "are of type `int`")),
     ],
     ids=["count", "number", "kind"],
@@ -138,6 +138,13 @@ def test_inputs_of_an_exported_program(relu: Path, given: tuple[torch.Tensor, ..
         (["-t", "TOSA-1.0+INT", "--memory-mode", "Sram_Only"], ["has no system configuration and no memory mode"]),
         (["-o", "x.tosa"], ["produces a .pte", "fix: use a file name ending in .pte"]),
         (["-o", "x.tosaic"], ["is a sidecar name"]),
+        (["-o", "x.tflite"], ["`x.tflite` is a TensorFlow Lite model", "fix: use a file name ending in .pte"]),
+        (
+            ["--system-config", "Ethos_U85_SYS_DRAM_Mid"],
+            ["`Ethos_U85_SYS_DRAM_Mid` is not for `ethos-u55-128`", "fix: use one of `Ethos_U55_High_End_Embedded`"],
+        ),
+        (["-t", "TOSA-1.0+INT", "--optimize", "size"], ["`TOSA-1.0+INT` is not compiled by Vela"]),
+        (["--vela-option=--optimize=Size"], ["Vela has no flag `--optimize`", "did you mean `--optimise`"]),
         (["--intermediates", __file__], ["is a file", "fix: pass a folder"]),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) and value[0].startswith("-") else "",

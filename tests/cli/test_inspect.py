@@ -53,8 +53,7 @@ def test_pte(tosaic: Command, codes: tuple[Path, Outcome]) -> None:
         "format COP1",
         "input 0 [1, 1, 1, 8, 8, 3] 1 byte",
         "`CONV2D` x1",
-        "estimate from the commands;",
-        "Vela's estimate",
+        "of the MACs used), an estimate",
         "offset operation cycles limited by MACs used bytes read and written",
     ):
         assert words in text, words

@@ -19,6 +19,17 @@ def test_outputs_are_saved(tosaic: Command, floats: tuple[Path, Outcome], tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["out.npz"]
 
 
+def test_results_are_short_and_the_log_is_on_request(tosaic: Command, floats: tuple[Path, Outcome]) -> None:
+    done = tosaic("run", floats[0], "--values", "3")
+    assert done.code == 0, done.stderr
+    first, cycles, kernels, *outputs = done.stdout.splitlines()
+    assert first == f"`{floats[0].name}` for ethos-u55-128, method `forward`, engine npu"
+    assert cycles.startswith("NPU cycles") and cycles.endswith("an estimate")
+    assert "`aten::sort.values` x1" in kernels
+    assert outputs[0] == "output 0  float32 [1, 8, 6, 6]" and "and 285 more values" in outputs[1]
+    assert "Model executed successfully." in tosaic("run", floats[0], "--log").stdout
+
+
 def test_what_cannot_be_saved_is_not_run(tosaic: Command, floats: tuple[Path, Outcome], tmp_path: Path) -> None:
     done = tosaic("run", floats[0], "-o", tmp_path / "out.txt")
     assert done.code == 2 and done.stdout == ""
@@ -43,7 +54,7 @@ def test_one_of_several_methods(tosaic: Command, tmp_path: Path) -> None:
     file = tmp_path / "methods.pte"
     file.write_bytes(to_edge(programs).to_executorch().buffer)
     for name, factor in methods.items():
-        done = tosaic("run", file, "--method", name)
+        done = tosaic("run", file, "--method", name, "--log")
         assert done.code == 0
         assert f"Running method {name}" in done.stdout
         assert f"Output[0][1]: (float) {factor:.6f}" in done.stdout

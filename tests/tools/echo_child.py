@@ -1,6 +1,7 @@
 """A child for the worker's tests: it answers, prints, fails, hangs or dies as it is told."""
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 
 from tosaic.tools import wire
 from tosaic.tools.serve import serve
+
+_KEPT: list[list[None]] = []
 
 
 def _handle(body: wire.Header, parts: tuple[bytes, ...]) -> tuple[wire.Header, Sequence[bytes]]:
@@ -32,6 +35,9 @@ def _handle(body: wire.Header, parts: tuple[bytes, ...]) -> tuple[wire.Header, S
             ctypes.CDLL(None).puts(b"from C stdio")
             os.write(1, b"to fd 1\n")
             os.write(2, b"to fd 2\n")
+        case "import":
+            # Enough objects that a garbage collector needs a while for them.
+            _KEPT.extend([[] for _ in range(200_000)])
         case _:
             pass
     answer = {
@@ -41,6 +47,7 @@ def _handle(body: wire.Header, parts: tuple[bytes, ...]) -> tuple[wire.Header, S
         "files": [path.name for path in Path.cwd().iterdir()],
         "stdin": sys.stdin.read(),
         "torch": "torch" in sys.modules,
+        "frozen": gc.get_freeze_count(),
     }
     return answer, [part[::-1] for part in parts]
 

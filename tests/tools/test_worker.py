@@ -76,6 +76,11 @@ def test_child_has_no_stdin_and_no_torch(worker: Worker) -> None:
     assert answer["torch"] is False
 
 
+def test_what_the_first_request_leaves_behind_is_not_scanned_again(worker: Worker) -> None:
+    assert _ask(worker, do="import")["frozen"] == 0
+    assert _ask(worker)["frozen"] >= 200_000
+
+
 def test_large_parts_pass_both_ways(worker: Worker) -> None:
     data = os.urandom(1 << 20) * 40
     assert worker.request({}, [data, data]).parts == [data[::-1], data[::-1]]

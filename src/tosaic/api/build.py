@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from tosaic.core.targets import find
 from tosaic.driver.carry import carry_results
 from tosaic.driver.delegate import CompiledGraph, build, dump
 from tosaic.driver.exported import export, functionalize_program, make_functional, refuse_dynamic, translate_errors
-from tosaic.driver.pack import Signature, infer_io_signature, pack
+from tosaic.driver.pack import Signature, infer_io_signature, pack, write_etrecord
 from tosaic.driver.partition import Plan
 from tosaic.driver.reason import explain, log_reasons
 from tosaic.driver.trait import find_traits
@@ -76,6 +76,13 @@ class Stages:
         start = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def count(self, name: str, samples: Sequence[data.Sample]) -> Iterator[data.Sample]:
+        """Yield samples, and announce each within its stage: `quantize: sample 7/16`."""
+        for i, sample in enumerate(samples, 1):
+            if self.announce is not None:
+                self.announce(f"{name}: sample {i}/{len(samples)}")
+            yield sample
 
 
 @quiet()
@@ -134,9 +141,10 @@ def _reset(module: GraphModule, program: ExportedProgram) -> GraphModule:
 @quiet()
 def compile(
     model: torch.nn.Module | ExportedProgram | GraphModule,
-    example_inputs: Sequence[torch.Tensor] | None = None,
+    example_inputs: Sequence[Any] | None = None,
     target: str | ArmCompileSpec = "ethos-u55-128",
     *,
+    kwargs: Mapping[str, Any] | None = None,
     calibration: Iterable[Any] | str | Path | None = None,
     io: str = "float",
     layout: str = "nchw",
@@ -145,38 +153,46 @@ def compile(
     external: Collection[str] = (),
     precision: str = DEFAULT,
     precision_for: Mapping[str, str] | None = None,
+    per_channel: bool = True,
     quantizer: Quantizer | None = None,
     quantized: bool = True,
     delegate: bool = True,
+    etrecord: bool = False,
     progress: Callable[[str], None] | None = None,
     max_memory: int | None = None,
 ) -> Program:
     """Compile a model for a target.
 
     model           an nn.Module in eval mode, an exported program, or a module that PT2E has converted already
-    example_inputs  tensors with the shapes and dtypes the program will be called with
+    example_inputs  tensors with the shapes and dtypes the program will be called with; or dicts and lists of tensors,
+                    which the program takes one after the other
     target          a name (`tosaic targets` lists them) or a compile spec
-    calibration     samples to measure ranges with: an iterable, a .npz/.npy/.pt file, or a folder of them
+    kwargs          inputs that `forward` takes by name; the program takes them after the others
+    calibration     samples to measure ranges with: an iterable such as a DataLoader, a .npz/.npy/.pt file, or a folder
+                    of them. Batches are split, labels are left out, and the inputs in a dict are found by their names
     io, layout      how the program is called: float, int8, uint8 or int16 I/O, channels second or last
     external        what to keep in .ptd files next to the .pte of an Ethos-U: weights, commands
     precision       int8, a16w8 (16-bit activations) or a8w4 (4-bit weights)
     precision_for   other precisions, or float, of modules by their path or class name: {"head": "a16w8"}
+    per_channel     False gives all weights of an operator one scale
     quantizer       instead of a precision: a quantizer with settings of its own
     quantized       False leaves a float model in float
     delegate        False leaves all of it on the CPU
+    etrecord        True keeps an ETRecord of the program, for ExecuTorch's developer tools: `program.etrecord`
+    progress        is called with the name of each stage as it begins, and with `quantize: sample 7/16`
     max_memory      limit for calibration files in bytes; default: 1 GiB
 
     May be called from several threads, which take turns: torch.export serves one thread at a time.
     """
     _check_choice("io", io, IO_KINDS)
     _check_choice("layout", layout, LAYOUTS)
-    chosen = Precision(precision, dict(precision_for or {}))
+    chosen = Precision(precision, dict(precision_for or {}), per_channel)
     if quantizer is not None and not chosen.is_default:
         raise Invalid("both a precision and a quantizer are given", fix="set the precision in the quantizer")
     spec = make_spec(target, system_config, memory_mode, external)
     stages = Stages(progress)
     notes: list[str] = []
-    inputs = _check_examples(model, example_inputs)
+    model, inputs = _flatten_inputs(model, example_inputs, kwargs or {})
     module, samples = _export_and_quantize(
         model, inputs, spec, calibration, max_memory, quantizer or chosen, io, quantized, delegate, stages, notes
     )
@@ -193,6 +209,8 @@ def compile(
             if delegate
             else _plan_cpu_only(source)
         )
+    if delegate and not built.delegates and built.plan.reasons:
+        notes.append(f"nothing runs on {spec.target.name}: all {len(built.plan.reasons):,} nodes are on the CPU")
     for one in built.delegates:
         dump(one, spec)
     if delegate and not quantized:
@@ -201,9 +219,12 @@ def compile(
         metadata = describe(signature) if io != "float" or layout == "nhwc" else {}
         fix = "replace the operator that it names"
         with translate_errors("ExecuTorch cannot lower the CPU part of the model", fix), collect_garbage_after():
-            program = pack(source, built, signature, find_backend(spec).id, spec.to_program(), metadata)
+            program = pack(
+                source, built, signature, find_backend(spec).id, spec.to_program(), metadata, with_etrecord=etrecord
+            )
+            record = write_etrecord(program) if etrecord else None
     finished = Program.make(
-        spec, built, signature, program, samples, find_traits(source), stages.seconds, notes, chosen.describe()
+        spec, built, signature, program, samples, find_traits(source), stages.seconds, notes, chosen.describe(), record
     )
     log_reasons(finished.reasons)
     return finished
@@ -224,8 +245,11 @@ def make_spec(
     system_config: str | None = None,
     memory_mode: str | None = None,
     external: Collection[str] = (),
+    *,
+    config_ini: str | None = None,
+    extra_flags: Sequence[str] = (),
 ) -> ArmCompileSpec:
-    """Make the compile spec of a target name."""
+    """Make the compile spec of a target name; `config_ini` and `extra_flags` are Vela's."""
     for part in external:
         _check_choice("a part in external", part, EXTERNAL)
     if isinstance(target, ArmCompileSpec):
@@ -240,12 +264,28 @@ def make_spec(
             fix="pass a target name; `tosaic targets` lists all of them",
         )
     found = find(target)
-    return find_backend_for(found).make_system_spec(found, system_config, memory_mode, external)
+    return find_backend_for(found).make_system_spec(
+        found, system_config, memory_mode, external, config_ini, extra_flags
+    )
 
 
 def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         raise Invalid(f"{what} is `{value}`", fix=f"use one of {', '.join(choices)}")
+
+
+def _flatten_inputs(
+    model: Any, example_inputs: Sequence[Any] | None, kwargs: Mapping[str, Any]
+) -> tuple[Any, tuple[torch.Tensor, ...]]:
+    """Export a model that takes dicts, lists or keyword arguments, with one input per tensor in them."""
+    listed = example_inputs if isinstance(example_inputs, tuple | list) else ()
+    if not kwargs and not any(isinstance(x, dict | list | tuple) for x in listed):
+        return model, _check_examples(model, example_inputs)
+    if isinstance(model, ExportedProgram) or (isinstance(model, GraphModule) and _is_quantized(model.graph)):
+        raise Invalid("the model is exported already", fix="pass its inputs as tensors, in the order of its signature")
+    given = tuple(example_inputs or ())
+    leaves = _check_examples(model, pytree.tree_leaves((given, dict(kwargs))))
+    return export(model, given, kwargs), leaves
 
 
 def _check_examples(model: Any, example_inputs: Sequence[torch.Tensor] | None) -> tuple[torch.Tensor, ...]:
@@ -260,7 +300,7 @@ def _check_examples(model: Any, example_inputs: Sequence[torch.Tensor] | None) -
         if not isinstance(x, torch.Tensor):
             raise Invalid(
                 f"example input {i} is of type `{type(x).__name__}`",
-                fix="pass tensors only: a model that takes dicts or lists can be wrapped in one that takes tensors",
+                fix="pass tensors, or dicts and lists of tensors",
             )
     return tuple(given)
 
@@ -320,9 +360,10 @@ def _export_and_quantize(
             )
             samples = [data.check(inputs, inputs, "the example input")]
         else:
-            samples = data.read(calibration, inputs, max_memory)
+            names = [node.name for node in Source.of_program(program).inputs]
+            samples = data.read(calibration, inputs, max_memory, names=names, notes=notes)
         results = _run(program.module(), samples)
-        module = _quantize(program, samples, quantizer, notes)
+        module = _quantize(program, stages.count("quantize", samples), quantizer, notes)
         if not has_loops(module):
             return module, _keep(samples, results, _run(module, samples))
     with stages.stage("unroll"):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+import torch.utils._pytree as pytree
 
 from tosaic.core.budget import DEFAULT
 from tosaic.core.errors import Invalid
@@ -23,13 +25,22 @@ SAMPLE_COST = 1024
 
 
 def read(
-    calibration: Iterable[Any] | str | Path, example: Sequence[torch.Tensor], max_memory: int | None = None
+    calibration: Iterable[Any] | str | Path,
+    example: Sequence[torch.Tensor],
+    max_memory: int | None = None,
+    *,
+    names: Sequence[str] = (),
+    notes: list[str] | None = None,
 ) -> list[Sample]:
-    """Read all samples and check each against the example inputs."""
+    """Read all samples and check each against the example inputs.
+
+    names  the names of the inputs, by which they are found in a sample that is a dict
+    notes  gets what a user should know: elements and images that were not used
+    """
     data: Any = calibration
     if isinstance(calibration, (str, Path)):
         origin = str(calibration)
-        found = list(_limit_samples(_read_path(Path(calibration), example, max_memory), origin, max_memory))
+        found = list(_limit_samples(_read_path(Path(calibration), example, max_memory, names), origin, max_memory))
     elif isinstance(data, torch.Tensor):
         raise Invalid("calibration is a single tensor", fix="pass a list of samples: calibration=[x1, x2, ...]")
     elif not isinstance(data, Iterable):
@@ -37,8 +48,9 @@ def read(
             f"calibration is of type `{type(data).__name__}`", fix="pass a list of samples, a file or a folder"
         )
     else:
-        found = [(_as_sample(item), f"sample {i}") for i, item in enumerate(calibration)]
+        found = [(_as_sample(item, names), f"sample {i}") for i, item in enumerate(calibration)]
         origin = "calibration"
+        found = _split_batches(_drop_labels(found, example, notes), example, notes)
     if not found:
         raise Invalid("the calibration data is empty", where=origin, fix="pass at least one sample")
     samples = [check(sample, example, where) for sample, where in found]
@@ -61,7 +73,7 @@ def check(sample: Sequence[Any], example: Sequence[torch.Tensor], where: str, *,
             raise Invalid(
                 f"input {i} of {where} has shape {list(tensor.shape)}, the model takes {list(want.shape)}",
                 where=where,
-                fix="reshape the sample, one sample per batch of the example input",
+                fix=_suggest_shape(tuple(tensor.shape), tuple(want.shape)),
             )
         if tensor.dtype != want.dtype:
             if tensor.dtype == torch.float64 and want.dtype == torch.float32:
@@ -70,7 +82,7 @@ def check(sample: Sequence[Any], example: Sequence[torch.Tensor], where: str, *,
                 raise Invalid(
                     f"input {i} of {where} is {_name(tensor.dtype)}, the model takes {_name(want.dtype)}",
                     where=where,
-                    fix=f"convert it with .to(torch.{_name(want.dtype)})",
+                    fix=_suggest_dtype(got, want.dtype),
                 )
         if finite and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise Invalid(
@@ -106,14 +118,85 @@ def _check_spread(samples: Sequence[Sample], origin: str) -> None:
             )
 
 
-def _is_dict(value: object) -> TypeGuard[dict[object, object]]:
-    return isinstance(value, dict)
+def _as_sample(item: Any, names: Sequence[str] = ()) -> tuple[Any, ...]:
+    """Return the tensors of a sample in the order of the inputs; a dict may have more than the model takes."""
+    if isinstance(item, Mapping):
+        by_name: Mapping[str, Any] = item
+        if names and all(name in by_name for name in names):
+            return tuple(by_name[name] for name in names)
+        return tuple(pytree.tree_leaves(dict(by_name)))
+    if not is_sequence(item):
+        return (item,)
+    nested = any(isinstance(part, Mapping) for part in item)
+    return tuple(pytree.tree_leaves([dict(p) if isinstance(p, Mapping) else p for p in item]) if nested else item)
 
 
-def _as_sample(item: Any) -> tuple[Any, ...]:
-    if _is_dict(item):
-        return tuple(item.values())
-    return tuple(item) if is_sequence(item) else (item,)
+def _drop_labels(
+    found: list[tuple[tuple[Any, ...], str]], example: Sequence[torch.Tensor], notes: list[str] | None
+) -> list[tuple[tuple[Any, ...], str]]:
+    """Drop what follows the inputs in each sample, such as the label, if the inputs themselves fit."""
+    extra = [sample for sample, _ in found if len(sample) > len(example)]
+    if not extra or not all(
+        isinstance(part, torch.Tensor) and part.dtype == want.dtype and _count_rows(part, want) is not None
+        for sample in extra
+        for part, want in zip(sample, example, strict=False)
+    ):
+        return found
+    if notes is not None:
+        used, count = len(example), len(extra[0])
+        notes.append(f"calibration samples have {count} elements: the first {used} are used, as the model's inputs")
+    return [(sample[: len(example)], where) for sample, where in found]
+
+
+def _split_batches(
+    found: list[tuple[tuple[Any, ...], str]], example: Sequence[torch.Tensor], notes: list[str] | None
+) -> list[tuple[tuple[Any, ...], str]]:
+    """Cut batches into samples of the model's own batch size, and give an image without a batch one."""
+    samples: list[tuple[tuple[Any, ...], str]] = []
+    dropped = 0
+    for sample, where in found:
+        rows = {_count_rows(part, want) for part, want in zip(sample, example, strict=False)}
+        count = rows.pop() if len(rows) == 1 and len(sample) == len(example) else None
+        if count is None:
+            samples.append((sample, where))
+            continue
+        sizes = [int(want.shape[0]) if want.ndim else 1 for want in example]
+        cut = count // sizes[0]
+        dropped += count - cut * sizes[0]
+        for i in range(cut):
+            parts = zip(sample, example, sizes, strict=True)
+            pieces = tuple(
+                part.reshape(want.shape) if part.ndim < want.ndim else part[i * n : (i + 1) * n]
+                for part, want, n in parts
+            )
+            samples.append((pieces, f"{where}[{i}]" if cut > 1 else where))
+    if dropped and notes is not None:
+        notes.append(f"{dropped:,} calibration samples were not used: they do not fill a batch of the model")
+    # Batches that are all too small are refused by their shape.
+    return samples or found
+
+
+def _count_rows(part: Any, want: torch.Tensor) -> int | None:
+    """Count the rows of a batch that can be cut into inputs of this shape; None if it cannot."""
+    shape, wanted = tuple(getattr(part, "shape", ())), tuple(want.shape)
+    if not wanted:
+        return None
+    if wanted[0] == 1 and shape == wanted[1:]:
+        return 1
+    return shape[0] if shape and shape[1:] == wanted[1:] else None
+
+
+def _suggest_shape(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    if len(shape) == len(wanted) == 4 and shape == (wanted[0], *wanted[2:], wanted[1]):
+        return "channels are last: use `x.permute(0, 3, 1, 2)` (numpy: `x.transpose(0, 3, 1, 2)`)"
+    return "reshape the sample, one sample per batch of the example input"
+
+
+def _suggest_dtype(given: Any, wanted: torch.dtype) -> str:
+    name = _name(wanted)
+    how = f".to(torch.{name})" if isinstance(given, torch.Tensor) else f".astype({name!r})"
+    pixels = getattr(given, "dtype", None) in (torch.uint8, np.dtype(np.uint8)) and wanted.is_floating_point
+    return f"convert it with {how}" + (", and scale pixels as in training (often `/ 255`)" if pixels else "")
 
 
 def _limit_samples(
@@ -137,22 +220,22 @@ def _limit_samples(
 
 
 def _read_path(
-    path: Path, example: Sequence[torch.Tensor], max_memory: int | None
+    path: Path, example: Sequence[torch.Tensor], max_memory: int | None, names: Sequence[str]
 ) -> Iterator[tuple[tuple[Any, ...], str]]:
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES)
         if not files:
             raise Invalid(f"`{path}` contains no {', '.join(SUFFIXES)} file", fix="put one sample into each file")
         for file in files:
-            yield from _read_file(file, example, max_memory)
+            yield from _read_file(file, example, max_memory, names)
     elif path.is_file():
-        yield from _read_file(path, example, max_memory)
+        yield from _read_file(path, example, max_memory, names)
     else:
         raise Invalid(f"there is no calibration data at `{path}`", fix="pass an existing file or folder")
 
 
 def _read_file(
-    path: Path, example: Sequence[torch.Tensor], max_memory: int | None
+    path: Path, example: Sequence[torch.Tensor], max_memory: int | None, names: Sequence[str]
 ) -> Iterator[tuple[tuple[Any, ...], str]]:
     if path.suffix not in SUFFIXES:
         raise Invalid(f"unknown calibration file type: `{path.name}`", fix=f"use {', '.join(SUFFIXES)}")
@@ -163,7 +246,24 @@ def _read_file(
         raise Invalid(
             f"`{path.name}` cannot be read as calibration data", where=str(path), why=why, fix=error.fix
         ) from error
+    if isinstance(loaded, Mapping):
+        loaded = _choose_arrays(loaded, example, names, path)
     yield from _unroll(loaded, example, path.name)
+
+
+def _choose_arrays(loaded: Mapping[str, Any], example: Sequence[torch.Tensor], names: Sequence[str], path: Path) -> Any:
+    """Choose the arrays of a file that are inputs: by their names, or all of them."""
+    if names and all(name in loaded for name in names):
+        return tuple(loaded[name] for name in names)
+    if len(loaded) != len(example):
+        inputs = f" ({', '.join(f'`{name}`' for name in names)})" if names else ""
+        raise Invalid(
+            f"`{path.name}` has the arrays {', '.join(f'`{name}`' for name in loaded)}, "
+            f"the model takes {len(example)} inputs{inputs}",
+            where=str(path),
+            fix="give the arrays the names of the inputs, or keep only the inputs in the file",
+        )
+    return tuple(loaded.values())
 
 
 def _unroll(loaded: Any, example: Sequence[torch.Tensor], name: str) -> Iterator[tuple[tuple[Any, ...], str]]:

@@ -13,34 +13,59 @@ from typing import Any
 from tosaic import zoo
 from tosaic.core.errors import Invalid, TosaicError
 from tosaic.core.location import find_line
+from tosaic.formats import foreign
 from tosaic.formats import pt2 as model_archive
 from tosaic.formats.pt2 import Archive
 
 #: accepted names of the model and its inputs in a .py file; the first match wins
 MODEL_NAMES = ("model", "ModelUnderTest")
 INPUT_NAMES = ("inputs", "example_inputs", "ModelInputs")
+_COMPILED = (".pte", ".ptd", ".bpte", ".tosa", ".vgf", ".tosaic", ".elf")
+#: what is read of the start and of the end of a file to recognize it
+_PIECE = 1 << 16
 
 
 def check(name: str, max_memory: int | None = None) -> Archive | None:
     """Reject what cannot be a model, without importing torch; a .pt2 is read here, and only here."""
-    if name.endswith((".py", ".pt2")):
-        if not Path(name).is_file():
-            raise Invalid(f"there is no file `{name}`")
-        if name.endswith(".pt2"):
-            return model_archive.read(Path(name), max_memory)
-    elif "/" in name or name.endswith((".pt", ".pth", ".pte", ".onnx", ".tflite")):
-        raise Invalid(
-            f"cannot compile `{name}`: unknown file type",
-            fix="pass the name of a built-in model, a .py file or a .pt2 file",
-        )
+    path = Path(name)
+    if path.suffix or "/" in name:
+        if not path.is_file():
+            raise Invalid(
+                f"there is no file `{name}`",
+                why="it is a folder" if path.is_dir() else "",
+                fix=_suggest(path) or "pass the name of a built-in model, a .py file or a .pt2 file",
+            )
+        if path.suffix == ".pt2":
+            return model_archive.read(path, max_memory)
+        if path.suffix != ".py":
+            raise _refuse(path)
     else:
         try:
-            zoo.find(name)
+            zoo.require(name)
         except Invalid as error:
-            if Path(f"{name}.py").is_file():
-                error.fix = f"did you mean the file `{name}.py`?"
+            error.fix = _suggest(path) or error.fix
             raise
     return None
+
+
+def _suggest(path: Path) -> str:
+    """Suggest the model file that a name without or with another suffix may mean."""
+    near = next((path.with_suffix(end) for end in (".py", ".pt2") if path.with_suffix(end).is_file()), None)
+    return f"did you mean the file `{near}`?" if near is not None else ""
+
+
+def _refuse(path: Path) -> Invalid:
+    """Say what a file is that is neither a .py nor a .pt2 file."""
+    if path.suffix in _COMPILED:
+        return Invalid(f"cannot compile `{path}`: it is compiled already", fix=f"`tosaic inspect {path}` shows it")
+    with path.open("rb") as file:
+        start = file.read(_PIECE)
+        file.seek(max(len(start), path.stat().st_size - _PIECE))
+        foreign.refuse_to_compile(start + file.read(_PIECE), str(path))
+    return Invalid(
+        f"cannot compile `{path}`: unknown file type",
+        fix="pass the name of a built-in model, a .py file or a .pt2 file",
+    )
 
 
 def load(
@@ -106,7 +131,9 @@ def _get(module: ModuleType, names: tuple[str, ...], path: Path) -> Any:
         if hasattr(module, name):
             value = getattr(module, name)
             is_factory = isinstance(value, type | FunctionType)
-            return _run(value, path, f"`{name}()` is called") if is_factory else value
+            made = _run(value, path, f"`{name}()` is called") if is_factory else value
+            # Nobody could have called eval() on an instance that is made here.
+            return made.eval() if isinstance(value, type) and hasattr(made, "eval") else made
     raise Invalid(
         f"`{path}` defines none of {', '.join(f'`{n}`' for n in names)}",
         fix="define `model` (an nn.Module in eval mode) and `inputs` (a tuple of tensors)",

@@ -7,28 +7,32 @@ import html
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import tosaic
 from tosaic.api.session import Session, decode_outputs, encode_inputs
-from tosaic.api.verification import ROUNDS, Verdict, verify
+from tosaic.api.verification import ROUNDS, Verdict, as_called, verify
 from tosaic.backends.registry import find_backend
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid
 from tosaic.core.output import write_files
 from tosaic.core.targets import Target
 from tosaic.core.tensor_info import TensorInfo
+from tosaic.driver.bundle import make_bundle
 from tosaic.driver.delegate import CompiledGraph, Delegate
 from tosaic.driver.named_data import list_data_files
 from tosaic.driver.pack import Signature
 from tosaic.driver.reason import Reason
 from tosaic.engines import engine as engines
 from tosaic.formats import external, sidecar
+from tosaic.fx.arrays import to_torch
+from tosaic.npu.weights import WeightCache
 from tosaic.report.schema import DelegateReport, MemoryReport, Report
 
 
@@ -37,7 +41,7 @@ class Program:
     """The result of `tosaic.compile`. Prints as a short table.
 
     `data` are the .ptd files with parts of the delegates that are outside the .pte, by placement. `precision` says
-    what is not int8, in the words of the options.
+    what is not int8, in the words of the options. `etrecord` is for ExecuTorch's developer tools, if it was asked for.
     """
 
     pte: bytes
@@ -55,6 +59,8 @@ class Program:
     spec: ArmCompileSpec
     data: Mapping[str, bytes]
     precision: Mapping[str, str]
+    etrecord: bytes | None = None
+    _weights: WeightCache = field(default_factory=WeightCache, init=False)
 
     @staticmethod
     def make(
@@ -67,6 +73,7 @@ class Program:
         seconds: Mapping[str, float],
         notes: Sequence[str],
         precision: Mapping[str, str],
+        etrecord: bytes | None = None,
     ) -> Program:
         """Collect the results of the stages of a compile."""
         plan = program.executorch_program.execution_plan[0]
@@ -88,6 +95,7 @@ class Program:
             spec,
             list_data_files(program),
             dict(precision),
+            etrecord,
         )
 
     def tosa(self, index: int = 0) -> bytes:
@@ -148,18 +156,32 @@ class Program:
         """
         arrays = encode_inputs(inputs, self.inputs)
         data = tuple(self.data.values())
-        outcome = engines.run(self.pte, arrays, engine=engine, sidecar=self._describe(), data=data)
+        outcome = engines.run(
+            self.pte, arrays, engine=engine, sidecar=self._describe(), data=data, weights=self._weights
+        )
         return decode_outputs(outcome.outputs, self.outputs)
 
     def load(self, engine: str = "auto") -> Session:
         """Load the program for several runs in which its mutable buffers keep their values: caches, streams."""
         data = tuple(self.data.values())
-        method = engines.load(self.pte, engine=engine, sidecar=self._describe(), data=data)
+        method = engines.load(self.pte, engine=engine, sidecar=self._describe(), data=data, weights=self._weights)
         return Session(method, self.inputs, self.outputs)
 
     def verify(self, *, rounds: int = ROUNDS) -> Verdict:
         """Compare the NPU or the Vulkan device with the TOSA reference model, and with torch on the samples."""
         return verify(self.pte, self._describe(), rounds=rounds, data=tuple(self.data.values()))
+
+    def bundle(self) -> bytes:
+        """Return a .bpte file: the program with its samples, and the outputs that this machine computes for them."""
+        if self.data:
+            raise Invalid("a bundled program has no .ptd files", fix="compile without `external`")
+        if not self.samples:
+            raise Invalid("there are no samples to bundle", why="the model has inputs of a type that cannot be kept")
+        cases: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
+        for sample in self.samples:
+            inputs = as_called(sample.inputs, self._describe())
+            cases.append(([*map(to_torch, inputs)], [*map(to_torch, self.run(*inputs))]))
+        return make_bundle(self.pte, cases)
 
     def report(self) -> Report:
         """Return everything about the program, as plain data with a versioned schema."""
@@ -167,6 +189,7 @@ class Program:
             target=self.target.name,
             options=self._options(),
             pte_bytes=len(self.pte),
+            data_bytes=sum(map(len, self.data.values())),
             delegates=tuple(map(_describe_delegate, self.delegates)),
             cpu_ops=dict(self.cpu_ops),
             reasons=self.reasons,
@@ -187,11 +210,9 @@ class Program:
             ("CPU operators", ", ".join(f"{n} x{c}" for n, c in self.cpu_ops.items()) or "none"),
             ("fallback nodes", str(compute)),
         ]
-        cycles = sum(d.artifact.summary.get("cycles_total", 0.0) for d in self.delegates)
-        if cycles:
-            found = [e for d in self.delegates if (e := d.artifact.estimate_cycles()) is not None]
-            rows.append(("NPU cycles (Vela's estimate)", f"{int(cycles):,}"))
-            rows.append(("NPU cycles (from the commands)", f"{sum(e.cycles for e in found):,}"))
+        found = [e for d in self.delegates if (e := d.artifact.estimate_cycles()) is not None]
+        if found:
+            rows.append(("NPU cycles (estimate)", f"{sum(e.cycles for e in found):,}"))
         return rows
 
     def __str__(self) -> str:

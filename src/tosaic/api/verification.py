@@ -226,7 +226,7 @@ def verify(
             compare.label = f"sample {number}"
         # A new one each time: a program may write to its buffers.
         method = Method(program, executors=executors, max_memory=max_memory)
-        results.append(method.run(_as_called(sample.inputs, sidecar)))
+        results.append(method.run(as_called(sample.inputs, sidecar)))
     if compare is not None:
         _run_random(program, plan, compare, rounds, np.random.default_rng(seed), max_memory)
         skipped += compare.skipped
@@ -311,7 +311,7 @@ def _random(tensor: Tensor, generator: np.random.Generator, wide: tuple[int, int
     return generator.integers(low, high + 1, kind.shape).astype(kind.dtype)
 
 
-def _as_called(arrays: Sequence[Array], sidecar: Sidecar) -> list[Array]:
+def as_called(arrays: Sequence[Array], sidecar: Sidecar) -> list[Array]:
     """Convert float samples to the layout and quantized values that the program is called with."""
     out: list[Array] = []
     for array, border in zip(arrays, sidecar.inputs, strict=True):

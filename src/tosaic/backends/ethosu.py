@@ -139,7 +139,13 @@ class EthosUCompiler(Backend):
         return EthosUCompileSpec(target.name)
 
     def make_system_spec(
-        self, target: Target, system_config: str | None, memory_mode: str | None, external: Collection[str] = ()
+        self,
+        target: Target,
+        system_config: str | None,
+        memory_mode: str | None,
+        external: Collection[str] = (),
+        config_ini: str | None = None,
+        extra_flags: Sequence[str] = (),
     ) -> EthosUCompileSpec:
         # A part of the delegate is placed in a file with its own name.
         placements = {block: part for block, part in blob.EXTERNAL.items() if part in external}
@@ -147,7 +153,9 @@ class EthosUCompiler(Backend):
             target.name,
             system_config,
             memory_mode,
-            external_block_placements=VelaExternalBlockPlacements(**placements),
+            list(extra_flags),
+            config_ini,
+            VelaExternalBlockPlacements(**placements),
         )
 
     def compile(self, tosa: bytes, spec: ArmCompileSpec) -> EthosUArtifact:

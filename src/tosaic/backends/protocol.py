@@ -79,15 +79,26 @@ class Backend(Protocol):
         ...
 
     def make_system_spec(
-        self, target: Target, system_config: str | None, memory_mode: str | None, external: Collection[str] = ()
+        self,
+        target: Target,
+        system_config: str | None,
+        memory_mode: str | None,
+        external: Collection[str] = (),
+        config_ini: str | None = None,
+        extra_flags: Sequence[str] = (),
     ) -> ArmCompileSpec:
-        """Make the compile spec of a target for a system configuration and a memory mode; `external` parts in files."""
+        """Make the compile spec of a target for a system configuration and a memory mode; `external` parts in files.
+
+        `config_ini` and `extra_flags` are options of the compiler.
+        """
         if external:
             what = f"the {' and '.join(external)} of `{target.name}` cannot be outside the .pte"
             raise Invalid(what, fix="remove this option, or use an Ethos-U")
         if system_config or memory_mode:
             what = f"`{target.name}` has no system configuration and no memory mode"
             raise Invalid(what, fix="remove these options")
+        if config_ini or extra_flags:
+            raise Invalid(f"`{target.name}` is not compiled by Vela", fix="remove the options of Vela")
         return self.make_spec(target)
 
     def compile(self, tosa: bytes, spec: ArmCompileSpec) -> Artifact:

@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from tosaic.cli.guard import Debug, Json, guarded
-from tosaic.cli.run import File, read_beside
+from tosaic.cli.run import File, read_beside, read_program
 from tosaic.cli.size import MaxMemory
-from tosaic.core import input_file
 from tosaic.core.errors import Invalid
 from tosaic.core.output import find_target, write_files
 
@@ -65,7 +64,7 @@ def build_firmware(
         raise Invalid("`-o`, `--c-project` and `--c-array` exclude each other", fix="choose one of them")
     path = output or Path(file.stem).with_suffix(".elf")
     find_target(path)
-    data = bytes(input_file.read(file, max_memory)[0])
+    data = read_program(file, max_memory)
     samples, tolerance = make_samples(data, read_beside(file, max_memory), method) if with_samples else ([], 0.0)
     made = build.design(
         data,

@@ -2,143 +2,68 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import time
-from collections.abc import Sequence
-from enum import StrEnum
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from tosaic.api import model_file
+from tosaic.cli import options as o
+from tosaic.cli.colors import say
 from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.progress import Progress
 from tosaic.cli.quiet import import_torch
 from tosaic.cli.size import MaxMemory
 from tosaic.core.errors import ExitStatus, Invalid
 from tosaic.core.hints import get_cli_form
-from tosaic.core.output import find_target
+from tosaic.core.output import check_writable, write_files
 from tosaic.core.targets import Target, find
-from tosaic.formats.external import RESERVED, name_file
 
 if TYPE_CHECKING:
     from tosaic.api.program import Program
+    from tosaic.api.verification import Verdict
     from tosaic.report.schema import Report
 
-
-class Io(StrEnum):
-    """The number format of the program's inputs and outputs."""
-
-    FLOAT = "float"
-    INT8 = "int8"
-    UINT8 = "uint8"
-    INT16 = "int16"
-
-
-class PrecisionName(StrEnum):
-    """The bits of activations (a) and weights (w)."""
-
-    INT8 = "int8"
-    A16W8 = "a16w8"
-    A8W4 = "a8w4"
-
-
-class External(StrEnum):
-    """A part of the delegates that can be outside the .pte."""
-
-    WEIGHTS = "weights"
-    COMMANDS = "commands"
-
-
-class Layout(StrEnum):
-    """The position of the channels in a four-dimensional input or output."""
-
-    NCHW = "nchw"
-    NHWC = "nhwc"
-
-
-Model = Annotated[str, typer.Argument(metavar="MODEL", show_default=False)]
-TargetName = Annotated[str, typer.Option("-t", "--target", help="The target; `tosaic targets` lists all of them.")]
-Output = Annotated[
-    str | None,
-    typer.Option("-o", "--output", help="The file to write, or a folder for it."),
-]
-Calibration = Annotated[
-    Path | None, typer.Option(help="Calibration samples: a .npz, .npy or .pt file, or a folder of them.")
-]
-AllowOp = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow-op",
-        metavar="NAME",
-        show_default=False,
-        help="Allow a .pt2 to call this operator although it may do more than compute. Repeatable.",
-    ),
-]
-IoOption = Annotated[Io, typer.Option(help="Type of inputs and outputs. Integers need no CPU operators.")]
-PrecisionOption = Annotated[PrecisionName, typer.Option(help="int8, 16-bit activations, or 4-bit weights.")]
-PrecisionFor = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--precision-for",
-        metavar="MODULE=PRECISION",
-        show_default=False,
-        help="Another precision, or float, for a module (its path, or a class name): head=a16w8. Repeatable.",
-    ),
-]
-LayoutOption = Annotated[Layout, typer.Option(help="Memory layout of 4-D inputs and outputs.")]
-MemoryMode = Annotated[str | None, typer.Option(help="Memory mode from Vela's configuration file.")]
-SystemConfig = Annotated[str | None, typer.Option(help="System configuration from Vela's configuration file.")]
-ExternalOption = Annotated[
-    list[External] | None,
-    typer.Option(
-        "--external",
-        show_default=False,
-        help="Write the weights or the commands of Ethos-U delegates to a .ptd file next to the .pte. Repeatable.",
-    ),
-]
-NoDelegate = Annotated[bool, typer.Option("--no-delegate", help="Run everything on the CPU.")]
-DataMovement = Annotated[
-    bool, typer.Option("--delegate-data-movement", help="Delegate also parts that only move data, such as a reshape.")
-]
-NoQuantize = Annotated[bool, typer.Option("--no-quantize", help="Skip quantization.")]
-Intermediates = Annotated[
-    Path | None,
-    typer.Option(help="Folder for the .tosa files, the graph after each pass, and the compiler's reports."),
-]
-NoSidecar = Annotated[bool, typer.Option("--no-sidecar", help="Do not write the .tosaic file.")]
-Header = Annotated[
-    Path | None,
-    typer.Option(help="Write a C header with the type, shape, scale and zero point of every input and output."),
-]
-Verify = Annotated[
-    bool, typer.Option("--verify", help="Run the result on this machine and compare it with TOSA and with torch.")
-]
+#: Results of other compilers, which nothing here writes.
+_OTHERS = {".tflite": "a TensorFlow Lite model", ".onnx": "an ONNX model", ".py": "a Python file", ".pt2": "a model"}
 
 
 @guarded
 def compile_model(
-    model: Model,
-    target: TargetName = "ethos-u55-128",
-    output: Output = None,
-    calibration: Calibration = None,
-    io: IoOption = Io.FLOAT,
-    layout: LayoutOption = Layout.NCHW,
-    precision: PrecisionOption = PrecisionName.INT8,
-    precision_for: PrecisionFor = None,
-    memory_mode: MemoryMode = None,
-    system_config: SystemConfig = None,
-    external: ExternalOption = None,
-    no_delegate: NoDelegate = False,
-    no_quantize: NoQuantize = False,
-    delegate_data_movement: DataMovement = False,
-    intermediates: Intermediates = None,
-    no_sidecar: NoSidecar = False,
-    header: Header = None,
-    verify: Verify = False,
-    allow_op: AllowOp = None,
+    model: o.Model,
+    target: o.TargetName = "ethos-u55-128",
+    output: o.Output = None,
+    calibration: o.Calibration = None,
+    io: o.IoOption = o.Io.FLOAT,
+    layout: o.LayoutOption = o.Layout.NCHW,
+    precision: o.PrecisionOption = o.PrecisionName.INT8,
+    precision_for: o.PrecisionFor = None,
+    in_float: o.Float = None,
+    per_tensor: o.PerTensor = False,
+    memory_mode: o.MemoryMode = None,
+    system_config: o.SystemConfig = None,
+    config_ini: o.ConfigIni = None,
+    optimize: o.Optimize = None,
+    arena_cache_size: o.ArenaCacheSize = None,
+    vela_option: o.VelaOption = None,
+    external: o.ExternalOption = None,
+    no_delegate: o.NoDelegate = False,
+    no_quantize: o.NoQuantize = False,
+    delegate_data_movement: o.DataMovement = False,
+    fail_on_fallback: o.FailOnFallback = False,
+    intermediates: o.Intermediates = None,
+    no_sidecar: o.NoSidecar = False,
+    bundled_io: o.BundledIo = False,
+    etrecord: o.EtRecord = False,
+    header: o.Header = None,
+    verify: o.Verify = False,
+    allow_op: o.AllowOp = None,
     max_memory: MaxMemory = None,
+    config: o.Config = None,
+    verbose: o.Verbose = False,
+    quiet: o.Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -150,22 +75,33 @@ def compile_model(
     With --verify the exit code is 1 if the result differs from TOSA or from torch; see `tosaic verify --help`.
     With --debug the TOSA graph is verified after every pass.
     """
+    from tosaic.api import model_file
+
+    started = time.time()
     wanted = find(target)
     path = _choose_path(model, wanted, output)
+    modules = {**_parse_modules(precision_for or ()), **dict.fromkeys(in_float or (), "float")}
+    parts = [part.value for part in external or ()]
+    flags = _list_flags(optimize, arena_cache_size, vela_option or ())
+    _check_paths(path, header, parts, intermediates, calibration)
+    _check_system(wanted, system_config, memory_mode, config_ini, flags)
+    checked = model_file.check(model, max_memory)
     if verify:
         _require_engine(wanted)
-    modules = _parse_modules(precision_for or ())
-    parts = [part.value for part in external or ()]
-    _check_targets(path, header, parts)
-    checked = model_file.check(model, max_memory)
-    progress = Progress()
-    try:
-        progress("load")
+    with _show_progress(quiet) as progress:
+        progress("load: importing PyTorch")
         import_torch()
         from tosaic.api import build as api
 
         module, inputs = model_file.load(model, checked=checked, allow_ops=allow_op or ())
-        spec = api.make_spec(wanted.name, system_config, memory_mode, parts)
+        spec = api.make_spec(
+            wanted.name,
+            system_config,
+            memory_mode,
+            parts,
+            config_ini=None if config_ini is None else str(config_ini),
+            extra_flags=flags,
+        )
         spec.dump_intermediate_artifacts_to(None if intermediates is None else str(intermediates))
         spec.verify_passes = debug
         spec.delegate_data_movement = delegate_data_movement
@@ -178,24 +114,45 @@ def compile_model(
             layout=layout.value,
             precision=precision.value,
             precision_for=modules,
+            per_channel=not per_tensor,
             quantized=not no_quantize,
             delegate=not no_delegate,
+            etrecord=etrecord,
             progress=progress,
             max_memory=max_memory,
         )
+        files = _list_files(program, path, with_sidecar=not no_sidecar)
+        if header is not None:
+            from tosaic.report.header import write_header
+
+            files[header] = write_header(path.stem, wanted.name, program.inputs, program.outputs).encode()
+        if program.etrecord is not None:
+            files[path.with_suffix(".etrecord")] = program.etrecord
+        if bundled_io:
+            progress("bundle")
+            files[path.with_suffix(".bpte")] = program.bundle()
+        write_files(files)
+        if verify:
+            progress("verify")
+        verdict = program.verify() if verify else None
+    kept = [] if intermediates is None else _list_new(intermediates, started)
+    report = _complete(program.report(), model, {str(one): len(data) for one, data in files.items()}, kept)
+    _print(report, verdict, as_json=as_json, verbose=verbose, quiet=quiet)
+    fallback = sum(not reason.border for reason in report.reasons)
+    fell_back = fail_on_fallback and (fallback > 0 or not report.delegates)
+    if fell_back:
+        say(f"FAIL: {fallback:,} nodes are on the CPU (`--fail-on-fallback`)", err=as_json)
+    if fell_back or (verdict is not None and not verdict.ok):
+        raise typer.Exit(ExitStatus.CHECK_FAILED)
+
+
+@contextmanager
+def _show_progress(quiet: bool) -> Iterator[Progress]:
+    progress = Progress(quiet=quiet)
+    try:
+        yield progress
     finally:
         progress.finish()
-    files = _list_files(program, path, with_sidecar=not no_sidecar)
-    if header is not None:
-        from tosaic.report.header import write_header
-
-        files[header] = write_header(path.stem, wanted.name, program.inputs, program.outputs).encode()
-    _finish(program.report(), model, files, as_json)
-    if verify:
-        verdict = program.verify()
-        typer.echo(str(verdict), err=as_json)
-        if not verdict.ok:
-            raise typer.Exit(ExitStatus.CHECK_FAILED)
 
 
 def _parse_modules(words: Sequence[str]) -> dict[str, str]:
@@ -211,6 +168,30 @@ def _parse_modules(words: Sequence[str]) -> dict[str, str]:
     return modules
 
 
+def _list_flags(goal: o.Goal | None, cache: int | None, others: Sequence[str]) -> list[str]:
+    """List Vela's flags, in Vela's own words."""
+    flags = [] if goal is None else [f"--optimise={goal.value.capitalize()}"]
+    return [*flags, *([] if cache is None else [f"--arena-cache-size={cache}"]), *others]
+
+
+def _check_system(
+    target: Target, system_config: str | None, memory_mode: str | None, config_ini: Path | None, flags: list[str]
+) -> None:
+    """Check the options of Vela before torch is imported."""
+    if not target.is_npu:
+        return
+    from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions, check_options, split_flags
+
+    options = VelaOptions(
+        target.name,
+        system_config or target.system_config,
+        memory_mode or target.memory_mode,
+        BUNDLED_INI if config_ini is None else str(config_ini),
+        tuple(split_flags(flags)),
+    )
+    check_options(options.with_config())
+
+
 def _require_engine(target: Target) -> None:
     """Reject what cannot be verified here before the long work begins."""
     import_torch()
@@ -220,30 +201,14 @@ def _require_engine(target: Target) -> None:
     ENGINES[find_backend_for(target).engine].require()
 
 
-class Progress:
-    """One line per stage on stderr: its name when it begins, its seconds when it ends."""
-
-    def __init__(self) -> None:
-        self._start: float | None = None
-
-    def __call__(self, stage: str) -> None:
-        self.finish()
-        typer.echo(f"{stage:<9} ", err=True, nl=False)
-        self._start = time.perf_counter()
-
-    def finish(self) -> None:
-        """End the line of the stage that is running."""
-        if self._start is not None:
-            typer.echo(f"{time.perf_counter() - self._start:6.1f} s", err=True)
-            self._start = None
-
-
 def _name_model(model: str) -> str:
     return Path(model).stem if model.endswith((".py", ".pt2")) else model
 
 
 def _choose_path(model: str, target: Target, output: str | None) -> Path:
     """Choose the path of the result; reject an impossible one before the long work begins."""
+    from tosaic.formats.external import RESERVED
+
     default = Path(_name_model(model) + (".tosa" if target.family == "tosa" else ".pte"))
     path = default if output is None else Path(output)
     if output is not None and (output.endswith("/") or path.is_dir()):
@@ -253,17 +218,30 @@ def _choose_path(model: str, target: Target, output: str | None) -> Path:
             f"`{target.name}` produces a .pte, not `{path.name}`",
             fix="use a file name ending in .pte; `--intermediates DIR` also keeps the .tosa files",
         )
-    if path.suffix in RESERVED:
-        raise Invalid(f"`{path}` is {RESERVED[path.suffix]}", fix="use a file name ending in .pte")
+    taken = {**_OTHERS, **RESERVED}
+    if path.suffix in taken:
+        raise Invalid(f"`{path}` is {taken[path.suffix]}", fix="use a file name ending in .pte")
     return path
 
 
-def _check_targets(path: Path, header: Path | None, external: Sequence[str]) -> None:
-    """Reject paths that cannot be written before the long work begins."""
+def _check_paths(
+    path: Path, header: Path | None, external: Sequence[str], intermediates: Path | None, calibration: Path | None
+) -> None:
+    """Reject paths that cannot be read or written before the long work begins."""
+    from tosaic.formats.external import name_file
+
     data = [path.with_name(name_file(path.stem, part)) for part in set(external)]
-    targets = [find_target(file) for file in (path, path.with_suffix(".tosaic"), *data, header) if file is not None]
+    targets = [check_writable(file) for file in (path, path.with_suffix(".tosaic"), *data, header) if file is not None]
     if len(set(targets)) < len(targets):
         raise Invalid(f"`{header}` would be written twice", fix="use another name for the header")
+    if intermediates is not None:
+        if intermediates.exists() and not intermediates.is_dir():
+            raise Invalid(f"`{intermediates}` is a file", fix="pass a folder for intermediate artifacts")
+        check_writable(intermediates / "file")
+    if calibration is not None and not calibration.exists():
+        raise Invalid(f"there is no calibration data at `{calibration}`", fix="pass an existing file or folder")
+    if calibration is not None and not calibration.is_dir() and calibration.suffix not in (".npz", ".npy", ".pt"):
+        raise Invalid(f"unknown calibration file type: `{calibration.name}`", fix="use .npz, .npy, .pt")
 
 
 def _list_files(program: Program, path: Path, *, with_sidecar: bool) -> dict[Path, bytes]:
@@ -280,21 +258,37 @@ def _list_files(program: Program, path: Path, *, with_sidecar: bool) -> dict[Pat
     return {path.with_name(f"{path.stem}_{i}{path.suffix}"): program.tosa(i) for i in range(len(program.delegates))}
 
 
-def _finish(report: Report, model: str, files: dict[Path, bytes], as_json: bool) -> None:
-    from tosaic.core.output import write_files
+def _list_new(folder: Path, start: float) -> list[Path]:
+    """List the files that were written to a folder since a time."""
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_mtime >= start)
 
-    write_files(files)
-    written = {str(path): len(data) for path, data in files.items()}
-    report = dataclasses.replace(
+
+def _complete(report: Report, model: str, files: dict[str, int], kept: Sequence[Path]) -> Report:
+    """Return the report with the model's name and files, in the words of the command line."""
+    from dataclasses import replace
+
+    return replace(
         report,
         model=_name_model(model),
-        files=written,
-        reasons=tuple(dataclasses.replace(reason, fix=get_cli_form(reason.fix)) for reason in report.reasons),
+        files={**files, **{str(path): path.stat().st_size for path in kept}},
+        reasons=tuple(replace(reason, fix=get_cli_form(reason.fix)) for reason in report.reasons),
         warnings=tuple(map(get_cli_form, report.warnings)),
     )
-    if as_json:
-        typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
-        return
-    from tosaic.report.terminal import Page, show_report
 
-    show_report(Page(), report)
+
+def _print(report: Report, verdict: Verdict | None, *, as_json: bool, verbose: bool, quiet: bool) -> None:
+    if as_json:
+        import json
+
+        plain = {**report.to_json(), "verify": None if verdict is None else verdict.to_json()}
+        typer.echo(json.dumps(plain, indent=2, allow_nan=False))
+        return
+    if quiet:
+        for warning in report.warnings:
+            say(f"warning: {warning}", err=True)
+    else:
+        from tosaic.report.terminal import Page, show_report
+
+        show_report(Page(), report, verbose=verbose)
+    if verdict is not None:
+        say(str(verdict))

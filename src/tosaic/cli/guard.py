@@ -10,6 +10,7 @@ from typing import Annotated, ParamSpec
 
 import typer
 
+from tosaic.cli.colors import say
 from tosaic.core.errors import ExitStatus, ToolFailed, TosaicError
 
 Parameters = ParamSpec("Parameters")
@@ -33,7 +34,7 @@ def guarded(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
         except Exception as error:
             if kwargs.get("debug"):
                 _print_details(error)
-            typer.echo(explain(error), err=True)
+            say(explain(error), err=True)
             raise typer.Exit(exit_code(error)) from None
 
     return run

@@ -23,13 +23,14 @@ _LINE_BYTES = 512
 
 @guarded
 def show_file(
-    file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to show.", show_default=False)],
     text: Annotated[bool, typer.Option("--text", help="Print the TOSA graphs as text, one line per operator.")] = False,
     commands: Annotated[
         bool, typer.Option("--commands", help="Print the command stream of every Ethos-U delegate in Vela's format.")
     ] = False,
     data_files: Data = None,
     max_memory: MaxMemory = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print Vela's estimate of the cycles too.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -38,15 +39,19 @@ def show_file(
     The file type is detected from the contents, not from the name.
     """
     # The readers need numpy, which `--help` should not wait for.
+    from tosaic.formats import foreign
     from tosaic.report import contents
 
     data = bytes(input_file.read(file, max_memory)[0])
     beside = file.with_suffix(".tosaic")
-    is_pte = contents.detect(data) == "pte"
+    kind = contents.detect(data)
+    if not kind:
+        foreign.refuse_to_read(data, str(file))
+    is_pte = kind == "pte"
     try:
         files = read_data(file, data, data_files, max_memory) if is_pte else []
         if commands:
-            _print_commands(data, contents.detect(data), files, max_memory)
+            _print_commands(data, kind, files, max_memory)
             return
         kept = bytes(input_file.read(beside, max_memory)[0]) if is_pte and beside.is_file() else None
         found = contents.read(data, beside=kept, files=files, text=text, max_memory=max_memory)
@@ -62,7 +67,7 @@ def show_file(
         from tosaic.report.describe import show_contents
         from tosaic.report.terminal import Page
 
-        show_contents(Page(), found, str(file))
+        show_contents(Page(), found, str(file), verbose=verbose)
 
 
 def _print_text(found: Contents) -> None:

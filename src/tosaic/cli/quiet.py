@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-import typer
-
+from tosaic.cli.colors import say
 from tosaic.core.quiet import import_quietly, silence
 
 
@@ -17,4 +16,4 @@ def import_torch() -> None:
 
 
 def _show(message: Warning | str, *_: object) -> None:
-    typer.echo(f"warning: {message}", err=True)
+    say(f"warning: {message}", err=True)

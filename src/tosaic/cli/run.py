@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tosaic.cli.colors import say
 from tosaic.cli.guard import Debug, Json, guarded
 from tosaic.cli.quiet import import_torch
 from tosaic.cli.size import MaxMemory
@@ -20,7 +21,7 @@ from tosaic.core.output import find_target, write_files
 if TYPE_CHECKING:
     from tosaic.formats.sidecar import Sidecar
 
-File = Annotated[Path, typer.Argument(metavar="FILE.pte", show_default=False)]
+File = Annotated[Path, typer.Argument(metavar="FILE.pte", help="The compiled program.", show_default=False)]
 Data = Annotated[
     list[Path] | None,
     typer.Option(
@@ -30,6 +31,20 @@ Data = Annotated[
         help="File with weights or commands that are not in the .pte. Repeatable. Default: found next to the .pte.",
     ),
 ]
+
+#: Values of each output that are printed, and that a log or JSON has.
+_SHOWN, _LOGGED = 10, 1000
+
+
+def read_program(file: Path, max_memory: int | None = None) -> bytes:
+    """Read a .pte or a firmware; a file that is recognized as something else is refused by its name."""
+    from tosaic.engines.board import is_elf
+    from tosaic.formats import foreign
+
+    data = bytes(input_file.read(file, max_memory)[0])
+    if not is_elf(data):
+        foreign.refuse_to_read(data, str(file))
+    return data
 
 
 def read_beside(file: Path, max_memory: int | None = None) -> Sidecar | None:
@@ -59,23 +74,44 @@ def run_file(
     file: File,
     inputs: Annotated[
         list[Path] | None,
-        typer.Option("--input", "-i", help="Input file: .npy, .npz, .pt or raw bytes. Repeatable. Default: ones."),
+        typer.Option(
+            "--input", "-i", metavar="FILE", help="Input file: .npy, .npz, .pt or raw bytes. Repeatable. Default: ones."
+        ),
     ] = None,
     engine: Annotated[
         str,
-        typer.Option("--engine", help="auto, npu (simulator), executorch, vulkan, tosa (reference) or board."),
+        typer.Option(
+            "--engine", metavar="NAME", help="auto, npu (simulator), executorch, vulkan, tosa (reference) or board."
+        ),
     ] = "auto",
-    method: Annotated[str, typer.Option("--method", help="The method to run.")] = "forward",
+    method: Annotated[str, typer.Option("--method", metavar="NAME", help="The method to run.")] = "forward",
     data_files: Data = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Save the outputs as output_0, output_1, ... in an .npz file.")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE.npz", help="Save the outputs as output_0, output_1, ... in an .npz file."
+        ),
     ] = None,
-    values: Annotated[int, typer.Option("--values", help="Number of values to print per output.")] = 1000,
+    values: Annotated[
+        int | None,
+        typer.Option(
+            "--values",
+            metavar="N",
+            min=0,
+            show_default=False,
+            help="Number of values to print per output. Default: 10; 1000 with --log and --json.",
+        ),
+    ] = None,
+    full_log: Annotated[bool, typer.Option("--log", help="Print the log of ExecuTorch's device runner.")] = False,
     board: Annotated[
-        str, typer.Option("--board", help="With engine board: corstone-300, corstone-320, or the folder of a board.")
+        str,
+        typer.Option(
+            "--board", metavar="NAME", help="With engine board: corstone-300, corstone-320, or the folder of a board."
+        ),
     ] = "",
     runner: Annotated[
-        str, typer.Option("--runner", help="With engine board: virtual, qemu, or fvp (Arm's simulator).")
+        str,
+        typer.Option("--runner", metavar="NAME", help="With engine board: virtual, qemu, or fvp (Arm's simulator)."),
     ] = "virtual",
     count_instructions: Annotated[
         bool, typer.Option("--count-instructions", help="Count the CPU's instructions on the virtual board: slow.")
@@ -84,7 +120,7 @@ def run_file(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run a .pte on this machine and print the log of ExecuTorch's device runner.
+    """Run a .pte on this machine and print its outputs.
 
     Ethos-U delegates run on the built-in simulator, bit for bit as TOSA defines them. Cycle counts are estimates and
     name their source.
@@ -93,6 +129,8 @@ def run_file(
     be a firmware that `tosaic build` has written. The exit code is 1 if a test in the firmware fails. On the virtual
     board a firmware has no access to files of this machine; in QEMU and in the FVP it has: run what you trust.
     """
+    # Its packages print messages for their developers.
+    import_torch()
     from tosaic.board.device import FirmwareError
     from tosaic.board.options import BoardOptions
     from tosaic.engines import engine as engines
@@ -106,7 +144,7 @@ def run_file(
         raise Invalid(f"outputs are saved as .npz, not as `{output.name}`", fix="use a file name ending in .npz")
     if output is not None:
         find_target(output)
-    data = bytes(input_file.read(file, max_memory)[0])
+    data = read_program(file, max_memory)
     elf = data if is_elf(data) else None
     if elf is not None:
         data, engine = extract_model(elf), BOARD if engine == engines.AUTO else engine
@@ -152,9 +190,11 @@ def run_file(
     if output is not None:
         _save(output, outcome.outputs)
     if as_json:
-        typer.echo(json.dumps(report.to_json(values), indent=2))
+        typer.echo(json.dumps(report.to_json(_LOGGED if values is None else values), indent=2))
+    elif full_log or elf is not None:
+        typer.echo(report.to_text(_LOGGED if values is None else values))
     else:
-        typer.echo(report.to_text(values))
+        typer.echo(report.to_summary(_SHOWN if values is None else values))
     if outcome.execution is not None and outcome.execution.exit_code:
         raise typer.Exit(ExitStatus.CHECK_FAILED)
 
@@ -170,7 +210,9 @@ def _save(path: Path, outputs: Sequence[object]) -> None:
 @guarded
 def verify_file(
     file: File,
-    rounds: Annotated[int, typer.Option("--rounds", help="Number of random full-range inputs per delegate.")] = 2,
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", min=0, help="Number of random full-range inputs per delegate.")
+    ] = 2,
     data_files: Data = None,
     max_memory: MaxMemory = None,
     as_json: Json = False,
@@ -192,9 +234,12 @@ def verify_file(
     import_torch()
     from tosaic.api.verification import verify
 
-    data = bytes(input_file.read(file, max_memory)[0])
+    data = read_program(file, max_memory)
     files = read_data(file, data, data_files, max_memory)
     verdict = verify(data, read_beside(file, max_memory), rounds=rounds, max_memory=max_memory, data=files)
-    typer.echo(json.dumps(verdict.to_json(), indent=2) if as_json else str(verdict))
+    if as_json:
+        typer.echo(json.dumps(verdict.to_json(), indent=2))
+    else:
+        say(str(verdict))
     if not verdict.ok:
         raise typer.Exit(ExitStatus.CHECK_FAILED)

@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -104,6 +105,21 @@ def find_target(path: Path) -> Path:
             fix="pass the name of a regular file",
         )
     return target
+
+
+def check_writable(path: Path) -> Path:
+    """Find the regular file for a result of this name; raise Invalid if its folder takes no files."""
+    target = find_target(path)
+    folder = next(parent for parent in target.parents if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return target
+    except OSError as error:
+        raise Invalid(
+            f"cannot write `{path}`",
+            why=f"`{folder}` takes no files: {error.strerror or error}",
+            fix="pass the name of a file in another folder",
+        ) from error
 
 
 def _write(temporary: Path, data: bytes, target: Path) -> None:

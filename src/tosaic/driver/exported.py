@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import operator
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from executorch.exir.operator.convert import to_out_variant
 from torch._C import DispatchKey
 from torch._ops import OpOverload
@@ -30,8 +31,13 @@ from tosaic.quantization.prepare import is_private, mutates
 _INPUT_WRITE = OutputKind.USER_INPUT_MUTATION
 
 
-def export(model: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> ExportedProgram:
-    """Export with torch.export under this project's conditions: eval mode, static shapes, plain tensors."""
+def export(
+    model: torch.nn.Module, example_inputs: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> ExportedProgram:
+    """Export with torch.export under this project's conditions: eval mode, static shapes, plain tensors.
+
+    The result takes the tensors in dicts, lists and keyword arguments one after the other.
+    """
     given: Any = model
     if not isinstance(given, torch.nn.Module):
         kind = given.__name__ if isinstance(given, type) else type(given).__name__
@@ -46,13 +52,29 @@ def export(model: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> Ex
         # torch.export keeps its state in process-wide variables, and so does a redirection.
         with EXCLUSIVE, redirect_stderr(said):
             # Two inputs must never be one tensor: exir would give them one buffer.
-            return torch.export.export(model, tuple(x.clone() for x in example_inputs))
+            inputs, by_name = pytree.tree_map(torch.clone, (tuple(example_inputs), dict(kwargs or {})))
+            return _flatten(torch.export.export(model, inputs, by_name))
     except Exception as error:
         graph = str(getattr(error, "partial_fx_graph", ""))
         raise _explain_export(error) from error
     finally:
         # torch prints its progress, which is not useful here.
         sys.stderr.write(said.getvalue().replace(f"{graph}\n", "") if graph else said.getvalue())
+
+
+def _flatten(program: ExportedProgram) -> ExportedProgram:
+    """Let a program take its tensors one after the other."""
+    signature = program.module_call_graph[0].signature
+    arguments = program.example_inputs
+    if signature is None or arguments is None:
+        return program
+    leaves = tuple(pytree.tree_leaves(arguments))
+    flat = pytree.tree_structure((leaves, {}))
+    if signature.in_spec != flat:
+        signature.in_spec = flat
+        signature.forward_arg_names = None
+        program.example_inputs = (leaves, {})
+    return program
 
 
 def _explain_export(error: Exception) -> Invalid:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -251,6 +252,8 @@ def pack(
     backend: str,
     specs: list[CompileSpec],
     metadata: Mapping[str, str],
+    *,
+    with_etrecord: bool = False,
 ) -> Any:
     """Make exir's finished program. `metadata` become constant methods of the .pte."""
     # Registers the out variants of quantize and dequantize that exir looks for.
@@ -260,7 +263,17 @@ def pack(
     program = torch.export.export(host, inputs)
     skip_noop_decompositions(program)
     edge = to_edge(
-        program, constant_methods=dict(metadata) or None, compile_config=EdgeCompileConfig(_check_ir_validity=False)
+        program,
+        constant_methods=dict(metadata) or None,
+        compile_config=EdgeCompileConfig(_check_ir_validity=False),
+        generate_etrecord=with_etrecord,
     )
     passes: list[Any] = [InitializedMutableBufferPass([STATE])] if source.states else []
     return edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=False, passes=passes))
+
+
+def write_etrecord(program: Any) -> bytes:
+    """Return the ETRecord of a program that was packed with one, for ExecuTorch's developer tools."""
+    buffer = io.BytesIO()
+    program.get_etrecord().save(buffer)
+    return buffer.getvalue()

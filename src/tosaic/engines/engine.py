@@ -19,6 +19,7 @@ from tosaic.formats.external import read
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import Plan
 from tosaic.formats.sidecar import Sidecar
+from tosaic.npu.weights import WeightCache
 
 ENGINES: dict[str, Engine] = {
     "npu": Simulator(),
@@ -59,17 +60,19 @@ def run(
     max_memory: int | None = None,
     data: Sequence[bytes] = (),
     board: BoardOptions = DEFAULTS,
+    weights: WeightCache | None = None,
 ) -> RunResult:
     """Run a method of a .pte file. Engine tosa needs the sidecar unless the delegates are TOSA themselves.
 
     `data` are the .ptd files of a program that has some of its data outside the .pte.
     `max_memory` limits what the file may take in bytes; the default is 1 GiB more than its size. `board` is for engine
-    board, and selects the board and the program that runs its firmware.
+    board, and selects the board and the program that runs its firmware. `weights` keeps what the simulated NPU decodes
+    from run to run, outside that limit.
     """
     _check_engine(engine)
     program = read(pte, data, max_memory=max_memory)
     chosen, why = choose(program.find(method), engine)
-    result = ENGINES[chosen].run(Job(pte, program, method, inputs, sidecar, max_memory, data, board))
+    result = ENGINES[chosen].run(Job(pte, program, method, inputs, sidecar, max_memory, data, board, weights))
     return RunResult(result.outputs, chosen, why, tuple(result.calls), result.execution)
 
 
@@ -81,12 +84,13 @@ def load(
     method: str = "forward",
     max_memory: int | None = None,
     data: Sequence[bytes] = (),
+    weights: WeightCache | None = None,
 ) -> Method:
-    """Load a method of a .pte file for several runs, in which its memory persists."""
+    """Load a method of a .pte file for several runs, in which its memory persists; see `run`."""
     _check_engine(engine)
     program = read(pte, data, max_memory=max_memory)
     chosen, _ = choose(program.find(method), engine)
-    return ENGINES[chosen].load(Job(pte, program, method, (), sidecar, max_memory, data))
+    return ENGINES[chosen].load(Job(pte, program, method, (), sidecar, max_memory, data, weights=weights))
 
 
 def _check_engine(engine: str) -> None:

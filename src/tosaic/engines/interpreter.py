@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -84,10 +84,11 @@ class Npu:
     check_waits: bool = False
     trace: Trace | None = None
     budget: Budget | None = None
-    _cache: WeightCache = field(init=False)
+    weights: WeightCache | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_cache", WeightCache(budget=self.budget))
+        if self.weights is None:
+            object.__setattr__(self, "weights", WeightCache(budget=self.budget))
 
     def __call__(
         self, blob: bytes, specs: Sequence[tuple[str, bytes]], inputs: list[Array], outputs: list[TensorType]
@@ -100,7 +101,7 @@ class Npu:
             trace=self.trace,
             check_uninitialized=self.check_uninitialized,
             check_waits=self.check_waits,
-            cache=self._cache,
+            cache=self.weights,
             budget=self.budget,
         )
         # The blob's shapes have six dimensions.
@@ -118,12 +119,15 @@ class Method:
         executors: Mapping[str, Executor] | None = None,
         max_steps: int = MAX_STEPS,
         max_memory: int | None = None,
+        weights: WeightCache | None = None,
     ) -> None:
         self.pte, self.plan, self.max_steps = pte, pte.find(name), max_steps
         #: What a run may still take: the planned memory, inputs and outputs are already counted.
         self.budget = take_plan(pte, self.plan, max_memory)
         #: The executors by backend id: the simulated NPU, unless the caller provides others.
-        self.executors: Mapping[str, Executor] = {BACKEND: Npu(budget=self.budget)} if executors is None else executors
+        self.executors: Mapping[str, Executor] = (
+            {BACKEND: Npu(budget=self.budget, weights=weights)} if executors is None else executors
+        )
         #: The calls of the last run, in order.
         self.calls: list[Call] = []
         #: The kernels by operator, and the bytes and work of calls, by call and the types of its arguments.

@@ -18,11 +18,15 @@ from tosaic.engines.run import Call
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import Plan, Pte
 from tosaic.formats.sidecar import Sidecar
+from tosaic.npu.weights import WeightCache
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A method of a .pte file with its .ptd files, and its inputs and options."""
+    """A method of a .pte file with its .ptd files, and its inputs and options.
+
+    `weights` are those that earlier runs of a trusted program have decoded.
+    """
 
     pte: bytes
     program: Pte
@@ -32,6 +36,7 @@ class Job:
     max_memory: int | None = None
     data: Sequence[bytes] = ()
     board: BoardOptions = DEFAULTS
+    weights: WeightCache | None = None
 
     @property
     def plan(self) -> Plan:

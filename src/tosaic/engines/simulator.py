@@ -20,7 +20,7 @@ class Simulator(Engine):
 
     def load(self, job: Job) -> Method:
         # By default a method uses the simulated NPU, which shares its budget.
-        return Method(job.program, job.method, max_memory=job.max_memory)
+        return Method(job.program, job.method, max_memory=job.max_memory, weights=job.weights)
 
     def open(self, plan: Plan, sidecar: Sidecar | None, budget: Budget) -> Executor:
         return Npu(budget=budget)

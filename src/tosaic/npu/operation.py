@@ -46,6 +46,18 @@ def _list_fields(family: Family) -> Iterator[tuple[tuple[str, str], Field]]:
 
 
 _FIELDS = tuple(MappingProxyType(dict(_list_fields(family))) for family in Family)
+#: The commands that set a register, by opcode: its name, the bits that may be set, and the words of the command.
+_SETTERS = tuple(
+    MappingProxyType(
+        {
+            opcode: (command.name.removeprefix("SET_"), command.mask, 1 + command.has_payload)
+            for opcode, command in COMMANDS[family].items()
+            if command.name.startswith("SET_")
+        }
+    )
+    for family in Family
+)
+_NO_SETTER = ("", 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +124,23 @@ def decode(cmd_data: bytes) -> tuple[Op, ...]:
 def walk(cmd_data: bytes | Stream) -> Iterator[Op]:
     """Yield operations like `decode`, one at a time: each holds a copy of all registers."""
     stream = cmd_data if isinstance(cmd_data, Stream) else parse(cmd_data)
-    state = State(stream)
-    return (op for instruction in stream if (op := state.take(instruction)) is not None)
+    state, words, setters = State(stream), stream.words, _SETTERS[stream.accelerator.family]
+    at, end = 0, len(words)
+    while at < end:
+        word = words[at]
+        name, mask, size = setters.get(word & 0xFFFF, _NO_SETTER)
+        if size and at + size <= end:
+            raw = word >> 16 if size == 1 else word >> 16 | words[at + 1] << 16
+            if not raw & ~mask:
+                state.registers[name] = raw
+                at += size
+                continue
+        # An operation; or a damaged command, for which this raises the error.
+        instruction = stream.read(4 * at)
+        op = state.take(instruction)
+        if op is not None:
+            yield op
+        at += 1 + instruction.command.has_payload
 
 
 class State:
@@ -121,7 +148,7 @@ class State:
 
     def __init__(self, stream: Stream) -> None:
         self._accelerator = stream.accelerator
-        self._registers: dict[str, int] = {}
+        self.registers: dict[str, int] = {}
 
     def take(self, instruction: Instruction) -> Op | None:
         """Set a register, or return the operation that the instruction starts."""
@@ -129,9 +156,9 @@ class State:
         if raw & ~command.mask:
             raise UnknownField(f"{command.name} reserved bits", f"0x{raw & ~command.mask:x}", offset=instruction.offset)
         if command.name.startswith("SET_"):
-            self._registers[command.name.removeprefix("SET_")] = raw
+            self.registers[command.name.removeprefix("SET_")] = raw
             return None
-        registers = MappingProxyType(dict(self._registers))
+        registers = MappingProxyType(dict(self.registers))
         return Op(self._accelerator, instruction.offset, Kind(command.name), raw, registers)
 
 

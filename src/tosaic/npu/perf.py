@@ -7,11 +7,14 @@ been compared with silicon.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from itertools import tee, zip_longest
+from operator import itemgetter
+from typing import Any
 
+from tosaic.core.heap import collect_garbage_after
 from tosaic.npu.accelerator import BRICK, KERNEL_PART, MAX_KERNELS, Accelerator
 from tosaic.npu.cycles import Work, count_mac_cycles, count_output_cycles, read_work
 from tosaic.npu.dma import read_transfer
@@ -62,6 +65,10 @@ class Row:
         return f"{self.kind} {self.mode}".strip()
 
 
+#: all but the offset, which is the first
+_ROW_FIELDS = tuple(one.name for one in fields(Row))[1:]
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """The whole stream. `cycles` overlaps DMAs and kernel operations as the wait commands allow."""
@@ -84,6 +91,7 @@ def count_operations(cmd_data: bytes) -> int:
     return sum(not instruction.command.name.startswith("SET_") for instruction in parse(cmd_data))
 
 
+@collect_garbage_after()
 def estimate(cmd_data: bytes | Stream, options: VelaOptions | System) -> Estimate:
     """Estimate cycles per operation and in total, with the bottleneck of each."""
     system = read_system(options) if isinstance(options, VelaOptions) else options
@@ -91,11 +99,12 @@ def estimate(cmd_data: bytes | Stream, options: VelaOptions | System) -> Estimat
     accelerator = stream.accelerator
     timeline = Timeline()
     rows: list[Row] = []
+    costs = _Costs(system)
     ahead, ops = tee(walk(stream))
     next(ahead, None)
     for op, after in zip_longest(ops, ahead):
         if op.kind.is_kernel:
-            rows.append(_measure_kernel(op, system, overlaps=_overlaps(after)))
+            rows.append(costs.measure(op, overlaps=_overlaps(after)))
             timeline.start_kernel(rows[-1].cycles)
         elif op.kind is Kind.DMA:
             rows.append(_measure_dma(op, system))
@@ -104,13 +113,45 @@ def estimate(cmd_data: bytes | Stream, options: VelaOptions | System) -> Estimat
             timeline.wait(timeline.kernels, op.argument("n"))
         elif op.kind is Kind.DMA_WAIT:
             timeline.wait(timeline.transfers, op.argument("k"))
-    traffic: dict[str, Traffic] = {}
-    for row in rows:
-        for name, moved in row.traffic.items():
-            traffic[name] = traffic.get(name, Traffic()) + moved
     macs, cycles = sum(row.macs for row in rows), timeline.end()
     utilization = macs / (cycles * accelerator.macs) if cycles else 0.0
-    return Estimate(accelerator.name, system.clock, tuple(rows), cycles, macs, utilization, traffic)
+    return Estimate(accelerator.name, system.clock, tuple(rows), cycles, macs, utilization, _add_traffic(rows))
+
+
+class _Costs:
+    """The rows of kernel operations. Networks repeat an operation at other addresses, where it costs the same."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._known: dict[object, tuple[Any, ...]] = {}
+        self._readers: dict[int, Callable[[Mapping[str, int]], object]] = {}
+
+    def measure(self, op: Op, *, overlaps: bool) -> Row:
+        key = op.kind, op.raw, overlaps, self._read_registers(op)
+        known = self._known.get(key)
+        if known is None:
+            row = _measure_kernel(op, self._system, overlaps=overlaps)
+            known = self._known[key] = tuple(getattr(row, name) for name in _ROW_FIELDS)
+        return Row(op.offset, *known)
+
+    def _read_registers(self, op: Op) -> object:
+        """Read all registers but addresses and those of DMAs."""
+        # Registers are never unset, and keep the order in which they were first set: their number says which there are.
+        count = len(op.registers)
+        if count not in self._readers:
+            names = [name for name in op.registers if "_BASE" not in name and not name.startswith("DMA")]
+            self._readers[count] = itemgetter(*names, *names[:1]) if names else len
+        return self._readers[count](op.registers)
+
+
+def _add_traffic(rows: Sequence[Row]) -> dict[str, Traffic]:
+    """Add up the traffic of all rows; those of equal operations share one mapping."""
+    shared = {id(row.traffic): row.traffic for row in rows}
+    total: dict[str, Traffic] = {}
+    for key, count in Counter(id(row.traffic) for row in rows).items():
+        for name, moved in shared[key].items():
+            total[name] = total.get(name, Traffic()) + Traffic(moved.read * count, moved.written * count)
+    return total
 
 
 def _overlaps(op: Op | None) -> bool:

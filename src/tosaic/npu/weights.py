@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,18 +43,23 @@ class Weights:
 
 
 class WeightCache:
-    """Decoded weights by stream and geometry: stripes of one operator decode the same bytes repeatedly.
+    """Decoded weights by stream and geometry: stripes of one operator, and runs of one program, decode the same bytes.
 
-    With a budget, both kept weights and decoding are charged to it.
+    With a budget, both kept weights and decoding are charged to it. Threads may share a cache.
     """
 
     def __init__(self, limit: int = _CACHE_BYTES, *, budget: Budget | None = None) -> None:
         self._limit, self._budget = limit, budget
         self._kept: OrderedDict[tuple[tuple[bytes, ...], Order], Weights] = OrderedDict()
         self._bytes = 0
+        self._lock = threading.Lock()
 
     def get(self, streams: tuple[bytes, ...], order: Order, offset: int) -> Weights:
-        key = (streams, order)
+        with self._lock:
+            return self._find((streams, order), offset)
+
+    def _find(self, key: tuple[tuple[bytes, ...], Order], offset: int) -> Weights:
+        streams, order = key
         found = self._kept.get(key)
         if found is not None:
             self._kept.move_to_end(key)

@@ -22,7 +22,7 @@ from tosaic.quantization.recipes import (
 )
 
 #: The recipe of each precision, after training.
-PRECISIONS: Mapping[str, Callable[[], QuantizationConfig]] = MappingProxyType(
+PRECISIONS: Mapping[str, Callable[..., QuantizationConfig]] = MappingProxyType(
     {
         "int8": get_symmetric_quantization_config,
         "a16w8": get_symmetric_a16w8_quantization_config,
@@ -50,6 +50,8 @@ class Precision:
 
     everywhere: str = DEFAULT
     parts: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: a scale per channel of a weight, or one for all of it
+    per_channel: bool = True
 
     def __post_init__(self) -> None:
         _check_choice("precision", self.everywhere, PRECISIONS)
@@ -58,20 +60,24 @@ class Precision:
 
     @property
     def is_default(self) -> bool:
-        return self.everywhere == DEFAULT and not self.parts
+        return self.everywhere == DEFAULT and not self.parts and self.per_channel
 
     def describe(self) -> dict[str, str]:
         """Describe what differs from the default, for reports."""
         parts = ", ".join(f"{name}={chosen}" for name, chosen in self.parts.items())
-        shown = {"precision": self.everywhere, "precision_for": parts}
+        shown = {
+            "precision": self.everywhere,
+            "precision_for": parts,
+            "weights": "" if self.per_channel else "per tensor",
+        }
         return {} if self.is_default else {name: text for name, text in shown.items() if text}
 
     def make_quantizer(self, graph: Graph, io: str) -> TosaQuantizer:
         """Make the quantizer for an exported graph; raise Invalid for a module that it does not have."""
-        quantizer = TosaQuantizer().set_global(PRECISIONS[self.everywhere]())
+        quantizer = TosaQuantizer().set_global(PRECISIONS[self.everywhere](is_per_channel=self.per_channel))
         paths, classes = _list_modules(graph)
         for name, chosen in self.parts.items():
-            config = None if chosen == "float" else PRECISIONS[chosen]()
+            config = None if chosen == "float" else PRECISIONS[chosen](is_per_channel=self.per_channel)
             if name in paths:
                 quantizer.set_module_name(name, config)
             elif name in classes:

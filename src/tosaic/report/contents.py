@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
 from tosaic.core.tensor_info import TensorInfo
-from tosaic.formats import blob, external, ptd, pte, sidecar
+from tosaic.formats import blob, external, foreign, ptd, pte, sidecar
 from tosaic.formats.tosa_reader import read as read_tosa
 from tosaic.formats.vgf import MAGIC as VGF_MAGIC
 from tosaic.ir.encode import count_bytes
@@ -177,7 +177,7 @@ def detect(data: bytes) -> str:
         return "blob"
     if data.startswith(VGF_MAGIC):
         return "vgf"
-    return "sidecar" if data.startswith(b"PK\x03\x04") else ""
+    return "sidecar" if data.startswith(b"PK\x03\x04") and not foreign.recognize(data) else ""
 
 
 def read(

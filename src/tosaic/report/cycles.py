@@ -12,6 +12,10 @@ from tosaic.npu.system import find_options
 
 #: The origin of the figure.
 SOURCE = "estimate from the commands"
+WHY_DIFFERENT = (
+    "the first adds up the commands in the file, each with its blocks and its memory traffic; the second is what Vela"
+    " expects of its schedule, before it writes commands. Neither is measured"
+)
 COLUMNS = ("offset", "operation", "cycles", "limited by", "MACs used", "bytes read and written")
 _LIMITS = {"mac": "MACs", "output": "output stage", "command": "issue of blocks", "dma": "DMA"}
 
@@ -59,10 +63,10 @@ def describe_traffic(traffic: Mapping[str, Traffic]) -> str:
 
 
 def describe_total(found: Estimate, vela: float | None = None) -> str:
-    """Describe the cycles and the MAC utilization, and Vela's cycles if known."""
+    """Describe the cycles and the MAC utilization, and Vela's cycles if given, with the reason why they differ."""
     clock = f"{describe_time(found.seconds)} at {found.clock / 1e6:g} MHz"
-    beside = "" if vela is None else f"; {vela:,.0f}, Vela's estimate"
-    return f"{found.cycles:,} ({clock}, {found.utilization:.0%} of the MACs used), {SOURCE}{beside}"
+    beside = "" if vela is None else f"; {vela:,.0f}, Vela's own estimate: {WHY_DIFFERENT}"
+    return f"{found.cycles:,} ({clock}, {found.utilization:.0%} of the MACs used), an estimate{beside}"
 
 
 def describe_time(seconds: float) -> str:

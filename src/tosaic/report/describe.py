@@ -31,11 +31,11 @@ _KINDS = {
 }
 
 
-def show_contents(page: Page, found: Contents, file: str) -> None:
-    """Print the output of `tosaic inspect`."""
+def show_contents(page: Page, found: Contents, file: str, *, verbose: bool = False) -> None:
+    """Print the output of `tosaic inspect`; if it is verbose, with Vela's own figures."""
     page.title(f"{_KINDS[found.kind]}, {found.bytes:,} bytes: `{file}`", gap=False)
     if found.pte is not None:
-        _show_pte(page, found.pte)
+        _show_pte(page, found.pte, verbose)
     elif found.ptd is not None:
         page.rows(("bytes", "key"), [(f"{size:,}", key) for key, size in found.ptd.data.items()])
     elif found.tosa is not None:
@@ -48,7 +48,7 @@ def show_contents(page: Page, found: Contents, file: str) -> None:
         _show_sidecar(page, found.sidecar)
 
 
-def _show_pte(page: Page, found: PteContents) -> None:
+def _show_pte(page: Page, found: PteContents, verbose: bool) -> None:
     pairs = [("sidecar", found.sidecar)]
     if any(found.segments):
         pairs.append(("segments", describe_sizes(found.segments)))
@@ -62,7 +62,7 @@ def _show_pte(page: Page, found: PteContents) -> None:
             page.title(f"delegate {i} of `{method.name}`")
             page.pairs(_pair_delegate(delegate))
             if delegate.blob is not None:
-                _show_blob(page, delegate.blob, 2, delegate.vela_cycles)
+                _show_blob(page, delegate.blob, 2, delegate.vela_cycles if verbose else None)
             if delegate.vgf is not None:
                 page.pairs(vgf.pair(delegate.vgf), indent=2)
             if delegate.tosa is not None:

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from textwrap import indent
 from typing import TypeAlias
 
 import numpy as np
@@ -25,7 +26,7 @@ from tosaic.npu.accelerator import ACCELERATORS
 from tosaic.npu.perf import Estimate
 from tosaic.npu.pmu import PMU_EVENTS, count_events
 from tosaic.npu.stream import parse
-from tosaic.report.cycles import SOURCE, describe_row, estimate_delegate
+from tosaic.report.cycles import SOURCE, describe_row, describe_time, estimate_delegate
 from tosaic.report.device import describe_device
 
 #: Version 1 had its number under `version` and no name.
@@ -117,6 +118,27 @@ class RunLog:
         if self.execution is not None:
             return describe_device(self.execution, max_values)
         return "\n".join([*(f"I [tosaic] {line}" for line in self._lines()), *self._output_lines(max_values)])
+
+    def to_summary(self, max_values: int) -> str:
+        """Format the results: where it ran, the cycles if known, and the outputs."""
+        if self.execution is not None:
+            return describe_device(self.execution, max_values)
+        npu = f" for {self.target}" if self.target else ""
+        lines = [f"`{self.file}`{npu}, method `{self.method}`, engine {self.engine}"]
+        found = [delegate.estimate for delegate in self.ran if delegate.estimate is not None]
+        if found:
+            cycles, seconds = sum(one.cycles for one in found), sum(one.seconds for one in found)
+            when = f"{describe_time(seconds)} at {found[0].clock / 1e6:g} MHz"
+            lines.append(f"NPU cycles  {cycles:,} ({when}), an estimate")
+        kernels = Counter(call.name for call in self.calls if call.kind == "kernel")
+        if kernels:
+            lines.append(f"on the CPU  {', '.join(f'`{name}` x{number}' for name, number in kernels.items())}")
+        for index, array in enumerate(self.outputs):
+            shown = np.array2string(array.reshape(-1)[:max_values], max_line_width=72, threshold=max_values + 1)
+            more = array.size - max_values
+            rest = f" and {more:,} more values (`-o FILE.npz` saves all)" if more > 0 else ""
+            lines += [f"output {index}  {array.dtype} {list(array.shape)}", f"{indent(shown, '  ')}{rest}"]
+        return "\n".join(lines)
 
     def _lines(self) -> Iterator[str]:
         yield f"Model `{self.file}`, engine {self.engine}"

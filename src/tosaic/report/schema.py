@@ -12,7 +12,9 @@ from tosaic.npu.perf import Estimate
 if TYPE_CHECKING:
     from tosaic.driver.reason import Reason
 
-SCHEMA = "tosaic-report/2"
+SCHEMA = "tosaic-report/3"
+#: Vela's names of memories; all others are flash.
+_MEMORIES = {"Sram": "SRAM", "Dram": "DRAM"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,22 @@ class MemoryReport:
     fast_scratch: int = 0
     fast_scratch_in: str = ""
     commands: int = 0
+
+    def list_uses(self, program: int) -> dict[str, dict[str, int]]:
+        """List what SRAM, DRAM and flash hold, in bytes; `program` is the size of the .pte and its .ptd files.
+
+        The records that the runtime makes of a method are not counted: they depend on the runtime.
+        """
+        uses: dict[str, dict[str, int]] = {"SRAM": {}, "DRAM": {}, "flash": {}}
+        for what, size, memory in (
+            ("scratch", self.scratch, self.scratch_in),
+            ("fast scratch", self.fast_scratch, self.fast_scratch_in),
+            ("tensors of the CPU", sum(self.planned), "Sram"),
+            ("the program", program, self.network_in),
+        ):
+            if size:
+                uses[_MEMORIES.get(memory, "flash")][what] = size
+        return {memory: held for memory, held in uses.items() if held}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +74,17 @@ class Report:
     memory: MemoryReport
     seconds: Mapping[str, float]
     warnings: tuple[str, ...]
+    #: bytes of the .ptd files
+    data_bytes: int = 0
     model: str = ""
     #: the files that were written, with their size in bytes
     files: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def to_json(self) -> dict[str, Any]:
         """Return the report under its schema name, ready for json.dumps."""
-        return {"schema": SCHEMA, **asdict(self)}
+        return {"schema": SCHEMA, "memory_uses": self.memory_uses, **asdict(self)}
+
+    @property
+    def memory_uses(self) -> dict[str, dict[str, int]]:
+        """What an Ethos-U system holds in SRAM, DRAM and flash; empty for other targets."""
+        return self.memory.list_uses(self.pte_bytes + self.data_bytes) if self.memory.scratch_in else {}

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from tosaic.core.location import describe_place
 from tosaic.core.tensor_info import TensorInfo
-from tosaic.npu.perf import Estimate
-from tosaic.report.cycles import SOURCE, describe_time
+from tosaic.report.cycles import WHY_DIFFERENT, describe_time
 from tosaic.report.schema import MemoryReport, Report
 
 if TYPE_CHECKING:
@@ -102,11 +101,22 @@ def describe_sizes(sizes: Sequence[int]) -> str:
     return f"{' + '.join(f'{size:,}' for size in sizes) or '0'} bytes"
 
 
-def show_report(page: Page, report: Report) -> None:
+def show_report(page: Page, report: Report, *, verbose: bool = False) -> None:
     """Print the summary of a compile."""
     options = ", ".join(f"`{value}`" for value in report.options.values() if value)
     page.title(f"{report.model or 'program'} for {report.target}", gap=False)
-    page.pairs([("options", options), *_pair_delegates(report), *_pair_figures(report)])
+    page.pairs(
+        [
+            *((memory, _describe_use(held)) for memory, held in report.memory_uses.items()),
+            *_pair_cycles(report, verbose),
+            *_pair_delegates(report),
+            *_pair_details(report, verbose),
+            *pair_tensors("input", report.inputs),
+            *pair_tensors("output", report.outputs),
+            ("options", options),
+            ("time", ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in report.seconds.items())),
+        ]
+    )
     _explain_cpu(page, report.reasons)
     for warning in report.warnings:
         page.line(f"warning: {warning}", "yellow")
@@ -125,28 +135,36 @@ def _pair_delegates(report: Report) -> Iterator[tuple[str, str]]:
     yield "on the CPU", describe_counts(report.cpu_ops)
 
 
-def _pair_figures(report: Report) -> Iterator[tuple[str, str]]:
-    vela = [delegate.vela for delegate in report.delegates if delegate.vela]
-    if vela:
-        yield from _pair_memory(report.memory)
-    yield "planned IO", describe_sizes(report.memory.planned)
-    if vela:
-        cycles, macs = (int(sum(v.get(key, 0.0) for v in vela)) for key in ("cycles_total", "nn_macs"))
-        seconds = sum(v.get("inference_time", 0.0) for v in vela)
-        clock = vela[0].get("core_clock", 0.0)
-        yield "NPU cycles", f"{cycles:,} ({describe_time(seconds)} at {clock / 1e6:g} MHz), Vela's estimate"
-        yield from _pair_estimates([delegate.estimate for delegate in report.delegates if delegate.estimate])
-        yield "MACs", f"{macs:,}"
-    yield from pair_tensors("input", report.inputs)
-    yield from pair_tensors("output", report.outputs)
-    yield "time", ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in report.seconds.items())
+def _describe_use(held: Mapping[str, int]) -> str:
+    """Describe the bytes in a memory, and their parts if there are several."""
+    total = f"{sum(held.values()):,} bytes"
+    if len(held) == 1:
+        return f"{total}: {next(iter(held))}"
+    return f"{total}: {', '.join(f'{what} {size:,}' for what, size in held.items())}"
 
 
-def _pair_estimates(found: Sequence[Estimate]) -> Iterator[tuple[str, str]]:
+def _pair_cycles(report: Report, verbose: bool) -> Iterator[tuple[str, str]]:
+    """Yield the estimate from the commands; on request also Vela's, and what the difference comes from."""
+    found = [delegate.estimate for delegate in report.delegates if delegate.estimate]
     if found:
         cycles, seconds = sum(one.cycles for one in found), sum(one.seconds for one in found)
-        macs = sum(one.utilization * one.cycles for one in found) / max(1, cycles)
-        yield "", f"{cycles:,} ({describe_time(seconds)}, {macs:.0%} of the MACs used), {SOURCE}"
+        yield "NPU cycles", f"{cycles:,} ({describe_time(seconds)} at {found[0].clock / 1e6:g} MHz), an estimate"
+    vela = [delegate.vela for delegate in report.delegates if delegate.vela]
+    if vela and verbose:
+        cycles = int(sum(v.get("cycles_total", 0.0) for v in vela))
+        seconds = sum(v.get("inference_time", 0.0) for v in vela)
+        yield "", f"{cycles:,} ({describe_time(seconds)}), Vela's own estimate"
+        yield "", WHY_DIFFERENT
+
+
+def _pair_details(report: Report, verbose: bool) -> Iterator[tuple[str, str]]:
+    if any(delegate.vela for delegate in report.delegates) and verbose:
+        yield from _pair_memory(report.memory)
+        found = [delegate.estimate for delegate in report.delegates if delegate.estimate]
+        used = sum(one.utilization * one.cycles for one in found) / max(1, sum(one.cycles for one in found))
+        yield "MACs", f"{sum(one.macs for one in found):,}, {used:.0%} of the MACs used"
+    if verbose or not report.memory_uses:
+        yield "planned IO", describe_sizes(report.memory.planned)
 
 
 def _pair_memory(memory: MemoryReport) -> Iterator[tuple[str, str]]:

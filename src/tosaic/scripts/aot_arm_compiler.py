@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tosaic.cli.quiet import import_torch
 from tosaic.core.errors import ExitStatus
+from tosaic.core.output import write_files
 from tosaic.scripts.entry import TARGET, Parser, run_script
 
 
@@ -27,6 +28,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--calibration_data", help="a .npz/.npy/.pt file or a folder")
     parser.add_argument("--system_config")
     parser.add_argument("--memory_mode")
+    parser.add_argument("--config", help="Vela's configuration file; default: the one of Vela")
+    parser.add_argument("--model_input", help="a .npz/.npy/.pt file with the inputs of the model")
+    parser.add_argument("--bundleio", action="store_true", help="write also a .bpte file with samples")
+    parser.add_argument("--etrecord", action="store_true", help="write also an .etrecord file")
+    parser.add_argument("--debug", action="store_true", help="verify the graph after every pass")
+    parser.add_argument("--enable_debug_mode", help="accepted for old scripts: --intermediates keeps every graph")
+    parser.add_argument("--non_strict_export", action="store_true", help="accepted for old scripts, always so")
+    parser.add_argument("--enable_qdq_fusion_pass", action="store_true", help="accepted for old scripts, not needed")
     return parser.parse_args(arguments)
 
 
@@ -48,12 +57,16 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _compile(options: argparse.Namespace) -> Path:
     import_torch()
+    from tosaic.api import calibration
     from tosaic.api.build import compile, make_spec
     from tosaic.api.model_file import load
 
     model, inputs = load(options.model_name)
-    spec = make_spec(options.target, options.system_config, options.memory_mode)
+    if options.model_input is not None and inputs is not None:
+        inputs = calibration.read(options.model_input, inputs)[0]
+    spec = make_spec(options.target, options.system_config, options.memory_mode, config_ini=options.config)
     spec.dump_intermediate_artifacts_to(options.intermediates)
+    spec.verify_passes = options.debug
     program = compile(
         model,
         inputs,
@@ -61,10 +74,16 @@ def _compile(options: argparse.Namespace) -> Path:
         calibration=options.calibration_data,
         quantized=options.quantize,
         delegate=options.delegate,
+        etrecord=options.etrecord,
     )
     name = file_name(options.model_name, options.delegate)
     given = Path(options.output) if options.output else Path(name)
-    return program.save(given / name if given.is_dir() else given)
+    path = program.save(given / name if given.is_dir() else given)
+    if options.bundleio:
+        write_files({path.with_suffix(".bpte"): program.bundle()})
+    if program.etrecord is not None:
+        write_files({path.with_suffix(".etrecord"): program.etrecord})
+    return path
 
 
 if __name__ == "__main__":

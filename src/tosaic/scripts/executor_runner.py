@@ -23,7 +23,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     parser.add_argument("--inputs", default="", help="files with inputs, separated by commas; default: ones")
     options = parser.parse_args(arguments)
     inputs = [word for file in options.inputs.split(",") if file for word in ("--input", file)]
-    return call_tosaic("run", options.model_path, *inputs)
+    return call_tosaic("run", options.model_path, "--log", *inputs)
 
 
 if __name__ == "__main__":

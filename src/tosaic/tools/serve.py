@@ -29,8 +29,6 @@ def serve(handle: Handler) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     home, number = Path.cwd(), 0
-    # Imported modules stay: the garbage collector need not scan them after every request.
-    gc.freeze()
     wire.send(replies, {"cpu": time.process_time()})
     try:
         while True:
@@ -46,6 +44,9 @@ def serve(handle: Handler) -> None:
             # Between requests, which may be long apart, free everything that a large model needed.
             del request, parts, answer, results
             gc.collect()
+            if number == 1:
+                # Modules stay, also those that the first request imported: later collections need not scan them.
+                gc.freeze()
             give_back()
     except (EOFError, BrokenPipeError):
         os.chdir("/")

@@ -78,6 +78,7 @@ _OBSOLETE: Mapping[str, bool] = MappingProxyType(
         "--verbose-tensor-purpose": False,
     }
 )
+_FAMILY = re.compile(r"Ethos_(U55|U65|U85)_", re.IGNORECASE)
 _ENDS_EARLY = "Vela would print information and exit without compiling"
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {
@@ -236,6 +237,7 @@ def check_options(options: VelaOptions) -> None:
     _check_repeated(options)
     config = options.get_config()
     _check_section(config, "system configuration", "System_Config.", options.system_config)
+    _check_family(target, options, config)
     _check_section(config, "memory mode", "Memory_Mode.", options.memory_mode)
     _check_arena(target, options, config)
 
@@ -265,6 +267,20 @@ def _check_section(config: ConfigFile, what: str, prefix: str, name: str) -> Non
         f"no {what} `{name}` in `{config.name}`",
         why=f"it has {', '.join(f'`{other}`' for other in present)}" if present else f"it has no {what} at all",
         fix=f"did you mean `{near[0]}`?" if near else "",
+    )
+
+
+def _check_family(target: Target, options: VelaOptions, config: ConfigFile) -> None:
+    """Check that a system configuration named after a family is for the target's own: clocks and memories differ."""
+    named = _FAMILY.match(options.system_config)
+    if named is None or named[1].lower() == target.family:
+        return
+    start = f"Ethos_{target.family.upper()}_"
+    fitting = [f"`{name}`" for name in config.list_names("System_Config.") if name.startswith(start)]
+    raise Invalid(
+        f"system configuration `{options.system_config}` is not for `{target.name}`",
+        why=f"by its name it describes a system with an Ethos-{named[1]}",
+        fix=f"use one of {', '.join(fitting)}" if fitting else f"use one for an Ethos-{target.family.upper()}",
     )
 
 

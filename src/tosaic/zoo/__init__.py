@@ -7,6 +7,7 @@ activations have the ranges of a working network and a quantizer measures realis
 from __future__ import annotations
 
 import difflib
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -44,7 +45,7 @@ def names() -> list[str]:
 
 def load(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Load the model in eval mode and its example inputs; the global random state is not changed."""
-    model = find(name)
+    model = require(name)
     import torch
 
     from tosaic.zoo import nets as zoo_nets
@@ -81,6 +82,14 @@ def find(name: str) -> Model:
         near = difflib.get_close_matches(name, [*MODELS, *ALIASES], n=3, cutoff=0.4)
         fix = f"did you mean {' or '.join(f'`{n}`' for n in near)}?" if near else f"one of: {', '.join(names())}"
         raise Invalid(f"unknown model `{name}`", fix=fix)
+    return model
+
+
+def require(name: str) -> Model:
+    """Find the entry of that name; raise Invalid if it needs a package that is not installed."""
+    model = find(name)
+    if model.build == "torchvision" and importlib.util.find_spec("torchvision") is None:
+        raise Invalid(f"the model `{name}` needs torchvision", fix="pip install 'tosaic[vision]'")
     return model
 
 

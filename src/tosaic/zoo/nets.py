@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tosaic.core.errors import Invalid
-
 
 class Add(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
@@ -24,8 +22,6 @@ def softmax() -> nn.Module:
 
 def torchvision(name: str) -> nn.Module:
     """Build a model of torchvision, with random weights."""
-    if importlib.util.find_spec("torchvision") is None:
-        raise Invalid("this model needs torchvision", fix="pip install 'tosaic[vision]'")
     from tosaic.fx.torchvision import prepare_torchvision
 
     prepare_torchvision()

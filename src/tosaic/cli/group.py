@@ -1,0 +1,143 @@
+"""The group of all commands: a command's module is imported when that command is called."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+SETTINGS: Mapping[str, Any] = MappingProxyType(
+    {
+        "add_completion": False,
+        # Plain help reads the same with and without color, and needs no import of rich.
+        "rich_markup_mode": None,
+        "pretty_exceptions_enable": False,
+        "context_settings": {"help_option_names": ["-h", "--help"]},
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A command: its function as `module:name`, one line about it, and command lines to start from."""
+
+    function: str
+    about: str
+    examples: tuple[str, ...]
+
+    def load(self, name: str) -> Any:
+        """Import the function, and make the command of it."""
+        module, _, function = self.function.partition(":")
+        app = typer.Typer(**SETTINGS)
+        # The character keeps the help formatter from filling these lines.
+        epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in self.examples)])
+        app.command(name, epilog=epilog)(getattr(importlib.import_module(module), function))
+        return typer.main.get_command(app)
+
+
+ENTRIES: Mapping[str, Entry] = MappingProxyType(
+    {
+        "compile": Entry(
+            "tosaic.cli.compile:compile_model",
+            "Compile a model for a target.",
+            (
+                "tosaic compile my_model.py -t ethos-u85-256 --calibration samples.npz",
+                "tosaic compile mobilenet_v2 --io int8 --layout nhwc --verify",
+                "tosaic compile my_model.py --optimize size --fail-on-fallback",
+                "tosaic compile my_model.py --config board.toml -o build/",
+            ),
+        ),
+        "build": Entry(
+            "tosaic.cli.build:build_firmware",
+            "Build the firmware of a board from a .pte.",
+            (
+                "tosaic build ds_cnn.pte --board corstone-300",
+                "tosaic build ds_cnn.pte --board corstone-320 --with-samples -o test.elf",
+                "tosaic build ds_cnn.pte --board corstone-300 --c-project firmware/",
+            ),
+        ),
+        "run": Entry(
+            "tosaic.cli.run:run_file",
+            "Run a .pte or a firmware on this machine.",
+            (
+                "tosaic run ds_cnn.pte",
+                "tosaic run ds_cnn.pte --input x.npy -o result.npz",
+                "tosaic run ds_cnn.pte --log",
+                "tosaic run ds_cnn.pte --engine board --board corstone-300",
+            ),
+        ),
+        "verify": Entry(
+            "tosaic.cli.run:verify_file",
+            "Compare a .pte with TOSA bit for bit, and with torch.",
+            ("tosaic verify ds_cnn.pte", "tosaic verify ds_cnn.pte --rounds 20 --json"),
+        ),
+        "inspect": Entry(
+            "tosaic.cli.inspect:show_file",
+            "Show what is in a compiled file.",
+            (
+                "tosaic inspect ds_cnn.pte",
+                "tosaic inspect ds_cnn.tosaic --text",
+                "tosaic inspect ds_cnn.pte --commands",
+            ),
+        ),
+        "ops": Entry(
+            "tosaic.cli.catalog:show_ops",
+            "List operators and their constraints.",
+            ("tosaic ops", "tosaic ops ethos-u55-128", "tosaic ops conv2d"),
+        ),
+        "targets": Entry(
+            "tosaic.cli.catalog:show_targets", "List the targets.", ("tosaic targets", "tosaic targets --json")
+        ),
+        "doctor": Entry(
+            "tosaic.cli.doctor:show_health", "Check the installation.", ("tosaic doctor", "tosaic doctor --fix vgf")
+        ),
+        "scripts": Entry(
+            "tosaic.cli.scripts:write_scripts",
+            "Write the scripts of ExecuTorch's tutorials.",
+            ("tosaic scripts .",),
+        ),
+        "completion": Entry(
+            "tosaic.cli.completion:show_completion",
+            "Print a script that completes commands in a shell.",
+            (
+                'eval "$(tosaic completion bash)"    # in ~/.bashrc',
+                'eval "$(tosaic completion zsh)"     # in ~/.zshrc',
+                "tosaic completion fish | source     # in ~/.config/fish/config.fish",
+            ),
+        ),
+    }
+)
+
+
+class CommandGroup(TyperGroup):
+    """The commands of `ENTRIES`."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(ENTRIES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands and cmd_name in ENTRIES:
+            self.commands[cmd_name] = ENTRIES[cmd_name].load(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in ENTRIES:
+            # For the suggestion of a similar name.
+            self.commands.update({name: entry.load(name) for name, entry in ENTRIES.items()})
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.about) for name, entry in ENTRIES.items()])
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            # Without a default, typer imports pydantic for the group's own `--help` when a command is called.
+            option.default = False
+        return option

@@ -1,0 +1,61 @@
+"""Progress on stderr: what is being done, and for how long."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import typer
+
+_WIDTH = 40
+
+
+class Progress:
+    """One line per stage: its name when it begins, its seconds when it ends. A text `stage: detail` is part of a stage.
+
+    On a terminal the line shows the detail and counts the seconds.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._stage, self._detail, self._start = "", "", 0.0
+        self._live = sys.stderr.isatty()
+        self._ended = threading.Event()
+        self._clock: threading.Thread | None = None
+
+    def __call__(self, text: str) -> None:
+        if self._quiet:
+            return
+        stage, _, detail = text.partition(": ")
+        self._detail = detail
+        if stage == self._stage:
+            return
+        self.finish()
+        self._stage, self._start = stage, time.perf_counter()
+        if self._live:
+            self._ended = threading.Event()
+            self._clock = threading.Thread(target=self._tick, args=(self._ended,), daemon=True)
+            self._clock.start()
+        else:
+            typer.echo(f"{stage:<9} ", err=True, nl=False)
+
+    def finish(self) -> None:
+        """End the line of the stage that is running."""
+        if not self._stage:
+            return
+        if self._clock is not None:
+            self._ended.set()
+            self._clock.join()
+            self._clock = None
+            typer.echo(f"\r{self._stage:<9} {self._seconds()}{'':<{_WIDTH}}", err=True)
+        else:
+            typer.echo(self._seconds(), err=True)
+        self._stage = ""
+
+    def _seconds(self) -> str:
+        return f"{time.perf_counter() - self._start:6.1f} s"
+
+    def _tick(self, ended: threading.Event) -> None:
+        while not ended.wait(0.25):
+            typer.echo(f"\r{self._stage:<9} {self._seconds()}  {self._detail:<{_WIDTH - 2}}", err=True, nl=False)
