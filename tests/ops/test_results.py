@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import tosaic
 from support import samples
+from tosaic.core.errors import Invalid
 from tosaic.tosa import TosaCompileSpec, TOSAPartitioner
 
 SPECS = ("TOSA-1.0+FP", "TOSA-1.0+INT")
@@ -196,3 +197,13 @@ def test_an_interpolation_is_clamped_after_it(shape: tuple[int, ...], size: tupl
     program = tosaic.compile(samples.Call(function).eval(), (x,), target, calibration=[(x,)])
     # One step of the input and one of the output.
     assert np.abs(program.run(x)[0] - function(x).numpy()).max() <= 4.0 / 255 + 2.25 / 255
+
+
+def test_views_of_memory_that_executorch_lays_out_otherwise_are_refused() -> None:
+    class Diagonal(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.diagonal(1, -2, -1).as_strided([4, 3], [1, 4])
+
+    for target in ("TOSA-1.0+FP", "ethos-u55-128"):
+        with pytest.raises(Invalid, match=r"not contiguous(.|\n)*test_results.py(.|\n)*contiguous\(\)"):
+            tosaic.compile(Diagonal().eval(), (torch.randn(3, 4, 17),), target)

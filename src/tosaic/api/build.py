@@ -36,7 +36,7 @@ from tosaic.formats import blob
 from tosaic.formats.npy import Array
 from tosaic.formats.sidecar import MAX_SAMPLES, Sample
 from tosaic.fx.arrays import to_numpy
-from tosaic.fx.source import QDQ, Source, overload
+from tosaic.fx.source import QDQ, Source, input_node, overload, source_line
 from tosaic.ops import registry
 from tosaic.quantization.convert import can_convert
 from tosaic.quantization.convert import convert as convert_observers
@@ -215,6 +215,7 @@ def compile(
         dump(one, spec)
     if delegate and not quantized:
         _refuse_float(source, built, spec)
+    _refuse_strided(source, built)
     with stages.stage("pack"):
         metadata = describe(signature) if io != "float" or layout == "nhwc" else {}
         fix = "replace the operator that it names"
@@ -436,6 +437,22 @@ def _plan_cpu_only(source: Source) -> CompiledGraph:
         for n in source.calls()
     }
     return CompiledGraph((), Plan((), explain(out)))
+
+
+def _refuse_strided(source: Source, built: CompiledGraph) -> None:
+    """Reject a view of memory on the CPU that ExecuTorch would lay out in another way than torch."""
+    delegated = {node for partition in built.plan.partitions for node in partition.nodes}
+    for node in source.calls():
+        if overload(node) not in registry().records["as_strided"].overloads or node in delegated:
+            continue
+        read = source.tensor(input_node(node))
+        if read.layout is torch.strided and not read.is_contiguous():
+            raise Invalid(
+                "`as_strided` reads the memory of a tensor that is not contiguous",
+                where=source_line(node),
+                why="ExecuTorch has no views: its tensors have memory of their own",
+                fix="call .contiguous() first and use the strides of that tensor, or index it",
+            )
 
 
 def _refuse_float(source: Source, built: CompiledGraph, spec: ArmCompileSpec) -> None:
