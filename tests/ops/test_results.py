@@ -199,11 +199,11 @@ def test_an_interpolation_is_clamped_after_it(shape: tuple[int, ...], size: tupl
     assert np.abs(program.run(x)[0] - function(x).numpy()).max() <= 4.0 / 255 + 2.25 / 255
 
 
-def test_views_of_memory_that_executorch_lays_out_otherwise_are_refused() -> None:
+def test_the_memory_behind_a_view_is_refused() -> None:
     class Diagonal(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.diagonal(1, -2, -1).as_strided([4, 3], [1, 4])
 
     for target in ("TOSA-1.0+FP", "ethos-u55-128"):
-        with pytest.raises(Invalid, match=r"not contiguous(.|\n)*test_results.py(.|\n)*contiguous\(\)"):
+        with pytest.raises(Invalid, match=r"part of another one(.|\n)*test_results.py(.|\n)*contiguous\(\)"):
             tosaic.compile(Diagonal().eval(), (torch.randn(3, 4, 17),), target)

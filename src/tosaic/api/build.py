@@ -27,7 +27,14 @@ from tosaic.core.quiet import quiet
 from tosaic.core.targets import find
 from tosaic.driver.carry import carry_results
 from tosaic.driver.delegate import CompiledGraph, build, dump
-from tosaic.driver.exported import export, functionalize_program, make_functional, refuse_dynamic, translate_errors
+from tosaic.driver.exported import (
+    export,
+    functionalize_program,
+    make_functional,
+    refuse_dynamic,
+    refuse_strided,
+    translate_errors,
+)
 from tosaic.driver.pack import Signature, infer_io_signature, pack, write_etrecord
 from tosaic.driver.partition import Plan
 from tosaic.driver.reason import explain, log_reasons
@@ -36,7 +43,7 @@ from tosaic.formats import blob
 from tosaic.formats.npy import Array
 from tosaic.formats.sidecar import MAX_SAMPLES, Sample
 from tosaic.fx.arrays import to_numpy
-from tosaic.fx.source import QDQ, Source, input_node, overload, source_line
+from tosaic.fx.source import QDQ, Source, overload
 from tosaic.ops import registry
 from tosaic.quantization.convert import can_convert
 from tosaic.quantization.convert import convert as convert_observers
@@ -215,7 +222,6 @@ def compile(
         dump(one, spec)
     if delegate and not quantized:
         _refuse_float(source, built, spec)
-    _refuse_strided(source, built)
     with stages.stage("pack"):
         metadata = describe(signature) if io != "float" or layout == "nhwc" else {}
         fix = "replace the operator that it names"
@@ -328,6 +334,7 @@ def _export_and_quantize(
     with stages.stage("export"):
         program = model if isinstance(model, ExportedProgram) else export(model, inputs)
     refuse_dynamic(program)
+    refuse_strided(program)
     _check_signature(Source.of_program(program), inputs)
     program = make_functional(program)
     # Indices are integers, but the result of an embedding is not.
@@ -437,22 +444,6 @@ def _plan_cpu_only(source: Source) -> CompiledGraph:
         for n in source.calls()
     }
     return CompiledGraph((), Plan((), explain(out)))
-
-
-def _refuse_strided(source: Source, built: CompiledGraph) -> None:
-    """Reject a view of memory on the CPU that ExecuTorch would lay out in another way than torch."""
-    delegated = {node for partition in built.plan.partitions for node in partition.nodes}
-    for node in source.calls():
-        if overload(node) not in registry().records["as_strided"].overloads or node in delegated:
-            continue
-        read = source.tensor(input_node(node))
-        if read.layout is torch.strided and not read.is_contiguous():
-            raise Invalid(
-                "`as_strided` reads the memory of a tensor that is not contiguous",
-                where=source_line(node),
-                why="ExecuTorch has no views: its tensors have memory of their own",
-                fix="call .contiguous() first and use the strides of that tensor, or index it",
-            )
 
 
 def _refuse_float(source: Source, built: CompiledGraph, spec: ArmCompileSpec) -> None:

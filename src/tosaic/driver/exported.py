@@ -22,10 +22,11 @@ from tosaic.core.errors import Invalid, TosaicError, first_line
 from tosaic.core.exir_compat import replace_class
 from tosaic.core.location import find_line
 from tosaic.core.quiet import EXCLUSIVE
+from tosaic.fx.arrays import find_memory_order
 from tosaic.fx.control_flow import unroll_program
 from tosaic.fx.decompositions import find_registered, functionalize, run_torch_decompositions
 from tosaic.fx.modes import inline_modes
-from tosaic.fx.source import FILLS, QDQ, is_overload, list_modules, overload, source_line
+from tosaic.fx.source import FILLS, QDQ, input_node, is_overload, list_modules, overload, source_line
 from tosaic.quantization.prepare import is_private, mutates
 
 _INPUT_WRITE = OutputKind.USER_INPUT_MUTATION
@@ -117,6 +118,23 @@ def refuse_dynamic(program: ExportedProgram | GraphModule) -> None:
         why=f"the shape of `{node.name}` ({overload(node)}) is data-dependent",
         fix="use an operator with a fixed output shape: a mask or torch.where instead of nonzero or x[mask]",
     )
+
+
+_STRIDED = ("aten.as_strided.default", "aten.as_strided_copy.default")
+
+
+def refuse_strided(program: ExportedProgram) -> None:
+    """Raise Invalid for a graph that reads the memory behind a view, such as the matrix behind its diagonal."""
+    for node in program.graph.nodes:
+        if node.op == "call_function" and overload(node) in _STRIDED:
+            read = input_node(node).meta["val"]
+            if find_memory_order(read) is None:
+                raise Invalid(
+                    "`as_strided` reads the memory of a tensor that is a part of another one",
+                    where=source_line(node),
+                    why="programs have no views: their tensors have memory of their own",
+                    fix="call .contiguous() first and use the strides of that tensor, or index it",
+                )
 
 
 def _list_dynamic(node: Node) -> list[int]:

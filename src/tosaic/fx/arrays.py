@@ -17,3 +17,9 @@ def to_numpy(tensor: torch.Tensor) -> Array:
 def to_torch(array: Array) -> torch.Tensor:
     """Return a tensor that shares an array's memory."""
     return torch.from_numpy(array)
+
+
+def find_memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """Return the dimensions from outer to inner in memory; None if the tensor is only a part of what is there."""
+    order = sorted(range(tensor.dim()), key=lambda d: (-tensor.stride(d), d))
+    return tuple(order) if tensor.permute(order).is_contiguous() else None

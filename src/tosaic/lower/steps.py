@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 
 from tosaic.core.errors import InputRefused, ResultRefused, Unsupported
-from tosaic.fx.arrays import to_numpy, to_torch
+from tosaic.fx.arrays import find_memory_order, to_numpy, to_torch
 from tosaic.fx.dynamic import has_fixed_shape
 from tosaic.fx.source import (
     DEQUANTIZE,
@@ -356,8 +356,7 @@ def _find_order(call: Call) -> tuple[int, ...] | None:
     val = None if node is None else call.source.val(node)
     if not isinstance(val, torch.Tensor) or not has_fixed_shape(val) or val.storage_offset():
         return None
-    order = sorted(range(val.dim()), key=lambda d: (-val.stride(d), d))
-    return tuple(order) if val.permute(order).is_contiguous() else None
+    return find_memory_order(val)
 
 
 def _makes_indices(node: Node) -> bool:
