@@ -164,8 +164,8 @@ def fill_gaps(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     if lost.all():
         raise Unsupported("it returns NaN for every possible input value", "calibrate inside its domain")
     known = np.flatnonzero(~lost)
-    nearest = np.abs(np.arange(len(table))[:, None] - known).argmin(1)
-    return table[known[nearest]]
+    middles = (known[:-1] + known[1:]) / 2
+    return table[known[np.searchsorted(middles, np.arange(len(table)))]]
 
 
 def inverse(perm: tuple[int, ...]) -> tuple[int, ...]:

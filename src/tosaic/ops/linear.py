@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
-from tosaic.ir.graph import DType
-from tosaic.ir.qparams import accumulator
+from tosaic.ir.graph import DType, Value
+from tosaic.ir.qparams import QParams, accumulator
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
 from tosaic.lower.aten import Aten
@@ -17,7 +19,7 @@ from tosaic.lower.constraints import INPUT_CHANNELS, describe
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, composite, op
 from tosaic.lower.samples import Sample, call, f32, module, nn, torch
-from tosaic.lower.tensor import Const, Tensor, broadcast, of_value
+from tosaic.lower.tensor import Const, Stored, Tensor, broadcast, of_value
 
 
 def _fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -36,13 +38,56 @@ def _fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | Non
 
 def _matmul_batches(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
     """Compute [B,M,K] @ [B,K,N]."""
-    if x.q is not None or y.q is not None:
-        xq, yq = lo.codes(x, "first operand").qparams, lo.codes(y, "second operand").qparams
-        if xq.axis is not None or yq.axis is not None:
-            raise Unsupported("an operand is quantized per channel", "quantize it per tensor")
-        value = tosa.matmul(lo.b, lo.emit(x), lo.emit(y), x_zp=xq.zp, y_zp=yq.zp)
-        return of_value(value, accumulator((xq.s * yq.s,)))
-    return of_value(tosa.matmul(lo.b, lo.emit(x), lo.emit(y), out_type=DType.F32))
+    if x.q is None and y.q is None:
+        return of_value(tosa.matmul(lo.b, lo.emit(x), lo.emit(y), out_type=DType.F32))
+    xq, yq = lo.codes(x, "first operand").qparams, lo.codes(y, "second operand").qparams
+    if xq.axis is not None or yq.axis is not None:
+        raise Unsupported("an operand is quantized per channel", "quantize it per tensor")
+    if DType.I16 in (x.dtype, y.dtype):
+        a, b = (_widen(lo, lo.emit(t), t.qparams) for t in (x, y))
+        product = _matmul_int16 if lo.target.multiplies_int16 else _matmul_halves
+        return product(lo, a, b, xq.s * yq.s)
+    value = tosa.matmul(lo.b, lo.emit(x), lo.emit(y), x_zp=xq.zp, y_zp=yq.zp)
+    return of_value(value, accumulator((xq.s * yq.s,)))
+
+
+def _widen(lo: Lowering, value: Value, q: QParams) -> Value:
+    """Convert int8 numbers to int16, which has no zero points."""
+    return value if value.dtype is DType.I16 else lo.rescale(value, DType.I16, [1.0], q.zp)
+
+
+def _matmul_int16(lo: Lowering, a: Value, b: Value, unit: float) -> Stored:
+    return of_value(tosa.matmul(lo.b, a, b), replace(accumulator((unit,)), dtype=DType.I48))
+
+
+def _matmul_halves(lo: Lowering, a: Value, b: Value, unit: float) -> Stored:
+    """Compute a product of int16 matrices from the four products of their bytes.
+
+    With a = 256 * a1 + a0 and b in the same form, the sum of 65536 * a1 @ b1, 256 * (a1 @ b0 + a0 @ b1) and a0 @ b0
+    is exact. It has up to 30 bits more than there are terms in a sum, so these bits are rounded away.
+    """
+    (a1, a0), (b1, b0) = _split(lo, a), _split(lo, b)
+    lost = math.ceil(math.log2(a.shape[2]))
+    inner = tosa.add(lo.b, tosa.matmul(lo.b, a1, b0, y_zp=_LOW), tosa.matmul(lo.b, a0, b1, x_zp=_LOW))
+    parts = (tosa.matmul(lo.b, a1, b1), inner, tosa.matmul(lo.b, a0, b0, x_zp=_LOW, y_zp=_LOW))
+    high, middle, low = (
+        lo.rescale(part, DType.I32, [2.0 ** (bits - lost)]) for part, bits in zip(parts, (16, 8, 0), strict=True)
+    )
+    total = tosa.add(lo.b, tosa.add(lo.b, high, middle), low)
+    return of_value(total, accumulator((unit * 2.0**lost,)))
+
+
+#: the zero point of the lower bytes of 16-bit numbers
+_LOW = -128
+
+
+def _split(lo: Lowering, value: Value) -> tuple[Value, Value]:
+    """Split int16 numbers into their upper bytes, rounded down, and their lower bytes, as int8."""
+    wide = lo.rescale(value, DType.I32, [1.0])
+    half = lo.constant(np.full((1,) * value.rank, 128), DType.I32)
+    upper = lo.rescale(tosa.sub(lo.b, wide, half), DType.I8, [2.0**-8])
+    rest = tosa.sub(lo.b, wide, lo.rescale(upper, DType.I32, [2.0**8]))
+    return upper, lo.rescale(rest, DType.I8, [1.0], 0, _LOW)
 
 
 def _matmul_constants(lo: Lowering, x: Tensor, weights: Tensor) -> Tensor:
@@ -92,12 +137,12 @@ def _check_product(lo: Lowering, a: Arguments) -> str:
         fits = x.is_float and y.is_float
     else:
         stored = all(t.is_code or (t.is_const and t.q is not None) for t in (x, y))
-        fits = not stored or x.dtype is y.dtype is DType.I8
+        fits = not stored or lo.spec.supports("int16") or x.dtype is y.dtype is DType.I8
     return "" if fits else f"they are {describe(x)} and {describe(y)}"
 
 
 _OPERANDS = Constraint(
-    "the operands of a product of two computed matrices are both float or both quantized to int8",
+    "the operands of a product of two computed matrices are both float or both quantized, to int8 without TOSA's int16",
     _check_product,
     "cast both to float32, and quantize both to int8",
 )
