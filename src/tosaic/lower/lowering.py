@@ -298,9 +298,10 @@ class Lowering:
     def _look_up(self, value: Value, table: interpolation.Table) -> Value:
         """Emit TABLE and the rounding of its result to 16 bits, for the numbers near a center."""
         if table.center:
-            shifted = self.rescale(value, DType.I32, [1.0])
-            shifted = tosa.sub(self.b, shifted, self.constant(np.full((1,) * value.rank, table.center), DType.I32))
-            value = self.rescale(shifted, DType.I16, [2.0**table.zoom])
+            # Vela makes one command of a difference of two rescaled operands.
+            center = self.constant(np.full((1,) * value.rank, table.center, np.int16), DType.I16)
+            operands = (self.rescale(v, DType.I32, [1.0]) for v in (value, center))
+            value = self.rescale(tosa.sub(self.b, *operands), DType.I16, [2.0**table.zoom])
         elif table.zoom:
             value = self.rescale(value, DType.I16, [2.0**table.zoom])
         found = tosa.table(self.b, value, table.entries)

@@ -36,10 +36,9 @@ def _reduce(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, highest: bool) -> 
     def build(b: Builder, value: Value, axis: int) -> Value:
         if highest:
             return tosa.reduce_max(b, value, axis)
-        if not lo.target.has_reduce_min and value.dtype is DType.I8:
-            # Take the maximum of the negated numbers.
-            return tosa.table(b, tosa.reduce_max(b, tosa.table(b, value, positions.MIRROR), axis), positions.MIRROR)
-        return tosa.reduce_min(b, value, axis)
+        if lo.target.has_reduce_min:
+            return tosa.reduce_min(b, value, axis)
+        return positions.mirror(lo, tosa.reduce_max(b, positions.mirror(lo, value), axis))
 
     dims = dim_list(dim, x.rank)
     source = x if x.q is None else lo.codes(x)

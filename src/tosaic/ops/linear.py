@@ -70,11 +70,16 @@ def _matmul_halves(lo: Lowering, a: Value, b: Value, unit: float) -> Stored:
     lost = math.ceil(math.log2(a.shape[2]))
     inner = tosa.add(lo.b, tosa.matmul(lo.b, a1, b0, y_zp=_LOW), tosa.matmul(lo.b, a0, b1, x_zp=_LOW))
     parts = (tosa.matmul(lo.b, a1, b1), inner, tosa.matmul(lo.b, a0, b0, x_zp=_LOW, y_zp=_LOW))
-    high, middle, low = (
-        lo.rescale(part, DType.I32, [2.0 ** (bits - lost)]) for part, bits in zip(parts, (16, 8, 0), strict=True)
-    )
+    high, middle, low = (_shift(lo, part, bits - lost) for part, bits in zip(parts, (16, 8, 0), strict=True))
     total = tosa.add(lo.b, tosa.add(lo.b, high, middle), low)
     return of_value(total, accumulator((unit * 2.0**lost,)))
+
+
+def _shift(lo: Lowering, value: Value, bits: int) -> Value:
+    """Multiply int32 numbers by a power of two; RESCALE is not defined where it would make large ones larger."""
+    if bits <= 0:
+        return lo.rescale(value, DType.I32, [2.0**bits]) if bits else value
+    return tosa.mul(lo.b, value, lo.constant(np.full((1,) * value.rank, 1 << bits), DType.I32))
 
 
 #: the zero point of the lower bytes of 16-bit numbers
@@ -84,7 +89,7 @@ _LOW = -128
 def _split(lo: Lowering, value: Value) -> tuple[Value, Value]:
     """Split int16 numbers into their upper bytes, rounded down, and their lower bytes, as int8."""
     wide = lo.rescale(value, DType.I32, [1.0])
-    half = lo.constant(np.full((1,) * value.rank, 128), DType.I32)
+    half = lo.rescale(lo.constant(np.full((1,) * value.rank, 128, np.int16), DType.I16), DType.I32, [1.0])
     upper = lo.rescale(tosa.sub(lo.b, wide, half), DType.I8, [2.0**-8])
     rest = tosa.sub(lo.b, wide, lo.rescale(upper, DType.I32, [2.0**8]))
     return upper, lo.rescale(rest, DType.I8, [1.0], 0, _LOW)
