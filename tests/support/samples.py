@@ -135,7 +135,9 @@ def cut(module: Any, seen: dict[torch.fx.Node, Any]) -> tuple[Any, list[torch.fx
             continue
         new = graph.node_copy(node, lambda n: stored.get(n, copies.get(n, n)))
         copies[node] = new
-    left = [n for n in tree_leaves(module.graph.output_node().args) if n not in made and not seen[n].is_floating_point()]
+    left = [
+        n for n in tree_leaves(module.graph.output_node().args) if n not in made and not seen[n].is_floating_point()
+    ]
     outputs = [*made, *(n for n in left if n not in inputs)]
     graph.output(tuple(copies[n] for n in outputs))
     graph.eliminate_dead_code()

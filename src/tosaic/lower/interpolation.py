@@ -27,6 +27,8 @@ LARGEST = (1 << 15) - 1
 FRACTION = 7
 #: the most tables for one function
 _MOST_TABLES = 16
+#: what functions must fulfill
+SENTENCE = f"a function of 16-bit values is a sum of at most {_MOST_TABLES} tables with interpolation"
 #: the part of all results that may be off by two steps instead of one
 _RARE = 1e-3
 
@@ -48,8 +50,7 @@ def fit(wanted: Steps) -> list[Table]:
     while (bad := _find_bad(wanted, found, 1)).mean() > _RARE or _find_bad(wanted, found, 2).any():
         if len(tables) == _MOST_TABLES:
             raise Unsupported(
-                f"it changes too often or too fast for tables of 16 bits: with {_MOST_TABLES} of them, "
-                f"{bad.mean():.1%} of its results are wrong by more than one step",
+                f"{SENTENCE}; here {bad.mean():.1%} of its results would be off by more than one step",
                 "quantize this part of the model to int8",
             )
         start, table = _find_correction(wanted, found, between, bad)

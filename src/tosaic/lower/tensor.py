@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -141,6 +141,11 @@ class Opaque:
 
 #: The result of lowering a node: a tensor, several (some may have no lowering), or a type that TOSA lacks.
 Result: TypeAlias = Tensor | Opaque | tuple[Tensor | Unsupported, ...]
+
+
+def is_int16(t: Tensor) -> TypeGuard[Stored]:
+    """Tell whether a tensor is computed and quantized to 16 bits, with no function or clamp pending."""
+    return isinstance(t, Stored) and t.is_code and t.dtype is DType.I16
 
 
 def of_value(value: Value, q: QParams | None = None) -> Stored:

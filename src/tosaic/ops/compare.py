@@ -25,7 +25,7 @@ from tosaic.lower.formula import Number, Truth, apply
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, composite, op
 from tosaic.lower.samples import Sample, call, f32, i8, i16, i32, torch, with_booleans
-from tosaic.lower.tensor import Const, Stored, Tensor, with_value
+from tosaic.lower.tensor import Const, Stored, Tensor, is_int16, with_value
 
 Relation: TypeAlias = Callable[[Builder, Value, Value], Value]
 
@@ -112,7 +112,7 @@ def _find_number(x: Any, y: Any) -> int | None:
     return y if isinstance(y, int) else None
 
 
-def _compare(name: str, relation: Relation) -> None:
+def _compare(name: str, relation: Relation) -> Callable[[Lowering, Any, Any], Tensor]:
     def lower(lo: Lowering, self: Any, other: Any) -> Tensor:
         number = _find_number(self, other)
         if number is not None and not lo.target.has_booleans:
@@ -130,6 +130,7 @@ def _compare(name: str, relation: Relation) -> None:
         lambda target: not target.has_booleans,
     )
     binop(name, inplace=False, constraints=[constraint], samples=lambda: _samples_compare(name))(lower)
+    return lower
 
 
 def _compare_int32(lo: Lowering, x: Stored, number: int, holds: Callable[[Codes], Mask]) -> Tensor:
@@ -147,7 +148,7 @@ _compare("eq", tosa.equal)
 _compare("ne", lambda b, x, y: tosa.logical_not(b, tosa.equal(b, x, y)))
 _compare("gt", tosa.greater)
 _compare("ge", tosa.greater_equal)
-_compare("lt", lambda b, x, y: tosa.greater(b, y, x))
+_is_less = _compare("lt", lambda b, x, y: tosa.greater(b, y, x))
 _compare("le", lambda b, x, y: tosa.greater_equal(b, y, x))
 
 
@@ -214,7 +215,8 @@ def logical_not(lo: Lowering, self: Tensor) -> Tensor:
 
 def _predicate(name: str, formula: Callable[[Number], Truth]) -> None:
     def lower(lo: Lowering, self: Tensor) -> Tensor:
-        return apply(lo, formula, self)
+        # Of quantized values, only their sign is not known: a step before has folded the other conditions.
+        return _is_less(lo, self, 0.0) if is_int16(self) else apply(lo, formula, self)
 
     def run(x: Any) -> Any:
         return getattr(torch, name)(x)

@@ -15,7 +15,7 @@ from tosaic.ir.build import Builder
 from tosaic.ir.graph import NUMPY, RANGES, DType, Value
 from tosaic.ir.qparams import QParams, accumulator, quantize
 from tosaic.lower import arithmetic as arith
-from tosaic.lower import elementwise
+from tosaic.lower import elementwise, rounding
 from tosaic.lower.arguments import operand, unary
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import binop, unop
@@ -24,7 +24,7 @@ from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, Fields, op, with_inplace
 from tosaic.lower.registry import add as add_record
 from tosaic.lower.samples import Sample, call, f32, i8, i16, i32, torch
-from tosaic.lower.tensor import Const, Stored, Tensor, with_value
+from tosaic.lower.tensor import Const, Stored, Tensor, is_int16, with_value
 
 
 def _quantize_constant(t: Tensor, dtype: DType) -> Tensor:
@@ -219,9 +219,9 @@ def _to_other_sign(name: str, build: Callable[[Builder, Value], Value], samples:
     """Register neg or abs: in int8 and int16 the lowest number is its own negative, and TOSA's operators saturate."""
 
     def lower(lo: Lowering, self: Tensor) -> Tensor:
-        if isinstance(self, Stored) and self.q is not None and self.is_code and self.dtype is DType.I16:
-            wide = lo.rescale(self.value, DType.I32, [1.0], self.q.zp)
-            return with_value(self, build(lo.b, wide), accumulator((self.q.s,)))
+        if is_int16(self):
+            wide = lo.rescale(self.value, DType.I32, [1.0], self.qparams.zp)
+            return with_value(self, build(lo.b, wide), accumulator((self.qparams.s,)))
 
         def built(b: Builder, value: Value) -> Value:
             if value.dtype not in (DType.I8, DType.I16):
@@ -242,8 +242,8 @@ unop("sqrt", _sqrt, _samples_unary("sqrt", 0.0, 9.0))
 unop("rsqrt", tosa.rsqrt, _samples_unary("rsqrt", 0.1, 9.0))
 unop("reciprocal", tosa.reciprocal, _samples_unary("reciprocal", 0.25, 6.0))
 unop("erf", tosa.erf, _samples_unary("erf", -3.0, 3.0))
-unop("floor", tosa.floor, _samples_unary("floor", -9.0, 9.0))
-unop("ceil", tosa.ceil, _samples_unary("ceil", -9.0, 9.0))
+unop("floor", tosa.floor, _samples_unary("floor", -9.0, 9.0), rounding.round_down)
+unop("ceil", tosa.ceil, _samples_unary("ceil", -9.0, 9.0), rounding.round_up)
 unop("sin", tosa.sin, _samples_unary("sin", -6.0, 6.0))
 unop("cos", tosa.cos, _samples_unary("cos", -6.0, 6.0))
 

@@ -90,7 +90,7 @@ def _check_size(lo: Lowering, a: Arguments) -> str:
 
 def _check_type(lo: Lowering, a: Arguments) -> str:
     x = a["self"]
-    return "" if lo.target.has_booleans or x.dtype is not DType.I32 else f"it is of {describe(x)}"
+    return "" if x.dtype is DType.I8 else f"it is of {describe(x)}"
 
 
 _CONSTRAINTS = (
@@ -101,7 +101,7 @@ _CONSTRAINTS = (
         lambda target: target.longest_argmax is not None,
     ),
     Constraint(
-        "an argmax is of 8 or 16 bits",
+        "an argmax is of 8 bits",
         _check_type,
         "use an Ethos-U85, or cast to float32, which is quantized",
         lambda target: not target.has_booleans,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType, Value
-from tosaic.ir.qparams import QParams, accumulator
+from tosaic.ir.qparams import accumulator
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
 from tosaic.lower.aten import Aten
@@ -44,35 +44,57 @@ def _matmul_batches(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
     if xq.axis is not None or yq.axis is not None:
         raise Unsupported("an operand is quantized per channel", "quantize it per tensor")
     if DType.I16 in (x.dtype, y.dtype):
-        a, b = (_widen(lo, lo.emit(t), t.qparams) for t in (x, y))
-        product = _matmul_int16 if lo.target.multiplies_int16 else _matmul_halves
-        return product(lo, a, b, xq.s * yq.s)
+        product = _matmul_int16 if lo.target.multiplies_int16 else _matmul_bytes
+        return product(lo, x, y)
     value = tosa.matmul(lo.b, lo.emit(x), lo.emit(y), x_zp=xq.zp, y_zp=yq.zp)
     return of_value(value, accumulator((xq.s * yq.s,)))
 
 
-def _widen(lo: Lowering, value: Value, q: QParams) -> Value:
+def _matmul_int16(lo: Lowering, x: Tensor, y: Tensor) -> Stored:
+    value = tosa.matmul(lo.b, _widen(lo, x), _widen(lo, y))
+    return of_value(value, replace(accumulator((x.qparams.s * y.qparams.s,)), dtype=DType.I48))
+
+
+def _widen(lo: Lowering, t: Tensor) -> Value:
     """Convert int8 numbers to int16, which has no zero points."""
-    return value if value.dtype is DType.I16 else lo.rescale(value, DType.I16, [1.0], q.zp)
+    if t.dtype is DType.I16:
+        return lo.emit(t)
+    if isinstance(t, Const):
+        return lo.constant(t.array.astype(np.int16) - t.qparams.zp, DType.I16)
+    return lo.rescale(lo.emit(t), DType.I16, [1.0], t.qparams.zp)
 
 
-def _matmul_int16(lo: Lowering, a: Value, b: Value, unit: float) -> Stored:
-    return of_value(tosa.matmul(lo.b, a, b), replace(accumulator((unit,)), dtype=DType.I48))
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """Some bytes of the numbers of a tensor as int8, and what they are to be shifted by."""
+
+    value: Value
+    zero_point: int
+    shift: int
 
 
-def _matmul_halves(lo: Lowering, a: Value, b: Value, unit: float) -> Stored:
-    """Compute a product of int16 matrices from the four products of their bytes.
+#: the zero point of the lower bytes of 16-bit numbers
+_LOW = -128
 
-    With a = 256 * a1 + a0 and b in the same form, the sum of 65536 * a1 @ b1, 256 * (a1 @ b0 + a0 @ b1) and a0 @ b0
-    is exact. It has up to 30 bits more than there are terms in a sum, so these bits are rounded away.
+
+def _matmul_bytes(lo: Lowering, x: Tensor, y: Tensor) -> Stored:
+    """Compute a product of int16 matrices from the products of their bytes.
+
+    With x = 256 * x1 + x0 and y in the same form, it is 65536 * x1 @ y1 + 256 * (x1 @ y0 + x0 @ y1) + x0 @ y0. That is
+    exact, but for the bits that do not fit int32.
     """
-    (a1, a0), (b1, b0) = _split(lo, a), _split(lo, b)
-    lost = math.ceil(math.log2(a.shape[2]))
-    inner = tosa.add(lo.b, tosa.matmul(lo.b, a1, b0, y_zp=_LOW), tosa.matmul(lo.b, a0, b1, x_zp=_LOW))
-    parts = (tosa.matmul(lo.b, a1, b1), inner, tosa.matmul(lo.b, a0, b0, x_zp=_LOW, y_zp=_LOW))
-    high, middle, low = (_shift(lo, part, bits - lost) for part, bits in zip(parts, (16, 8, 0), strict=True))
-    total = tosa.add(lo.b, tosa.add(lo.b, high, middle), low)
-    return of_value(total, accumulator((unit * 2.0**lost,)))
+    sums: dict[int, Value] = {}
+    for a in _split(lo, x):
+        for b in _split(lo, y):
+            part = tosa.matmul(lo.b, a.value, b.value, x_zp=a.zero_point, y_zp=b.zero_point)
+            shift = a.shift + b.shift
+            sums[shift] = tosa.add(lo.b, sums[shift], part) if shift in sums else part
+    bits = sum(15 if t.dtype is DType.I16 else 8 for t in (x, y)) + math.ceil(math.log2(x.shape[2]))
+    lost = max(0, bits - 30)
+    total, *others = (_shift(lo, part, shift - lost) for shift, part in sums.items())
+    for other in others:
+        total = tosa.add(lo.b, total, other)
+    return of_value(total, accumulator((x.qparams.s * y.qparams.s * 2.0**lost,)))
 
 
 def _shift(lo: Lowering, value: Value, bits: int) -> Value:
@@ -82,17 +104,20 @@ def _shift(lo: Lowering, value: Value, bits: int) -> Value:
     return tosa.mul(lo.b, value, lo.constant(np.full((1,) * value.rank, 1 << bits), DType.I32))
 
 
-#: the zero point of the lower bytes of 16-bit numbers
-_LOW = -128
-
-
-def _split(lo: Lowering, value: Value) -> tuple[Value, Value]:
-    """Split int16 numbers into their upper bytes, rounded down, and their lower bytes, as int8."""
-    wide = lo.rescale(value, DType.I32, [1.0])
-    half = lo.rescale(lo.constant(np.full((1,) * value.rank, 128, np.int16), DType.I16), DType.I32, [1.0])
-    upper = lo.rescale(tosa.sub(lo.b, wide, half), DType.I8, [2.0**-8])
-    rest = tosa.sub(lo.b, wide, lo.rescale(upper, DType.I32, [2.0**8]))
-    return upper, lo.rescale(rest, DType.I8, [1.0], 0, _LOW)
+def _split(lo: Lowering, t: Tensor) -> list[_Bytes]:
+    """Split int16 numbers into their upper bytes, rounded down, and their lower bytes."""
+    if t.dtype is DType.I8:
+        return [_Bytes(lo.emit(t), t.qparams.zp, 0)]
+    if isinstance(t, Const):
+        wide = t.array.astype(np.int32)
+        upper, lower = lo.constant(wide >> 8, DType.I8), lo.constant((wide & 255) + _LOW, DType.I8)
+    else:
+        wide = lo.rescale(lo.emit(t), DType.I32, [1.0])
+        half = lo.rescale(lo.constant(np.full((1,) * wide.rank, 128, np.int16), DType.I16), DType.I32, [1.0])
+        upper = lo.rescale(tosa.sub(lo.b, wide, half), DType.I8, [2.0**-8])
+        rest = tosa.sub(lo.b, wide, lo.rescale(upper, DType.I32, [2.0**8]))
+        lower = lo.rescale(rest, DType.I8, [1.0], 0, _LOW)
+    return [_Bytes(upper, 0, 8), _Bytes(lower, _LOW, 0)]
 
 
 def _matmul_constants(lo: Lowering, x: Tensor, weights: Tensor) -> Tensor:
