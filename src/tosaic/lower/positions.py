@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType, Value
 from tosaic.lower.arguments import integers
@@ -15,9 +16,10 @@ from tosaic.lower.tensor import Stored, Tensor, of_value, with_value
 #: the table that reverses the order of int8 numbers
 _MIRROR = np.arange(127, -129, -1).astype(np.int8)
 
-
 FEW_NUMBERS = "argmax finds the largest of at most 127 numbers, in at most 65536 places"
 FEW_NUMBERS_FIX = "use an Ethos-U85, or argmax on the CPU"
+EIGHT_BITS = "an argmax is of 8 bits"
+EIGHT_BITS_FIX = "use an Ethos-U85, or cast to float32 and quantize that to int8"
 
 
 def check_size(lo: Lowering, size: int, places: int) -> str:
@@ -52,6 +54,8 @@ def find(lo: Lowering, self: Tensor, dim: int | None, keepdim: bool, highest: bo
 
 def _emit_argmax(lo: Lowering, value: Value, axis: int, highest: bool) -> Value:
     """Emit ARGMAX, of numbers in reverse order to find the smallest one."""
+    if value.dtype is not DType.I8 and not lo.target.has_booleans:
+        raise Unsupported(f"{EIGHT_BITS}; here it is of {value.dtype.torch_name}", EIGHT_BITS_FIX)
     return tosa.argmax(lo.b, value if highest else mirror(lo, value), axis)
 
 

@@ -282,7 +282,9 @@ def _describe_power(a: Arguments) -> str:
             "use a constant exponent from 1 to 8",
         ),
         Constraint(
-            "a power is a lookup table of one int8 tensor, or takes floats", _check_power, "use a constant exponent"
+            "a power is a lookup table of one quantized tensor, or takes floats",
+            _check_power,
+            "use a constant exponent",
         ),
     ],
     samples=lambda: [

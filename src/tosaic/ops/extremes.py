@@ -101,9 +101,9 @@ _CONSTRAINTS = (
         lambda target: target.longest_argmax is not None,
     ),
     Constraint(
-        "an argmax is of 8 bits",
+        positions.EIGHT_BITS,
         _check_type,
-        "use an Ethos-U85, or cast to float32, which is quantized",
+        positions.EIGHT_BITS_FIX,
         lambda target: not target.has_booleans,
     ),
 )
