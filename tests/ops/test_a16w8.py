@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import tosaic
 from support import samples
+from tosaic import zoo
+from tosaic.api.build import export, quantize
 from tosaic.backends.ethosu import EthosUArtifact, EthosUCompileSpec
 from tosaic.backends.tosa import TosaCompileSpec
 from tosaic.core.targets import find
@@ -24,6 +28,7 @@ from tosaic.lower import interpolation, rounding
 from tosaic.lower.constraints import RESULT
 from tosaic.npu import run_blob
 from tosaic.ops import registry
+from tosaic.quantization.precisions import Precision
 
 NPUS = ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256")
 TOSA = "TOSA-1.0+INT+int16"
@@ -106,3 +111,48 @@ def test_op(op: str, target: str, index: int) -> None:
     )
     for got, want in zip(on_npu, reference.run(made.tosa, given), strict=True):
         assert got.tobytes() == want.tobytes()
+
+
+class Recurrent(nn.Module):
+    """An LSTM and a layer that reads its last output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.LSTM(16, 32, batch_first=True), nn.Linear(32, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.cell(x)[0][:, -1])
+
+
+def load(name: str) -> tuple[nn.Module, Any, Any, Any]:
+    """A model, its inputs, inputs for calibration, and others for evaluation."""
+    if name != "lstm":
+        model, inputs = zoo.load(name)
+        return model, inputs, zoo.inputs(name, 4, 1), zoo.inputs(name, 4, 7)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        given = [(torch.randn(1, 12, 16),) for _ in range(8)]
+        return Recurrent().eval(), given[0], given[:4], given[4:]
+
+
+def find_sqnr(found: list[Any], wanted: list[Any]) -> float:
+    """The mean ratio of signal to noise in dB."""
+    pairs = zip(found, wanted, strict=True)
+    return float(np.mean([10.0 * np.log10(np.square(w).sum() / np.square(g - w).sum()) for g, w in pairs]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", NPUS)
+@pytest.mark.parametrize("name", ["encoder_layer", "lstm", "unet", "mobilenet_v2"])
+def test_network(name: str, target: str) -> None:
+    model, inputs, calibration, others = load(name)
+    program = tosaic.compile(model, inputs, target, precision="a16w8", calibration=calibration)
+    assert [r.why for r in program.reasons if not r.border] == []
+    assert len(program.delegates) == 1
+    assert program.verify(rounds=1).ok
+    exported = export(model, inputs)
+    quantized = quantize(exported, calibration, Precision("a16w8").make_quantizer(exported.graph, "float"))
+    with torch.no_grad():
+        wanted = [model(*x).numpy() for x in others]
+        expected = find_sqnr([quantized(*x).numpy() for x in others], wanted)
+    assert find_sqnr([program.run(*x)[0] for x in others], wanted) >= expected - 0.5
