@@ -170,14 +170,14 @@ def tabulate(lo: Lowering, call: Call) -> Call | Result:
     out = torch_op(call.node)(**given)
     if not isinstance(out, torch.Tensor) or out.shape != (256 if base.dtype is DType.I8 else 1 << 16,):
         return call
-    if out.dtype is torch.bool and base.dtype is DType.I16 and len(out.unique()) == 1:
+    if out.dtype is torch.bool and base.dtype is DType.I16 and bool((out == out[0]).all()):
         return Const(np.full(base.shape, bool(out[0])), DType.BOOL)
     if out.dtype is not torch.float32 and (lo.has_float or out.dtype is not torch.bool or base.dtype is DType.I16):
         # The comparison itself can be stored in float models and done in 16 bits, and integers always.
         return call
     if base.dtype is DType.I16 and (q := quantized_to(call.node)) is not None:
         # Here the reason names the function.
-        lo.fit(to_numpy(out), q)
+        lo.fit(np.asarray(to_numpy(out), np.float32), q)
     return replace(base, lut=to_numpy(out), clamp=None)
 
 

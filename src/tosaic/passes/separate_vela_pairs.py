@@ -31,7 +31,7 @@ import numpy as np
 
 from tosaic.ir import ops as tosa
 from tosaic.ir.build import Builder
-from tosaic.ir.graph import DType, Graph, Op, Value
+from tosaic.ir.graph import RANGES, DType, Graph, Op, Value
 from tosaic.passes.dce import remove_dead_ops
 from tosaic.passes.replace import count_uses, replace_ops, with_inputs
 
@@ -265,14 +265,9 @@ def _copy(b: Builder, value: Value) -> Value:
     if value.dtype is DType.I8:
         return tosa.table(b, value, _IDENTITY)
     if value.dtype is DType.I16:
-        # Vela makes one command of it.
-        wide = _rescale_by_one(b, value, DType.I32)
-        return _rescale_by_one(b, tosa.maximum(b, wide, wide), DType.I16)
+        # Ethos-U55 has no bits, and after a maximum Ethos-U85 loses the limits of 16 bits.
+        return tosa.clamp(b, value, *RANGES[DType.I16])
     return (tosa.logical_or if value.dtype is DType.BOOL else tosa.maximum)(b, value, value)
-
-
-def _rescale_by_one(b: Builder, value: Value, dtype: DType) -> Value:
-    return tosa.rescale(b, value, dtype, multiplier=[1 << 30], shift=[30])
 
 
 def _separate_shapes(graph: Graph) -> Graph:
