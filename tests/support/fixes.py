@@ -137,7 +137,7 @@ CASES = {
         program(lambda x: (x + 1).to(torch.int32), i(3, 4)),
     ),
     "compare": Case(
-        "a comparison takes int8 numbers",
+        "a comparison takes numbers of 8 or 16 bits",
         "use an Ethos-U85, or cast both to float32, which is quantized",
         program(lambda x, y: (x > y).to(torch.int8), *NUMBERS),
         program(lambda x, y: (x.float() > y.float()).to(torch.int8), *NUMBERS),
@@ -228,8 +228,8 @@ CASES = {
         None,
     ),
     "argmax-type": Case(
-        "an argmax is of 8 or 16 bits",
-        "use an Ethos-U85, or cast to float32, which is quantized",
+        "an argmax is of 8 bits",
+        "use an Ethos-U85, or cast to float32 and quantize that to int8",
         program(lambda x: (x + 1).argmax(-1).int(), i(3, 20)),
         program(lambda x: (x + 1).float().argmax(-1).int(), i(3, 20)),
     ),

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from support.shortcuts import without_qat_patterns
+from tosaic.fx.source import DEQUANTIZE, QDQ, QUANTIZE, overload
 from tosaic.lower.samples import Input, Sample
 from tosaic.ops import registry
 from tosaic.quantization.precisions import PRECISIONS
@@ -111,3 +113,32 @@ def values_of(module: Any, inputs: tuple[torch.Tensor, ...]) -> dict[torch.fx.No
     with torch.no_grad():
         Recorder(module).run(*[x.clone() for x in inputs])
     return seen
+
+
+def cut(module: Any, seen: dict[torch.fx.Node, Any]) -> tuple[Any, list[torch.fx.Node], list[torch.fx.Node]]:
+    """Cut a converted graph, whose values were `seen`, at every quantized one: each stage has inputs of its own.
+
+    Returns the cut module, and the nodes of the whole one whose values its inputs take and its outputs have.
+    """
+    found = [n for n in module.graph.nodes if n.op == "call_function" and overload(n) in QDQ]
+    reads = {n.args[0] for n in found if overload(n) == DEQUANTIZE}
+    made = [n for n in found if overload(n) == QUANTIZE and n.args[0].op != "placeholder"]
+    inputs = [n for n in module.graph.nodes if n.op == "placeholder" or (n in reads and n.op != "get_attr")]
+    graph = torch.fx.Graph()
+    stored: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in inputs:
+        stored[node] = graph.placeholder(node.name)
+        stored[node].meta = {**node.meta, "val": seen[node]}
+    copies = dict(stored)
+    for node in module.graph.nodes:
+        if node.op == "output" or (node in stored and node not in made):
+            continue
+        new = graph.node_copy(node, lambda n: stored.get(n, copies.get(n, n)))
+        copies[node] = new
+    left = [
+        n for n in tree_leaves(module.graph.output_node().args) if n not in made and not seen[n].is_floating_point()
+    ]
+    outputs = [*made, *(n for n in left if n not in inputs)]
+    graph.output(tuple(copies[n] for n in outputs))
+    graph.eliminate_dead_code()
+    return torch.fx.GraphModule(module, graph), inputs, outputs

@@ -24,6 +24,7 @@ class Target:
     has_select           a choice between two tensors by a computed third one
     has_gather           a look-up by computed indices
     has_resize           RESIZE by any ratio
+    multiplies_int16     MATMUL of 16 bits
     divides_integers     a division of int32 tensors
     has_reduce_min       REDUCE_MIN. Vela 5.2.0 miscompiles it before a RESHAPE for Ethos-U55 and U65
     reduces_int32        REDUCE_MAX and REDUCE_MIN in 32 bits
@@ -53,6 +54,7 @@ class Target:
     has_select: bool = True
     has_gather: bool = True
     has_resize: bool = True
+    multiplies_int16: bool = True
     divides_integers: bool = True
     has_reduce_min: bool = True
     reduces_int32: bool = True
@@ -93,6 +95,7 @@ def _u55(macs: int) -> Target:
         has_select=False,
         has_gather=False,
         has_resize=False,
+        multiplies_int16=False,
         divides_integers=False,
         has_reduce_min=False,
         reduces_int32=False,

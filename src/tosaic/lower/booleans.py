@@ -51,6 +51,8 @@ def to_condition(lo: Lowering, t: Tensor) -> Tensor:
         return _with_table(lo.codes(t), np.not_equal(CODES, t.q.zp))
     if t.q is not None:
         value = lo.rescale(lo.codes(t).value, DType.I32, [1.0], t.q.zp)
+        if not lo.target.has_booleans:
+            return of_sign(lo, t, value, lambda codes: codes != 0)
     elif t.is_float or lo.target.has_booleans:
         value = t.value
     else:

@@ -254,9 +254,22 @@ def sum_depthwise(lo: Lowering, x: Tensor, weight: Const, bias: Tensor | None, w
             window.plane,
             depthwise=True,
         )
+        part = _narrow_sums(lo, part, weight)
         total = part if total is None else replace(total, value=tosa.add(lo.b, total.value, part.value))
     assert total is not None
     return total
+
+
+def _narrow_sums(lo: Lowering, part: Stored, weight: Const) -> Stored:
+    """Convert sums of 48 bits, which cannot be added, to 32: the bits that do not fit are lost."""
+    if part.dtype is not DType.I48:
+        return part
+    reach = int(np.abs(weight.array.astype(np.int64)).reshape(weight.shape[0], -1).sum(1).max()) << 15
+    # One bit more than the products need is for the bias. Vela drops a rescale by one.
+    lost = max(1, reach.bit_length() + 1 - 31)
+    q = part.qparams
+    narrow = replace(q, scale=tuple(s * 2.0**lost for s in q.scale), dtype=DType.I32)
+    return replace(part, value=lo.rescale(part.value, DType.I32, [2.0**-lost]), q=narrow)
 
 
 def convolve_transposed(

@@ -11,18 +11,27 @@ from tosaic.lower.arguments import unary
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Fields, add, op, with_inplace
 from tosaic.lower.samples import Sample
-from tosaic.lower.tensor import Tensor
+from tosaic.lower.tensor import Stored, Tensor, is_int16
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def unop(name: str, build: Callable[[Builder, Value], Value], samples: Callable[[], Sequence[Sample]]) -> None:
-    """Register an elementwise operator that is one TOSA operator in float, and a TABLE in int8."""
+def unop(
+    name: str,
+    build: Callable[[Builder, Value], Value],
+    samples: Callable[[], Sequence[Sample]],
+    int16: Callable[[Lowering, Stored], Stored] | None = None,
+) -> None:
+    """Register an elementwise operator that is one TOSA operator in float, and a TABLE in int8.
+
+    `int16` is its lowering for quantized values of 16 bits, if that is better than a table.
+    """
 
     def lower(lo: Lowering, self: Tensor) -> Tensor:
-        return unary(lo, build, self)
+        return int16(lo, self) if int16 is not None and is_int16(self) else unary(lo, build, self)
 
-    add(name, *with_inplace(f"{name}.default"), beside=samples, lower=lower, pointwise=True, samples=samples)
+    fields = Fields(pointwise=True, computes_int16=int16 is not None, samples=samples)
+    add(name, *with_inplace(f"{name}.default"), beside=samples, lower=lower, **fields)
 
 
 def pointwise(name: str, **fields: Unpack[Fields]) -> Callable[[_Function], _Function]:

@@ -22,6 +22,7 @@ from tosaic.ir.build import Builder
 from tosaic.ir.encode import encode
 from tosaic.ir.graph import NUMPY, RANGES, Array, DType, Value
 from tosaic.ir.qparams import QParams, multiplier, quantize
+from tosaic.lower import interpolation
 from tosaic.lower.layout import join, simplify
 from tosaic.lower.tensor import Const, Stored, Tensor, broadcast, fill_gaps, inverse, of_value, with_value
 
@@ -54,6 +55,7 @@ class Lowering:
     memory_order: tuple[int, ...] | None = None
     _transposed: dict[tuple[Value, tuple[int, ...]], Value] = field(default_factory=dict)
     _reshaped: dict[tuple[Value, tuple[int, ...]], Value] = field(default_factory=dict)
+    _fitted: dict[bytes, Sequence[interpolation.Table]] = field(default_factory=dict)
 
     @property
     def has_float(self) -> bool:
@@ -269,15 +271,47 @@ class Lowering:
         return with_value(t, self._bound(value, q, t.clamp, None))
 
     def _tabulate(self, value: Value, lut: npt.NDArray[np.float32], q: QParams) -> Value:
-        if value.dtype is not DType.I8 or q.dtype is not DType.I8:
-            raise Unsupported(
-                f"there is no lookup table from {value.dtype.torch_name} to {q.dtype.torch_name}", "quantize to int8"
-            )
+        if value.dtype is DType.I16 or q.dtype is DType.I16:
+            return self._interpolate(value, lut, q)
         codes = quantize(fill_gaps(lut), q)
         low, high = int(codes.min()), int(codes.max())
         if np.array_equal(codes, np.clip(np.arange(-128, 128), low, high)):
             return value if (low, high) == (-128, 127) else tosa.clamp(self.b, value, low, high)
         return tosa.table(self.b, value, codes.astype(np.int8))
+
+    def fit(self, lut: npt.NDArray[np.float32], q: QParams) -> Sequence[interpolation.Table]:
+        """Find the tables for a function of 16-bit values; their sum has finer steps if the result has 8 bits."""
+        with np.errstate(over="ignore"):
+            steps = np.clip(fill_gaps(lut).astype(np.float64) / q.s, q.qmin - q.zp, q.qmax - q.zp) * _refine(q)
+        key = steps.tobytes()
+        if key not in self._fitted:
+            self._fitted[key] = interpolation.fit(steps) if len(steps) > 256 else [interpolation.exact(steps)]
+        return self._fitted[key]
+
+    def _interpolate(self, value: Value, lut: npt.NDArray[np.float32], q: QParams) -> Value:
+        """Emit tables of 16 bits, and their sum."""
+        tables = self.fit(lut, q)
+        if value.dtype is DType.I8:
+            value = self.rescale(value, DType.I16, [256.0])
+        first, *others = (self._look_up(value, table) for table in tables)
+        if not others and q.dtype is DType.I16:
+            return first
+        total = self.rescale(first, DType.I32, [1.0])
+        for other in others:
+            total = tosa.add(self.b, total, self.rescale(other, DType.I32, [1.0]))
+        return self._bound(self.rescale(total, q.dtype, [1.0 / _refine(q)], 0, q.zp), q, None, None)
+
+    def _look_up(self, value: Value, table: interpolation.Table) -> Value:
+        """Emit TABLE and the rounding of its result to 16 bits, for the numbers near a center."""
+        if table.center:
+            # Vela makes one command of a difference of two rescaled operands.
+            center = self.constant(np.full((1,) * value.rank, table.center, np.int16), DType.I16)
+            operands = (self.rescale(v, DType.I32, [1.0]) for v in (value, center))
+            value = self.rescale(tosa.sub(self.b, *operands), DType.I16, [2.0**table.zoom])
+        elif table.zoom:
+            value = self.rescale(value, DType.I16, [2.0**table.zoom])
+        found = tosa.table(self.b, value, table.entries)
+        return self.rescale(found, DType.I16, [2.0**-interpolation.FRACTION])
 
     def emit_table(self, t: Stored) -> Value:
         """Emit a TABLE for a pending function whose results are int8 numbers or booleans."""
@@ -316,6 +350,11 @@ class Lowering:
         if self.next_q is None:
             raise Unsupported("its result is not quantized", f"quantize the output of the {of}")
         return self.next_q
+
+
+def _refine(q: QParams) -> float:
+    """Return how much finer the steps of 16-bit tables are than those of their result."""
+    return 1.0 if q.dtype is DType.I16 else 128.0
 
 
 #: the longest dimension that Vela 5.2 transposes

@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType, Value
 from tosaic.lower.arguments import integers
@@ -13,11 +14,12 @@ from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Stored, Tensor, of_value, with_value
 
 #: the table that reverses the order of int8 numbers
-MIRROR = np.arange(127, -129, -1).astype(np.int8)
-
+_MIRROR = np.arange(127, -129, -1).astype(np.int8)
 
 FEW_NUMBERS = "argmax finds the largest of at most 127 numbers, in at most 65536 places"
 FEW_NUMBERS_FIX = "use an Ethos-U85, or argmax on the CPU"
+EIGHT_BITS = "an argmax is of 8 bits"
+EIGHT_BITS_FIX = "use an Ethos-U85, or cast to float32 and quantize that to int8"
 
 
 def check_size(lo: Lowering, size: int, places: int) -> str:
@@ -52,16 +54,21 @@ def find(lo: Lowering, self: Tensor, dim: int | None, keepdim: bool, highest: bo
 
 def _emit_argmax(lo: Lowering, value: Value, axis: int, highest: bool) -> Value:
     """Emit ARGMAX, of numbers in reverse order to find the smallest one."""
-    if not highest and value.dtype is DType.I8:
-        value = tosa.table(lo.b, value, MIRROR)
-    elif not highest and value.dtype is DType.I16:
-        wide = tosa.sub(
-            lo.b, lo.constant(np.full((1,) * value.rank, -1), DType.I32), lo.rescale(value, DType.I32, [1.0])
-        )
-        value = lo.rescale(wide, DType.I16, [1.0])
-    elif not highest:
-        value = tosa.negate(lo.b, value)
-    return tosa.argmax(lo.b, value, axis)
+    if value.dtype is not DType.I8 and not lo.target.has_booleans:
+        raise Unsupported(f"{EIGHT_BITS}; here it is of {value.dtype.torch_name}", EIGHT_BITS_FIX)
+    return tosa.argmax(lo.b, value if highest else mirror(lo, value), axis)
+
+
+def mirror(lo: Lowering, value: Value) -> Value:
+    """Reverse the order of numbers."""
+    if value.dtype is DType.I8:
+        return tosa.table(lo.b, value, _MIRROR)
+    if value.dtype is not DType.I16:
+        return tosa.negate(lo.b, value)
+    # The number comes last: Vela reads past one that is the first operand.
+    minus, one = (lo.constant(np.full((1,) * value.rank, n), DType.I32) for n in (-1, 1))
+    wide = tosa.mul(lo.b, lo.rescale(value, DType.I32, [1.0]), minus)
+    return lo.rescale(tosa.sub(lo.b, wide, one), DType.I16, [1.0])
 
 
 def _find_int32(lo: Lowering, x: Stored, dim: int, highest: bool) -> Stored:

@@ -67,6 +67,7 @@ class Record:
     looks_up             reads its first input at positions given by its other inputs
     is_sum, is_product   a sum or difference of two operands; a product of two
     reads_int16          accepts an operand of 16 bits next to operands of 8
+    computes_int16       has a lowering for 16-bit values that is more precise than a table
     reads_weight_matrix  a constant operand is a weight matrix and is quantized like weights
     folds_into_producer  becomes part of the previous layer, so nothing is observed between them
     computes_in_float32  has 16-bit floats computed in float32 and rounded once, as torch does
@@ -89,6 +90,7 @@ class Record:
     is_sum: bool = False
     is_product: bool = False
     reads_int16: bool = False
+    computes_int16: bool = False
     reads_weight_matrix: bool = False
     folds_into_producer: bool = False
     computes_in_float32: bool = False
@@ -110,6 +112,7 @@ class Fields(TypedDict, total=False):
     is_sum: bool
     is_product: bool
     reads_int16: bool
+    computes_int16: bool
     reads_weight_matrix: bool
     folds_into_producer: bool
     computes_in_float32: bool

@@ -30,7 +30,7 @@ from tosaic.fx.source import (
     overload,
     torch_op,
 )
-from tosaic.ir.graph import Array, DType
+from tosaic.ir.graph import RANGES, Array, DType
 from tosaic.ir.qparams import QParams
 from tosaic.lower.arguments import find_qparams, make_movable
 from tosaic.lower.aten import Aten
@@ -155,7 +155,7 @@ def widen_operands(lo: Lowering, call: Call) -> Call:
 
 
 def tabulate(lo: Lowering, call: Call) -> Call | Result:
-    """Apply an elementwise operator to all 256 possible values of its one quantized input: the table stays pending."""
+    """Apply an elementwise operator to all possible values of its one quantized input: the table stays pending."""
     pointwise = call.record.pointwise if call.record is not None else _is_pointwise(call)
     if not pointwise or not lo.spec.support_integer():
         return call
@@ -164,15 +164,20 @@ def tabulate(lo: Lowering, call: Call) -> Call | Result:
     if not computed or any(t.size != 1 for t in tensors if t.is_const):
         return call
     base = computed[0]
-    if not all(_can_tabulate(t) and _same_base(t, base) for t in computed):
+    if not all(_can_tabulate(lo, t) and _same_base(t, base) for t in computed) or _is_exact(call, base):
         return call
     given = {name: _list_inputs(a) if isinstance(a, Tensor) else a for name, a in call.arguments.items()}
     out = torch_op(call.node)(**given)
-    if not isinstance(out, torch.Tensor) or out.shape != (256,):
+    if not isinstance(out, torch.Tensor) or out.shape != (256 if base.dtype is DType.I8 else 1 << 16,):
         return call
-    if out.dtype is not torch.float32 and (lo.has_float or out.dtype is not torch.bool):
-        # The comparison itself can be stored in float models, and integers always.
+    if out.dtype is torch.bool and base.dtype is DType.I16 and bool((out == out[0]).all()):
+        return Const(np.full(base.shape, bool(out[0])), DType.BOOL)
+    if out.dtype is not torch.float32 and (lo.has_float or out.dtype is not torch.bool or base.dtype is DType.I16):
+        # The comparison itself can be stored in float models and done in 16 bits, and integers always.
         return call
+    if base.dtype is DType.I16 and (q := quantized_to(call.node)) is not None:
+        # Here the reason names the function.
+        lo.fit(np.asarray(to_numpy(out), np.float32), q)
     return replace(base, lut=to_numpy(out), clamp=None)
 
 
@@ -372,8 +377,15 @@ def _is_pointwise(call: Call) -> bool:
     return has_tag(call.node, torch.Tag.pointwise)
 
 
-def _can_tabulate(t: Stored) -> bool:
-    return t.q is not None and t.dtype is DType.I8 and (t.lut is not None or t.is_code)
+def _can_tabulate(lo: Lowering, t: Stored) -> bool:
+    fits = t.dtype is DType.I8 or (t.dtype is DType.I16 and lo.spec.supports("int16"))
+    return t.q is not None and fits and (t.lut is not None or t.is_code)
+
+
+def _is_exact(call: Call, base: Stored) -> bool:
+    """Tell whether the record computes 16 bits better than a table, which interpolates."""
+    exact = call.record is not None and call.record.computes_int16
+    return exact and base.dtype is DType.I16 and base.lut is None and quantized_to(call.node) is not None
 
 
 def _same_base(a: Stored, b: Stored) -> bool:
@@ -381,11 +393,12 @@ def _same_base(a: Stored, b: Stored) -> bool:
 
 
 def _list_inputs(t: Tensor) -> torch.Tensor:
-    """List the possible real values of a table's operand: 256, or the one number of a constant."""
+    """List the possible real values of a table's operand: one for each integer, or the one number of a constant."""
     if isinstance(t, Const):
         number = t.real().reshape(-1)[0]
         return torch.tensor(bool(number) if t.dtype is DType.BOOL else float(number))
     if t.lut is not None:
         return to_torch(t.lut.copy())
-    codes = torch.arange(-128, 128, dtype=torch.float32)
+    least, most = RANGES[t.dtype]
+    codes = torch.arange(least, most + 1, dtype=torch.float32)
     return (codes - t.qparams.zp) * t.qparams.s

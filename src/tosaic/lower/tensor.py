@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -143,6 +143,11 @@ class Opaque:
 Result: TypeAlias = Tensor | Opaque | tuple[Tensor | Unsupported, ...]
 
 
+def is_int16(t: Tensor) -> TypeGuard[Stored]:
+    """Tell whether a tensor is computed and quantized to 16 bits, with no function or clamp pending."""
+    return isinstance(t, Stored) and t.is_code and t.dtype is DType.I16
+
+
 def of_value(value: Value, q: QParams | None = None) -> Stored:
     """Make a tensor from a value that has the logical layout."""
     return Stored(value.shape, value, tuple(range(value.rank)), q)
@@ -164,8 +169,8 @@ def fill_gaps(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     if lost.all():
         raise Unsupported("it returns NaN for every possible input value", "calibrate inside its domain")
     known = np.flatnonzero(~lost)
-    nearest = np.abs(np.arange(len(table))[:, None] - known).argmin(1)
-    return table[known[nearest]]
+    middles = (known[:-1] + known[1:]) / 2
+    return table[known[np.searchsorted(middles, np.arange(len(table)))]]
 
 
 def inverse(perm: tuple[int, ...]) -> tuple[int, ...]:

@@ -64,6 +64,7 @@ def _samples_bound(function: Callable[[Any], Any]) -> list[Sample]:
 @pointwise(
     "relu",
     bounds=True,
+    computes_int16=True,
     samples=lambda: [
         *_samples_bound(lambda x: torch.relu(x)),
         module(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(inplace=True)), f32(1, 3, 8, 8)),
@@ -77,6 +78,7 @@ def relu(lo: Lowering, self: Tensor) -> Tensor:
 @pointwise(
     "relu6",
     bounds=True,
+    computes_int16=True,
     samples=lambda: _samples_bound(lambda x: F.relu6(x)),
 )
 def relu6(lo: Lowering, self: Tensor) -> Tensor:
@@ -87,6 +89,7 @@ def relu6(lo: Lowering, self: Tensor) -> Tensor:
     "hardtanh",
     bounds=True,
     reads_int16=True,
+    computes_int16=True,
     samples=lambda: [
         *_samples_bound(lambda x: F.hardtanh(x)),
         call(lambda x: F.hardtanh(x, -0.5, 1.25), f32(4, 4)),
@@ -104,6 +107,7 @@ def hardtanh(lo: Lowering, self: Tensor, min_val: float = -1.0, max_val: float =
     "clamp_max.default",
     pointwise=True,
     bounds=True,
+    computes_int16=True,
     samples=lambda: [
         *_samples_bound(lambda x: x.clamp(-0.75, 1.5)),
         call(lambda x: x.clamp(min=0.25), f32(5, 5)),
@@ -122,6 +126,7 @@ def clamp(lo: Lowering, self: Tensor, min: float | None = None, max: float | Non
     "clamp_tensor",
     *with_inplace("clamp.Tensor", "clamp_min.Tensor", "clamp_max.Tensor"),
     pointwise=True,
+    computes_int16=True,
     samples=lambda: [
         call(lambda x, y, z: torch.clamp(x, y, z), f32(3, 17), f32(3, 17, low=-2.0, high=0.0), f32(17, low=0.0)),
         call(lambda x, y: torch.clamp(x, min=y), f32(1, 3, 4, 4), f32(3, 1, 1)),

@@ -14,6 +14,7 @@ from tosaic.ir.encode import decode, encode
 from tosaic.ir.graph import NUMPY, RANGES, Array, DType, Value
 from tosaic.ir.qparams import QParams, accumulator
 from tosaic.lower import arithmetic as arith
+from tosaic.lower import rounding
 from tosaic.lower.arguments import UNSIGNED_OFFSET, find_dtype, find_qparams, is_unsigned
 from tosaic.lower.booleans import CODES, PLAIN, PLAIN_INT16, is_table, to_condition, to_float
 from tosaic.lower.constraints import describe
@@ -22,7 +23,7 @@ from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, op, with_copy
 from tosaic.lower.samples import F, boolean, call, f32, i8, i16, i32, module, nn, torch, with_booleans
-from tosaic.lower.tensor import Const, Stored, Tensor, fill_gaps, of_value, with_value
+from tosaic.lower.tensor import Const, Stored, Tensor, fill_gaps, is_int16, of_value, with_value
 
 
 def _channel_params(scales: Tensor, zero_points: Tensor, axis: int, low: int, high: int, dtype: Any) -> QParams:
@@ -271,7 +272,10 @@ def _dequantize_integers(lo: Lowering, x: Stored) -> Stored:
 
 
 def _truncate(lo: Lowering, x: Stored, kind: DType) -> Stored:
-    """Convert quantized values to integers by tables: one for each byte of the numbers."""
+    """Convert quantized values to integers: those of 8 bits by tables, one for each byte of the numbers."""
+    if is_int16(x):
+        whole = rounding.round_to_zero(lo, x)
+        return replace(whole, q=None) if kind is DType.I32 else with_value(x, lo.rescale(whole.value, kind, [1.0]))
     if x.lut is None:
         if lo.codes(x).dtype is not DType.I8:
             raise Unsupported(f"it is from {describe(x)} to {kind.torch_name}", "quantize to int8")

@@ -12,7 +12,7 @@ import numpy as np
 from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.build import Builder
-from tosaic.ir.graph import RANGES, Array, DType, Value
+from tosaic.ir.graph import NUMPY, RANGES, Array, DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import elementwise, movement
@@ -25,14 +25,17 @@ from tosaic.lower.formula import Number, Truth, apply
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, composite, op
 from tosaic.lower.samples import Sample, call, f32, i8, i16, i32, torch, with_booleans
-from tosaic.lower.tensor import Const, Stored, Tensor, with_value
+from tosaic.lower.tensor import Const, Stored, Tensor, is_int16, with_value
 
 Relation: TypeAlias = Callable[[Builder, Value, Value], Value]
 
 
-def _find_common_scale(scales: Sequence[float], *operands: Tensor) -> float:
+def _find_common_scale(lo: Lowering, scales: Sequence[float], *operands: Tensor) -> float:
     """Return the scale for comparing numbers: as much finer than the coarser one as RESCALE can widen its values."""
-    return max(scales) / (1 << (14 if any(t.dtype is DType.I16 for t in operands) else 19))
+    if all(t.dtype is not DType.I16 for t in operands):
+        return max(scales) / (1 << 19)
+    # Without booleans, the difference is rescaled too.
+    return max(scales) / (1 << (14 if lo.target.has_booleans else 12))
 
 
 def _make_comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Stored]:
@@ -43,8 +46,8 @@ def _make_comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Stored
         x, y = elementwise.promote(lo, x, y)
         (u, v), view = lo.align(x, y)
         return arith.to_int32(lo.b, u), arith.to_int32(lo.b, v), view
-    unit = scales[0] if len(set(scales)) == 1 and len(scales) == 2 else _find_common_scale(scales, x, y)
-    most = 2**31 - 1 if DType.I16 in (x.dtype, y.dtype) else 2**28
+    unit = scales[0] if len(set(scales)) == 1 and len(scales) == 2 else _find_common_scale(lo, scales, x, y)
+    most = 2**31 - 1 if DType.I16 in (x.dtype, y.dtype) and lo.target.has_booleans else 2**28
     x, y = _quantize_constant(lo, x, unit, most), _quantize_constant(lo, y, unit, most)
     (u, v), view = lo.align(x, y)
     wide = [_widen(lo, w, t, unit) for w, t in ((u, x), (v, y))]
@@ -55,7 +58,7 @@ def _quantize_constant(lo: Lowering, t: Tensor, unit: float, most: int) -> Tenso
     """Quantize a float constant to int32 at a scale; leave quantized values as they are."""
     if t.q is not None or not isinstance(t, Const):
         return lo.codes(t)
-    # The widened int8 numbers are below 2**27: this keeps order, and differences stay small.
+    # The widened numbers are at most 2**27 where there are no booleans: this keeps order, and differences stay small.
     steps = np.clip(np.rint(t.real() / unit), -most, most)
     return Const(steps.astype(np.int32), DType.I32)
 
@@ -96,7 +99,7 @@ def _check_difference(lo: Lowering, a: Arguments) -> str:
     """Find operands whose difference may not fit 32 bits."""
     x, y = a["self"], a["other"]
     computed = [t for t in (x, y) if isinstance(t, Stored)]
-    small = all(t.dtype is DType.I8 or (t.q is None and t.dtype is DType.I16) for t in computed)
+    small = all(t.dtype in (DType.I8, DType.I16) for t in computed)
     return "" if small or _find_number(x, y) is not None else f"it takes {describe(x)} and {describe(y)}"
 
 
@@ -109,7 +112,7 @@ def _find_number(x: Any, y: Any) -> int | None:
     return y if isinstance(y, int) else None
 
 
-def _compare(name: str, relation: Relation) -> None:
+def _compare(name: str, relation: Relation) -> Callable[[Lowering, Any, Any], Tensor]:
     def lower(lo: Lowering, self: Any, other: Any) -> Tensor:
         number = _find_number(self, other)
         if number is not None and not lo.target.has_booleans:
@@ -121,12 +124,13 @@ def _compare(name: str, relation: Relation) -> None:
         return of_sign(lo, view, lo.rescale(tosa.sub(lo.b, x, y), DType.I8, [1.0]), _SIGNS[name])
 
     constraint = Constraint(
-        "a comparison takes int8 numbers, plain int16 numbers, or int32 numbers and a constant",
+        "a comparison takes numbers of 8 or 16 bits, or int32 numbers and a constant",
         _check_difference,
         "use an Ethos-U85, or cast both to float32, which is quantized",
         lambda target: not target.has_booleans,
     )
     binop(name, inplace=False, constraints=[constraint], samples=lambda: _samples_compare(name))(lower)
+    return lower
 
 
 def _compare_int32(lo: Lowering, x: Stored, number: int, holds: Callable[[Codes], Mask]) -> Tensor:
@@ -144,7 +148,7 @@ _compare("eq", tosa.equal)
 _compare("ne", lambda b, x, y: tosa.logical_not(b, tosa.equal(b, x, y)))
 _compare("gt", tosa.greater)
 _compare("ge", tosa.greater_equal)
-_compare("lt", lambda b, x, y: tosa.greater(b, y, x))
+_is_less = _compare("lt", lambda b, x, y: tosa.greater(b, y, x))
 _compare("le", lambda b, x, y: tosa.greater_equal(b, y, x))
 
 
@@ -211,7 +215,8 @@ def logical_not(lo: Lowering, self: Tensor) -> Tensor:
 
 def _predicate(name: str, formula: Callable[[Number], Truth]) -> None:
     def lower(lo: Lowering, self: Tensor) -> Tensor:
-        return apply(lo, formula, self)
+        # Of quantized values, only their sign is not known: a step before has folded the other conditions.
+        return _is_less(lo, self, 0.0) if is_int16(self) else apply(lo, formula, self)
 
     def run(x: Any) -> Any:
         return getattr(torch, name)(x)
@@ -286,32 +291,40 @@ def _select(lo: Lowering, condition: Tensor, yes: Tensor, no: Tensor, q: QParams
 
 
 def _select_by_minmax(lo: Lowering, condition: Tensor, yes: Tensor, no: Tensor, q: QParams) -> Tensor:
-    """Compute max(min(yes, top or bottom), min(no, bottom or top)): what is not chosen is the lowest int8."""
+    """Compute max(min(yes, top or bottom), min(no, bottom or top)): what is not chosen is the lowest number."""
     parts = [_mask_to_lowest(lo, condition, branch, keep) for branch, keep in ((yes, True), (no, False))]
-    return replace(_take_extreme_int8(lo, tosa.maximum, parts[0], parts[1]), q=q)
+    return replace(_take_extreme_code(lo, tosa.maximum, parts[0], parts[1]), q=q)
 
 
 def _mask_to_lowest(lo: Lowering, condition: Tensor, branch: Tensor, keep: bool) -> Tensor:
-    """Take a branch where the condition equals `keep`, the lowest int8 elsewhere."""
-    number = branch.array if isinstance(branch, Const) and branch.size == 1 else None
+    """Take a branch where the condition equals `keep`, the lowest number elsewhere."""
+    number = branch.array if isinstance(branch, Const) and branch.size == 1 and branch.dtype is DType.I8 else None
     top = 127 if number is None else int(number.reshape(-1)[0])
 
     def find_levels(known: Array) -> Array:
         return np.where(known.astype(np.bool_) == keep, top, -128).astype(np.int8)
 
     if isinstance(condition, Const):
-        level = Const(find_levels(condition.array), DType.I8)
+        wide = find_levels(condition.array).astype(np.int64) * (1 if branch.dtype is DType.I8 else _TO_INT16)
+        level = Const(np.clip(wide, *RANGES[branch.dtype]).astype(NUMPY[branch.dtype]), branch.dtype)
     else:
         assert condition.lut is not None, "_KNOWN_CONDITION refuses a condition that is computed"
-        level = with_value(condition, tosa.table(lo.b, condition.value, find_levels(condition.lut)))
-    return level if number is not None else _take_extreme_int8(lo, tosa.minimum, branch, level)
+        value = tosa.table(lo.b, condition.value, find_levels(condition.lut))
+        level = with_value(
+            condition, value if branch.dtype is DType.I8 else lo.rescale(value, DType.I16, [float(_TO_INT16)])
+        )
+    return level if number is not None else _take_extreme_code(lo, tosa.minimum, branch, level)
 
 
-def _take_extreme_int8(lo: Lowering, build: Callable[..., Value], x: Tensor, y: Tensor) -> Tensor:
-    """Compute MAXIMUM or MINIMUM of int8 numbers, which TOSA has in 32 bits only."""
+#: a factor by which the highest and lowest int8 become those of int16, which saturates
+_TO_INT16 = 259
+
+
+def _take_extreme_code(lo: Lowering, build: Callable[..., Value], x: Tensor, y: Tensor) -> Tensor:
+    """Compute MAXIMUM or MINIMUM of numbers of 8 or 16 bits, which TOSA has in 32 bits only."""
     (u, v), view = lo.align(replace(x, q=None), replace(y, q=None))
     wide = [lo.rescale(w, DType.I32, [1.0]) for w in (u, v)]
-    return with_value(view, lo.rescale(build(lo.b, wide[0], wide[1]), DType.I8, [1.0]))
+    return with_value(view, lo.rescale(build(lo.b, wide[0], wide[1]), x.dtype, [1.0]))
 
 
 def _make_mask(*shape: int) -> Any:

@@ -12,7 +12,7 @@ from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType
 from tosaic.lower import arithmetic as arith
-from tosaic.lower import elementwise
+from tosaic.lower import elementwise, rounding
 from tosaic.lower.arguments import unary
 from tosaic.lower.aten import Aten
 from tosaic.lower.constraints import describe
@@ -20,7 +20,7 @@ from tosaic.lower.formula import Number, apply, combine
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, op, with_inplace
 from tosaic.lower.samples import Sample, call, f32, i32, torch
-from tosaic.lower.tensor import Const, Stored, Tensor
+from tosaic.lower.tensor import Const, Stored, Tensor, is_int16
 
 
 def _is_number(aten: Aten[Any], value: Any) -> bool:
@@ -313,6 +313,7 @@ def fmod(lo: Lowering, self: Any, other: Any) -> Tensor:
     *with_inplace("round.default", "round.decimals"),
     "special_round.default",
     pointwise=True,
+    computes_int16=True,
     computes_in_float32=True,
     samples=lambda: [
         call(lambda x: x.round(), f32(64, low=-9.0, high=9.0)),
@@ -324,6 +325,9 @@ def fmod(lo: Lowering, self: Any, other: Any) -> Tensor:
     ],
 )
 def round(lo: Lowering, self: Tensor, decimals: int = 0) -> Tensor:
+    if is_int16(self):
+        return rounding.round_to_even(lo, self, 10.0**decimals)
+
     def formula(x: Number) -> Number:
         unit = x.constant(10.0 ** abs(decimals))
         if decimals > 0:

@@ -12,34 +12,37 @@ import numpy as np
 
 from tosaic.ir import ops as tosa
 from tosaic.ir.build import Builder
-from tosaic.ir.graph import DType, Value
-from tosaic.ir.qparams import QParams, quantize
+from tosaic.ir.graph import NUMPY, RANGES, DType, Value
+from tosaic.ir.qparams import QParams, accumulator, quantize
 from tosaic.lower import arithmetic as arith
-from tosaic.lower import elementwise
+from tosaic.lower import elementwise, rounding
 from tosaic.lower.arguments import operand, unary
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import binop, unop
 from tosaic.lower.formula import Number
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Arguments, Constraint, op, with_inplace
+from tosaic.lower.registry import Arguments, Constraint, Fields, op, with_inplace
 from tosaic.lower.registry import add as add_record
 from tosaic.lower.samples import Sample, call, f32, i8, i16, i32, torch
-from tosaic.lower.tensor import Const, Stored, Tensor
+from tosaic.lower.tensor import Const, Stored, Tensor, is_int16, with_value
 
 
-def _quantize_constant(lo: Lowering, t: Tensor) -> Tensor:
-    """Quantize a float constant to int8 with its own qparams, as the operand of a quantized tensor."""
+def _quantize_constant(t: Tensor, dtype: DType) -> Tensor:
+    """Quantize a float constant with its own qparams, as the operand of a quantized tensor."""
     if not (isinstance(t, Const) and t.q is None and t.is_float):
         return t
     peak = float(np.max(np.abs(t.real()), initial=0.0)) or 1.0
-    q = QParams((peak / 127.0,), (0,), DType.I8, -127, 127)
-    return Const(quantize(t.real().astype(np.float32), q).astype(np.int8), DType.I8, q)
+    most = RANGES[dtype][1]
+    q = QParams((peak / most,), (0,), dtype, -most, most)
+    return Const(quantize(t.real().astype(np.float32), q).astype(NUMPY[dtype]), dtype, q)
 
 
 def _pair(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
     x, y = elementwise.match_operands(lo, a, b)
     if x.q is not None or y.q is not None:
-        x, y = _quantize_constant(lo, x), _quantize_constant(lo, y)
+        wide = any(t.q is not None and t.dtype is DType.I16 for t in (x, y))
+        dtype = DType.I16 if wide else DType.I8
+        x, y = _quantize_constant(x, dtype), _quantize_constant(y, dtype)
     return elementwise.promote(lo, x, y)
 
 
@@ -85,6 +88,7 @@ def _samples_add() -> list[Sample]:
 @binop(
     "add",
     is_sum=True,
+    computes_int16=True,
     samples=_samples_add,
 )
 def add(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
@@ -94,6 +98,7 @@ def add(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
 @binop(
     "sub",
     is_sum=True,
+    computes_int16=True,
     samples=lambda: [
         *_samples_binary("sub")(),
         call(lambda x, y: torch.sub(x, y, alpha=2.0), f32(3, 4), f32(3, 4)),
@@ -108,6 +113,7 @@ def sub(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
 @binop(
     "rsub",
     inplace=False,
+    computes_int16=True,
     samples=lambda: [
         *_samples_binary("rsub")(),
         call(lambda x, y: torch.rsub(x, y, alpha=-2.0), f32(3, 4), f32(3, 4)),
@@ -136,6 +142,7 @@ def _samples_extreme(name: str) -> list[Sample]:
     "maximum.default",
     "max.other",
     pointwise=True,
+    computes_int16=True,
     samples=lambda: _samples_extreme("maximum"),
 )
 def maximum(lo: Lowering, self: Any, other: Any) -> Tensor:
@@ -147,6 +154,7 @@ def maximum(lo: Lowering, self: Any, other: Any) -> Tensor:
     "minimum.default",
     "min.other",
     pointwise=True,
+    computes_int16=True,
     samples=lambda: _samples_extreme("minimum"),
 )
 def minimum(lo: Lowering, self: Any, other: Any) -> Tensor:
@@ -157,6 +165,7 @@ def minimum(lo: Lowering, self: Any, other: Any) -> Tensor:
     "mul",
     is_product=True,
     reads_int16=True,
+    computes_int16=True,
     samples=_samples_binary("mul"),
 )
 def mul(lo: Lowering, self: Any, other: Any) -> Tensor:
@@ -210,6 +219,10 @@ def _to_other_sign(name: str, build: Callable[[Builder, Value], Value], samples:
     """Register neg or abs: in int8 and int16 the lowest number is its own negative, and TOSA's operators saturate."""
 
     def lower(lo: Lowering, self: Tensor) -> Tensor:
+        if is_int16(self):
+            wide = lo.rescale(self.value, DType.I32, [1.0], self.qparams.zp)
+            return with_value(self, build(lo.b, wide), accumulator((self.qparams.s,)))
+
         def built(b: Builder, value: Value) -> Value:
             if value.dtype not in (DType.I8, DType.I16):
                 return build(b, value)
@@ -217,7 +230,8 @@ def _to_other_sign(name: str, build: Callable[[Builder, Value], Value], samples:
 
         return unary(lo, built, self)
 
-    add_record(name, *with_inplace(f"{name}.default"), beside=samples, lower=lower, pointwise=True, samples=samples)
+    fields = Fields(pointwise=True, computes_int16=True, samples=samples)
+    add_record(name, *with_inplace(f"{name}.default"), beside=samples, lower=lower, **fields)
 
 
 _to_other_sign("neg", lambda b, v: tosa.negate(b, v), _samples_neg)
@@ -228,8 +242,8 @@ unop("sqrt", _sqrt, _samples_unary("sqrt", 0.0, 9.0))
 unop("rsqrt", tosa.rsqrt, _samples_unary("rsqrt", 0.1, 9.0))
 unop("reciprocal", tosa.reciprocal, _samples_unary("reciprocal", 0.25, 6.0))
 unop("erf", tosa.erf, _samples_unary("erf", -3.0, 3.0))
-unop("floor", tosa.floor, _samples_unary("floor", -9.0, 9.0))
-unop("ceil", tosa.ceil, _samples_unary("ceil", -9.0, 9.0))
+unop("floor", tosa.floor, _samples_unary("floor", -9.0, 9.0), rounding.round_down)
+unop("ceil", tosa.ceil, _samples_unary("ceil", -9.0, 9.0), rounding.round_up)
 unop("sin", tosa.sin, _samples_unary("sin", -6.0, 6.0))
 unop("cos", tosa.cos, _samples_unary("cos", -6.0, 6.0))
 
@@ -268,7 +282,9 @@ def _describe_power(a: Arguments) -> str:
             "use a constant exponent from 1 to 8",
         ),
         Constraint(
-            "a power is a lookup table of one int8 tensor, or takes floats", _check_power, "use a constant exponent"
+            "a power is a lookup table of one quantized tensor, or takes floats",
+            _check_power,
+            "use a constant exponent",
         ),
     ],
     samples=lambda: [

@@ -36,10 +36,9 @@ def _reduce(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, highest: bool) -> 
     def build(b: Builder, value: Value, axis: int) -> Value:
         if highest:
             return tosa.reduce_max(b, value, axis)
-        if not lo.target.has_reduce_min and value.dtype is DType.I8:
-            # Take the maximum of the negated numbers.
-            return tosa.table(b, tosa.reduce_max(b, tosa.table(b, value, positions.MIRROR), axis), positions.MIRROR)
-        return tosa.reduce_min(b, value, axis)
+        if lo.target.has_reduce_min:
+            return tosa.reduce_min(b, value, axis)
+        return positions.mirror(lo, tosa.reduce_max(b, positions.mirror(lo, value), axis))
 
     dims = dim_list(dim, x.rank)
     source = x if x.q is None else lo.codes(x)
@@ -91,7 +90,7 @@ def _check_size(lo: Lowering, a: Arguments) -> str:
 
 def _check_type(lo: Lowering, a: Arguments) -> str:
     x = a["self"]
-    return "" if lo.target.has_booleans or x.dtype is not DType.I32 else f"it is of {describe(x)}"
+    return "" if x.dtype is DType.I8 else f"it is of {describe(x)}"
 
 
 _CONSTRAINTS = (
@@ -102,9 +101,9 @@ _CONSTRAINTS = (
         lambda target: target.longest_argmax is not None,
     ),
     Constraint(
-        "an argmax is of 8 or 16 bits",
+        positions.EIGHT_BITS,
         _check_type,
-        "use an Ethos-U85, or cast to float32, which is quantized",
+        positions.EIGHT_BITS_FIX,
         lambda target: not target.has_booleans,
     ),
 )

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tosaic.ir import ops as tosa
+from tosaic.lower import rounding
 from tosaic.lower.aten import Aten
 from tosaic.lower.formula import Number, apply, combine
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import add, with_inplace
 from tosaic.lower.samples import Sample, call, f32, torch
-from tosaic.lower.tensor import Tensor
+from tosaic.lower.tensor import Stored, Tensor, is_int16
 
 _LN2, _PI = math.log(2.0), math.pi
 
@@ -149,18 +150,22 @@ def _call(name: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A function of one number: its formula, a part of its domain for samples, other names of the operator."""
+    """A function of one number: its formula, a part of its domain for samples, other names of the operator.
+
+    `int16` is its lowering for quantized values of 16 bits, if that is better than a table.
+    """
 
     formula: Callable[[Number], Number]
     low: float
     high: float
     aliases: tuple[str, ...] = ()
+    int16: Callable[[Lowering, Stored], Stored] | None = None
 
     def register(self, name: str) -> None:
         def lower(lo: Lowering, self: Tensor) -> Tensor:
-            return apply(lo, formula, self)
+            return int16(lo, self) if int16 is not None and is_int16(self) else apply(lo, formula, self)
 
-        formula = self.formula
+        formula, int16 = self.formula, self.int16
         overloads = [f"{n}.default" for n in (name, *self.aliases)]
         inplace = [o for o in overloads if not o.startswith("special_")]
         add(
@@ -169,6 +174,7 @@ class _Function:
             beside=_call,
             lower=lower,
             pointwise=True,
+            computes_int16=int16 is not None,
             computes_in_float32=True,
             samples=lambda: self._list_samples(name),
         )
@@ -206,8 +212,8 @@ _FUNCTIONS = {
     "erfinv": _Function(_erfinv, -0.998, 0.998, ("special_erfinv",)),
     "erfc": _Function(_erfc, -3.0, 3.0, ("special_erfc",)),
     "sign": _Function(_sign, -3.0, 3.0, ("sgn",)),
-    "trunc": _Function(Number.trunc, -9.0, 9.0, ("fix",)),
-    "frac": _Function(lambda x: x - x.trunc(), -9.0, 9.0),
+    "trunc": _Function(Number.trunc, -9.0, 9.0, ("fix",), rounding.round_to_zero),
+    "frac": _Function(lambda x: x - x.trunc(), -9.0, 9.0, int16=rounding.take_fraction),
 }
 
 for _name, _function in _FUNCTIONS.items():

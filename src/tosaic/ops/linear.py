@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
-from tosaic.ir.graph import DType
+from tosaic.ir.graph import DType, Value
 from tosaic.ir.qparams import accumulator
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
@@ -17,7 +19,7 @@ from tosaic.lower.constraints import INPUT_CHANNELS, describe
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, composite, op
 from tosaic.lower.samples import Sample, call, f32, module, nn, torch
-from tosaic.lower.tensor import Const, Tensor, broadcast, of_value
+from tosaic.lower.tensor import Const, Stored, Tensor, broadcast, of_value
 
 
 def _fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -36,13 +38,86 @@ def _fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | Non
 
 def _matmul_batches(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
     """Compute [B,M,K] @ [B,K,N]."""
-    if x.q is not None or y.q is not None:
-        xq, yq = lo.codes(x, "first operand").qparams, lo.codes(y, "second operand").qparams
-        if xq.axis is not None or yq.axis is not None:
-            raise Unsupported("an operand is quantized per channel", "quantize it per tensor")
-        value = tosa.matmul(lo.b, lo.emit(x), lo.emit(y), x_zp=xq.zp, y_zp=yq.zp)
-        return of_value(value, accumulator((xq.s * yq.s,)))
-    return of_value(tosa.matmul(lo.b, lo.emit(x), lo.emit(y), out_type=DType.F32))
+    if x.q is None and y.q is None:
+        return of_value(tosa.matmul(lo.b, lo.emit(x), lo.emit(y), out_type=DType.F32))
+    xq, yq = lo.codes(x, "first operand").qparams, lo.codes(y, "second operand").qparams
+    if xq.axis is not None or yq.axis is not None:
+        raise Unsupported("an operand is quantized per channel", "quantize it per tensor")
+    if DType.I16 in (x.dtype, y.dtype):
+        product = _matmul_int16 if lo.target.multiplies_int16 else _matmul_bytes
+        return product(lo, x, y)
+    value = tosa.matmul(lo.b, lo.emit(x), lo.emit(y), x_zp=xq.zp, y_zp=yq.zp)
+    return of_value(value, accumulator((xq.s * yq.s,)))
+
+
+def _matmul_int16(lo: Lowering, x: Tensor, y: Tensor) -> Stored:
+    value = tosa.matmul(lo.b, _widen(lo, x), _widen(lo, y))
+    return of_value(value, replace(accumulator((x.qparams.s * y.qparams.s,)), dtype=DType.I48))
+
+
+def _widen(lo: Lowering, t: Tensor) -> Value:
+    """Convert int8 numbers to int16, which has no zero points."""
+    if t.dtype is DType.I16:
+        return lo.emit(t)
+    if isinstance(t, Const):
+        return lo.constant(t.array.astype(np.int16) - t.qparams.zp, DType.I16)
+    return lo.rescale(lo.emit(t), DType.I16, [1.0], t.qparams.zp)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """Some bytes of the numbers of a tensor as int8, and what they are to be shifted by."""
+
+    value: Value
+    zero_point: int
+    shift: int
+
+
+#: the zero point of the lower bytes of 16-bit numbers
+_LOW = -128
+
+
+def _matmul_bytes(lo: Lowering, x: Tensor, y: Tensor) -> Stored:
+    """Compute a product of int16 matrices from the products of their bytes.
+
+    With x = 256 * x1 + x0 and y in the same form, it is 65536 * x1 @ y1 + 256 * (x1 @ y0 + x0 @ y1) + x0 @ y0. That is
+    exact, but for the bits that do not fit int32.
+    """
+    sums: dict[int, Value] = {}
+    for a in _split(lo, x):
+        for b in _split(lo, y):
+            part = tosa.matmul(lo.b, a.value, b.value, x_zp=a.zero_point, y_zp=b.zero_point)
+            shift = a.shift + b.shift
+            sums[shift] = tosa.add(lo.b, sums[shift], part) if shift in sums else part
+    bits = sum(15 if t.dtype is DType.I16 else 8 for t in (x, y)) + math.ceil(math.log2(x.shape[2]))
+    lost = max(0, bits - 30)
+    total, *others = (_shift(lo, part, shift - lost) for shift, part in sums.items())
+    for other in others:
+        total = tosa.add(lo.b, total, other)
+    return of_value(total, accumulator((x.qparams.s * y.qparams.s * 2.0**lost,)))
+
+
+def _shift(lo: Lowering, value: Value, bits: int) -> Value:
+    """Multiply int32 numbers by a power of two; RESCALE is not defined where it would make large ones larger."""
+    if bits <= 0:
+        return lo.rescale(value, DType.I32, [2.0**bits]) if bits else value
+    return tosa.mul(lo.b, value, lo.constant(np.full((1,) * value.rank, 1 << bits), DType.I32))
+
+
+def _split(lo: Lowering, t: Tensor) -> list[_Bytes]:
+    """Split int16 numbers into their upper bytes, rounded down, and their lower bytes."""
+    if t.dtype is DType.I8:
+        return [_Bytes(lo.emit(t), t.qparams.zp, 0)]
+    if isinstance(t, Const):
+        wide = t.array.astype(np.int32)
+        upper, lower = lo.constant(wide >> 8, DType.I8), lo.constant((wide & 255) + _LOW, DType.I8)
+    else:
+        wide = lo.rescale(lo.emit(t), DType.I32, [1.0])
+        half = lo.rescale(lo.constant(np.full((1,) * wide.rank, 128, np.int16), DType.I16), DType.I32, [1.0])
+        upper = lo.rescale(tosa.sub(lo.b, wide, half), DType.I8, [2.0**-8])
+        rest = tosa.sub(lo.b, wide, lo.rescale(upper, DType.I32, [2.0**8]))
+        lower = lo.rescale(rest, DType.I8, [1.0], 0, _LOW)
+    return [_Bytes(upper, 0, 8), _Bytes(lower, _LOW, 0)]
 
 
 def _matmul_constants(lo: Lowering, x: Tensor, weights: Tensor) -> Tensor:
@@ -92,12 +167,12 @@ def _check_product(lo: Lowering, a: Arguments) -> str:
         fits = x.is_float and y.is_float
     else:
         stored = all(t.is_code or (t.is_const and t.q is not None) for t in (x, y))
-        fits = not stored or x.dtype is y.dtype is DType.I8
+        fits = not stored or lo.spec.supports("int16") or x.dtype is y.dtype is DType.I8
     return "" if fits else f"they are {describe(x)} and {describe(y)}"
 
 
 _OPERANDS = Constraint(
-    "the operands of a product of two computed matrices are both float or both quantized to int8",
+    "the operands of a product of two computed matrices are both float or both quantized, to int8 without TOSA's int16",
     _check_product,
     "cast both to float32, and quantize both to int8",
 )

@@ -7,6 +7,7 @@ _pads_images       The same happens to a convolution or pool with padding over s
 _BEFORE_WIDENING   The same happens to a rescale of a concatenated tensor to more bits. After MAX_POOL2D the limits of 8
                    bits are kept.
 _BEFORE_JOINING    The same happens to a rescale of a concatenated tensor into another one.
+_is_unbounded      A number that is rescaled to 16 bits and then to 32, or to 8 bits and then to 16, does not saturate.
 _is_joined_wrongly An extremum of 8 bits or a rescale to 32 that is concatenated with others has a wrong address.
 _MOVES             32-bit numbers that were sliced or concatenated are rescaled as if they had not been.
 _separate_rescaled A rescaled and then reshaped tensor is read in a wrong shape by several sums, products or extrema.
@@ -33,7 +34,7 @@ import numpy as np
 
 from tosaic.ir import ops as tosa
 from tosaic.ir.build import Builder
-from tosaic.ir.graph import DType, Graph, Op, Value
+from tosaic.ir.graph import RANGES, DType, Graph, Op, Value
 from tosaic.passes.dce import remove_dead_ops
 from tosaic.passes.replace import count_uses, replace_ops, with_inputs
 
@@ -44,7 +45,7 @@ _AFTER_SLICE = frozenset({"SLICE"})
 _BEFORE: Mapping[str, frozenset[str]] = dict.fromkeys(
     ("MATMUL", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_SUM", "TRANSPOSE_CONV2D"), _AFTER_SLICE
 )
-#: Producers that a rescale to 8 bits must not read if its result is concatenated with others.
+#: Producers that a rescale to 8 or 16 bits must not read if its result is concatenated with others.
 _BEFORE_JOINING = _BEFORE_WIDENING - {"SLICE", "MAX_POOL2D"}
 #: Producers of 32-bit numbers that a rescale must not read.
 _MOVES = _BEFORE_WIDENING - {"MAX_POOL2D"}
@@ -62,7 +63,7 @@ _BROADCASTS = frozenset(
 
 
 def separate_vela_pairs(graph: Graph) -> Graph:
-    """Insert an identity table between two operations that Vela miscompiles together.
+    """Insert a copy, by an identity table if it has 8 bits, between two operations that Vela miscompiles together.
 
     before: %1 = SLICE(%0); %2 = REDUCE_MAX(%1)
     after:  %1 = SLICE(%0); %a = TABLE(%1); %2 = REDUCE_MAX(%a)
@@ -91,13 +92,31 @@ def separate_vela_pairs(graph: Graph) -> Graph:
         )
         if op.kind == "RESCALE" and op.outputs[0] in joined:
             wrong = _BEFORE_JOINING
-        if wrong is None or op.inputs[0].dtype is not DType.I8 or _find_source(op.inputs[0]) not in wrong:
+        if not op.inputs or op.inputs[0].dtype not in _SMALL:
             return None
-        return _separate(b, op)
+        if (wrong is not None and _find_source(op.inputs[0]) in wrong) or (widens and _is_unbounded(op)):
+            return _separate(b, op)
+        return None
 
     return replace_ops(graph, rule)
 
 
+def _is_unbounded(rescale: Op) -> bool:
+    """Tell whether a rescale reads another one of 32 bits, so that Vela loses the limits of the type between them."""
+    source = _find_tensor(rescale.inputs[0]).op
+    narrows = source is not None and source.kind == "RESCALE" and source.inputs[0].dtype is DType.I32
+    return (
+        narrows
+        and rescale.inputs[0].dtype is not rescale.outputs[0].dtype
+        and DType.I16
+        in (
+            rescale.inputs[0].dtype,
+            rescale.outputs[0].dtype,
+        )
+    )
+
+
+_SMALL = (DType.I8, DType.I16)
 _IDENTITY = np.arange(-128, 128, dtype=np.int8)
 #: the largest dilation and stride that a single command has
 _MOST_DILATION, _MOST_STRIDE = 2, 3
@@ -125,8 +144,8 @@ def _pads_images(op: Op) -> bool:
 
 def _is_joined_wrongly(value: Value) -> bool:
     """Tell whether CONCAT and PAD need a copy: of an extremum of 8 bits, and of a rescale to 32 bits."""
-    source = _find_source(value)
-    return source in ("REDUCE_MAX", "REDUCE_MIN") if value.dtype is DType.I8 else source == "RESCALE"
+    wrong = {DType.I8: ("REDUCE_MAX", "REDUCE_MIN"), DType.I32: ("RESCALE",)}
+    return _find_source(value) in wrong.get(value.dtype, ())
 
 
 def _reduces_column(op: Op) -> bool:
@@ -156,11 +175,11 @@ def _find_fused(graph: Graph) -> set[Value]:
 
 
 def _find_joined(graph: Graph) -> set[Value]:
-    """Find 8-bit values that are concatenated with others, also after a change of shape."""
+    """Find values of 8 and 16 bits that are concatenated with others, also after a change of shape."""
     found: set[Value] = set()
     for op in reversed(graph.ops):
         if op.kind in _JOINS or (op.kind == "RESHAPE" and op.outputs[0] in found):
-            found.update(value for value in op.inputs if value.dtype is DType.I8)
+            found.update(value for value in op.inputs if value.dtype in _SMALL)
     return found
 
 
@@ -265,8 +284,10 @@ def _copy(b: Builder, value: Value) -> Value:
     """Copy a value by an identity operator."""
     if value.dtype is DType.I8:
         return tosa.table(b, value, _IDENTITY)
-    copies = {DType.BOOL: tosa.logical_or, DType.I32: tosa.maximum}
-    return copies.get(value.dtype, tosa.bitwise_or)(b, value, value)
+    if value.dtype is DType.I16:
+        # Ethos-U55 has no bits, and after a maximum Ethos-U85 loses the limits of 16 bits.
+        return tosa.clamp(b, value, *RANGES[DType.I16])
+    return (tosa.logical_or if value.dtype is DType.BOOL else tosa.maximum)(b, value, value)
 
 
 def _separate_shapes(graph: Graph) -> Graph:

@@ -21,11 +21,16 @@ from tosaic.quantization.recipes import (
     get_uint8_io_quantization_config,
 )
 
+#: The smallest scale of 16 bits: then the smallest range is that of int8. The function's own default is ExecuTorch's,
+#: and too large for the probabilities of an attention.
+_SMALLEST_SCALE = 2.0**-24
+_get_a16w8 = partial(get_symmetric_a16w8_quantization_config, epsilon=_SMALLEST_SCALE)
+
 #: The recipe of each precision, after training.
 PRECISIONS: Mapping[str, Callable[..., QuantizationConfig]] = MappingProxyType(
     {
         "int8": get_symmetric_quantization_config,
-        "a16w8": get_symmetric_a16w8_quantization_config,
+        "a16w8": _get_a16w8,
         "a8w4": partial(get_symmetric_a8w4_quantization_config, is_qat=False),
     }
 )
@@ -38,7 +43,7 @@ _IO: Mapping[str, Callable[[], QuantizationConfig]] = MappingProxyType(
     {
         "int8": get_symmetric_quantization_config,
         "uint8": get_uint8_io_quantization_config,
-        "int16": get_symmetric_a16w8_quantization_config,
+        "int16": _get_a16w8,
     }
 )
 IO_KINDS = ("float", *_IO)
