@@ -44,13 +44,12 @@ def read(
         found = list(_limit_samples(_read_path(Path(calibration), example, max_memory, names), origin, max_memory))
     elif isinstance(data, torch.Tensor):
         raise Invalid("calibration is a single tensor", fix="pass a list of samples: calibration=[x1, x2, ...]")
-    elif not isinstance(data, Iterable) and not _is_dataset(data):
+    elif not _is_dataset(data) and not _is_iterable(data):
         raise Invalid(
             f"calibration is of type `{type(data).__name__}`", fix="pass a list of samples, a file or a folder"
         )
     else:
-        items = (data[i] for i in range(len(data))) if _is_dataset(data) else calibration
-        found = [(_as_sample(item, names), f"sample {i}") for i, item in enumerate(items)]
+        found = [(_as_sample(item, names), f"sample {i}") for i, item in enumerate(_list_items(calibration))]
         origin = "calibration"
         found = _split_batches(_drop_labels(found, example, notes), example, notes)
     if not found:
@@ -138,9 +137,20 @@ def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(value, Mapping)
 
 
-def _is_dataset(value: object) -> bool:
+def _is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
+    return isinstance(value, Iterable)
+
+
+def _is_dataset(value: object) -> TypeGuard[Sequence[Any]]:
     """Tell whether the samples are found by their number, as in a Dataset of torch, which need not be iterable."""
-    return isinstance(value, Dataset) and hasattr(value, "__len__")
+    return hasattr(value, "__len__") and isinstance(value, Dataset)
+
+
+def _list_items(calibration: Iterable[Any]) -> Iterator[Any]:
+    if _is_dataset(calibration):
+        yield from (calibration[i] for i in range(len(calibration)))
+    else:
+        yield from calibration
 
 
 def _drop_labels(
