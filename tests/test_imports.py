@@ -20,6 +20,7 @@ MODULES = sorted((SRC / "tosaic").rglob("*.py"))
 #: The only places that name a module by a string: the lazy top level, and whoever starts or finds a module of its own.
 BY_STRING = {
     "tosaic",
+    "tosaic.cli.group",
     "tosaic.engines.executorch",
     "tosaic.engines.shim",
     "tosaic.engines.vulkan",

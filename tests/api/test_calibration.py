@@ -108,7 +108,7 @@ def test_a_data_loader_with_labels_and_batches() -> None:
     notes.clear()
     pairs = calibration.read(loader, (torch.zeros(3, 2, 3),), notes=notes)
     _equal(pairs, [(images[0:3],), (images[4:7],)])
-    assert notes[1] == "2 calibration samples were not used: they do not fill a batch of the model"
+    assert notes[1] == "4 calibration samples were not used: they do not fill a batch of the model"
 
 
 def test_inputs_are_found_by_name_in_dicts(tmp_path: Path) -> None:

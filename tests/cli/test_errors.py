@@ -141,7 +141,7 @@ def test_inputs_of_an_exported_program(relu: Path, given: tuple[torch.Tensor, ..
         (["-o", "x.tflite"], ["`x.tflite` is a TensorFlow Lite model", "fix: use a file name ending in .pte"]),
         (
             ["--system-config", "Ethos_U85_SYS_DRAM_Mid"],
-            ["`Ethos_U85_SYS_DRAM_Mid` is not for `ethos-u55-128`", "fix: use one of `Ethos_U55_High_End_Embedded`"],
+            ["`Ethos_U85_SYS_DRAM_Mid` is not for `ethos-u55-128`", "fix: use one of `Ethos_U55_"],
         ),
         (["-t", "TOSA-1.0+INT", "--optimize", "size"], ["`TOSA-1.0+INT` is not compiled by Vela"]),
         (["--vela-option=--optimize=Size"], ["Vela has no flag `--optimize`", "did you mean `--optimise`"]),

@@ -1,19 +1,20 @@
 """The log of a run: the information of the device's log in its order, and every figure marked for what it is."""
 
+import dataclasses
 import json
 import re
 
 import numpy as np
 import pytest
 
-from tosaic.engines.interpreter import Method, list_calls
+from tosaic.engines.interpreter import Call, Method, list_calls
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import read
 from tosaic.formats.sidecar import DelegateFiles, Sidecar
 from tosaic.npu.perf import Estimate, Row, Traffic
 from tosaic.npu.pmu import PMU_EVENTS, count_events
 from tosaic.npu.registers import Family
-from tosaic.report.log import SCHEMA, RunLog, make_log
+from tosaic.report.log import SCHEMA, DelegateInfo, RunLog, make_log
 
 # The lines of the log in the seed, by what each begins with.
 ORDER = [
@@ -101,6 +102,23 @@ def test_values_of_a_run(add_pte: dict[str, bytes]) -> None:
     assert [line for line in text.splitlines() if line.startswith("Output")] == [
         f"Output[0][{i}]: (int) {2 * i}" for i in range(5)
     ]
+
+
+def test_delegates_on_the_cpu_are_not_counted_as_npu(add_pte: dict[str, bytes]) -> None:
+    log = run_add(add_pte["inline"])
+    other = DelegateInfo("XnnpackBackend", 0, 10)
+    calls = (*log.calls, Call("delegate", "XnnpackBackend", 1))
+    mixed = dataclasses.replace(log, delegates=(*log.delegates, other), calls=calls)
+    assert mixed.cycles == log.cycles
+    assert "NPU Inferences : 1" in mixed.to_text() and "NPU delegations: 1" in mixed.to_text()
+
+
+def test_a_summary_has_cycles_and_the_first_values(add_pte: dict[str, bytes]) -> None:
+    log = run_add(add_pte["inline"])
+    first, cycles, *outputs = log.to_summary(3).splitlines()
+    assert first == "`x.pte` for ethos-u55-128, method `forward`, engine npu"
+    assert cycles.startswith(f"NPU cycles  {log.cycles:,} (")
+    assert outputs == ["output 0  int32 [5]", "  [0 2 4] and 2 more values (`-o FILE.npz` saves all)"]
 
 
 def test_every_cycle_figure_is_marked(add_pte: dict[str, bytes]) -> None:

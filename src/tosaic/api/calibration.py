@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
 import torch.utils._pytree as pytree
+from torch.utils.data import Dataset
 
 from tosaic.core.budget import DEFAULT
 from tosaic.core.errors import Invalid
@@ -43,12 +44,12 @@ def read(
         found = list(_limit_samples(_read_path(Path(calibration), example, max_memory, names), origin, max_memory))
     elif isinstance(data, torch.Tensor):
         raise Invalid("calibration is a single tensor", fix="pass a list of samples: calibration=[x1, x2, ...]")
-    elif not isinstance(data, Iterable):
+    elif not _is_dataset(data) and not _is_iterable(data):
         raise Invalid(
             f"calibration is of type `{type(data).__name__}`", fix="pass a list of samples, a file or a folder"
         )
     else:
-        found = [(_as_sample(item, names), f"sample {i}") for i, item in enumerate(calibration)]
+        found = [(_as_sample(item, names), f"sample {i}") for i, item in enumerate(_list_items(calibration))]
         origin = "calibration"
         found = _split_batches(_drop_labels(found, example, notes), example, notes)
     if not found:
@@ -120,15 +121,36 @@ def _check_spread(samples: Sequence[Sample], origin: str) -> None:
 
 def _as_sample(item: Any, names: Sequence[str] = ()) -> tuple[Any, ...]:
     """Return the tensors of a sample in the order of the inputs; a dict may have more than the model takes."""
-    if isinstance(item, Mapping):
-        by_name: Mapping[str, Any] = item
+    if _is_mapping(item):
+        by_name = item
         if names and all(name in by_name for name in names):
             return tuple(by_name[name] for name in names)
         return tuple(pytree.tree_leaves(dict(by_name)))
     if not is_sequence(item):
         return (item,)
-    nested = any(isinstance(part, Mapping) for part in item)
-    return tuple(pytree.tree_leaves([dict(p) if isinstance(p, Mapping) else p for p in item]) if nested else item)
+    parts = list(item)
+    nested = any(_is_mapping(part) for part in parts)
+    return tuple(pytree.tree_leaves([dict(p) if _is_mapping(p) else p for p in parts]) if nested else parts)
+
+
+def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, Mapping)
+
+
+def _is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
+    return isinstance(value, Iterable)
+
+
+def _is_dataset(value: object) -> TypeGuard[Sequence[Any]]:
+    """Tell whether the samples are found by their number, as in a Dataset of torch, which need not be iterable."""
+    return hasattr(value, "__len__") and isinstance(value, Dataset)
+
+
+def _list_items(calibration: Iterable[Any]) -> Iterator[Any]:
+    if _is_dataset(calibration):
+        yield from (calibration[i] for i in range(len(calibration)))
+    else:
+        yield from calibration
 
 
 def _drop_labels(
@@ -246,7 +268,7 @@ def _read_file(
         raise Invalid(
             f"`{path.name}` cannot be read as calibration data", where=str(path), why=why, fix=error.fix
         ) from error
-    if isinstance(loaded, Mapping):
+    if _is_mapping(loaded):
         loaded = _choose_arrays(loaded, example, names, path)
     yield from _unroll(loaded, example, path.name)
 

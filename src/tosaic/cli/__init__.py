@@ -42,7 +42,7 @@ def main() -> None:
     # The simulator's matrices are small: threads of numpy's BLAS cost more than they gain.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if "_TOSAIC_COMPLETE" in os.environ:
-        from typer.completion import completion_init
+        from typer._completion_classes import completion_init
 
         completion_init()
     app(prog_name="tosaic")

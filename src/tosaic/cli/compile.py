@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -147,7 +147,7 @@ def compile_model(
 
 
 @contextmanager
-def _show_progress(quiet: bool) -> Iterator[Progress]:
+def _show_progress(quiet: bool) -> Generator[Progress]:
     progress = Progress(quiet=quiet)
     try:
         yield progress

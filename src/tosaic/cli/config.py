@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import typer
 
@@ -53,9 +53,13 @@ def _parse(path: Path) -> Mapping[str, Any]:
         raise Invalid(f"`{path}` is not a TOML file", why=str(error)) from None
 
 
-def _check(key: str, value: object, parameter: Any, path: Path) -> object:
+def _is_list(value: object) -> TypeGuard[list[object]]:
+    return isinstance(value, list)
+
+
+def _check(key: str, value: Any, parameter: Any, path: Path) -> Any:
     """Check the type of a value: a flag is true or false, and only a repeatable option takes a list."""
-    values = value if isinstance(value, list) else [value]
+    values = value if _is_list(value) else [value]
     if parameter.is_flag:
         kind, fits = "true or false", isinstance(value, bool)
     elif parameter.multiple:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from tosaic.core.errors import Invalid, TosaicError
+from tosaic.core.hints import Hint
 from tosaic.engines.forecast import Shape, depends_on_numbers, foresee
 from tosaic.engines.kernels import Kernel, Live, find_kernel
 from tosaic.engines.work import Meter, estimate_work
@@ -263,7 +264,12 @@ class Run:
         if executor is None:
             known = ", ".join(f"`{name}`" for name in self.method.executors) or "none"
             raise Invalid(
-                f"delegate {call.delegate} is for `{delegate.id}`", why=f"the available backends are: {known}"
+                f"delegate {call.delegate} is for `{delegate.id}`",
+                why=f"the available backends are: {known}",
+                fix=Hint(
+                    'use engine="executorch", which has the backends of the installed ExecuTorch',
+                    "use `--engine executorch`, which has the backends of the installed ExecuTorch",
+                ),
             )
         inputs, outputs = self.method.split(call)
         self.calls.append(Call("delegate", delegate.id, call.delegate))

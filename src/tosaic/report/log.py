@@ -35,6 +35,8 @@ SCHEMA = "tosaic-run/2"
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
 _UNKNOWN = "(not known)"
+#: Backends of ExecuTorch whose delegates run on the CPU.
+_ON_CPU = frozenset({"XnnpackBackend"})
 #: How many of a delegate's operations the text lists; the data include all.
 _ROWS = 10
 
@@ -96,8 +98,9 @@ class RunLog:
 
     @property
     def ran(self) -> list[DelegateInfo]:
-        """The delegate of every delegate call."""
-        return [self.delegates[call.index] for call in self.calls if call.kind == "delegate"]
+        """The delegate of every delegate call but those on the CPU."""
+        called = [self.delegates[call.index] for call in self.calls if call.kind == "delegate"]
+        return [delegate for delegate in called if delegate.backend not in _ON_CPU]
 
     @property
     def cycles(self) -> float | None:
@@ -163,8 +166,8 @@ class RunLog:
 
     def _profile_lines(self) -> Iterator[str]:
         ran = [call for call in self.calls if call.kind == "delegate"]
-        yield f"NPU Inferences : {len(ran)}"
-        yield f"NPU delegations: {len(self.delegates)}"
+        yield f"NPU Inferences : {len(self.ran)}"
+        yield f"NPU delegations: {sum(delegate.backend not in _ON_CPU for delegate in self.delegates)}"
         yield "Profiler report, cycles per operator:"
         for call in ran:
             delegate = self.delegates[call.index]
