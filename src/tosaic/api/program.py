@@ -12,7 +12,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import torch
 
@@ -21,6 +20,7 @@ from tosaic.api.calibration import as_tensor
 from tosaic.api.verification import ROUNDS, Verdict, verify
 from tosaic.backends.registry import find_backend
 from tosaic.core.compile_spec import ArmCompileSpec
+from tosaic.core.dtypes import SMALL_FLOATS
 from tosaic.core.errors import Invalid
 from tosaic.core.output import write_files
 from tosaic.core.targets import Target
@@ -148,12 +148,12 @@ class Program:
         """Run the .pte here; engine auto is the simulated NPU for Ethos-U, and Vulkan for VGF where that is usable."""
         tensors = [as_tensor(x, f"input {i}").detach().contiguous() for i, x in enumerate(inputs)]
         _check_inputs(tensors, self.inputs)
-        # numpy has no built-in bfloat16: engines take its bits.
+        # Engines take the bits of floats that numpy lacks.
         arrays = [to_numpy(t) for t in tensors]
         data = tuple(self.data.values())
         outcome = engines.run(self.pte, arrays, engine=engine, sidecar=self._describe(), data=data)
         pairs = zip(outcome.outputs, self.outputs, strict=True)
-        return [a.view(ml_dtypes.bfloat16) if b.dtype == "bfloat16" else a for a, b in pairs]
+        return [a.view(SMALL_FLOATS[b.dtype]) if b.dtype in SMALL_FLOATS else a for a, b in pairs]
 
     def verify(self, *, rounds: int = ROUNDS) -> Verdict:
         """Compare the NPU or the Vulkan device with the TOSA reference model, and with torch on the samples."""

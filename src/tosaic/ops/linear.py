@@ -14,6 +14,7 @@ from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
 from tosaic.lower.aten import Aten
 from tosaic.lower.constraints import INPUT_CHANNELS, describe
+from tosaic.lower.convert import FLOAT8
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, composite, op
 from tosaic.lower.samples import Sample, call, f32, module, nn, torch
@@ -42,7 +43,9 @@ def _matmul_batches(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
             raise Unsupported("an operand is quantized per channel", "quantize it per tensor")
         value = tosa.matmul(lo.b, lo.emit(x), lo.emit(y), x_zp=xq.zp, y_zp=yq.zp)
         return of_value(value, accumulator((xq.s * yq.s,)))
-    return of_value(tosa.matmul(lo.b, lo.emit(x), lo.emit(y), out_type=DType.F32))
+    # Sums of 8-bit floats are float16 in TOSA, others may be float32.
+    out_type = None if x.dtype in FLOAT8 else DType.F32
+    return of_value(tosa.matmul(lo.b, lo.emit(x), lo.emit(y), out_type=out_type))
 
 
 def _matmul_constants(lo: Lowering, x: Tensor, weights: Tensor) -> Tensor:
