@@ -65,6 +65,11 @@ def test_seed_decides_the_graph() -> None:
     assert generate(5) != generate(6)
 
 
+def test_no_scatter_writes_a_place_twice() -> None:
+    graph = generate(520029)
+    assert not any(step.op == "aten.scatter.src" for step in graph.steps)
+
+
 def test_printed_program_is_the_graph() -> None:
     graph = generate(3)
     space: dict[str, Any] = {}

@@ -89,6 +89,28 @@ def test_conv_relu_and_add_relu_are_fused() -> None:
     assert "batch_norm" not in counts(module)
 
 
+class WritesIntoNewTensor(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(x.shape).copy_(x) + x
+
+
+class ReadsBeforeItWrites(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.zeros(x.shape)
+        before = y + x
+        return y.copy_(x) + before
+
+
+def test_writing_into_a_new_tensor_is_quantized() -> None:
+    quantizer = EthosUQuantizer(SPEC).set_global(get_symmetric_quantization_config())
+    assert counts(convert(quantizer, WritesIntoNewTensor(), x(2, 3))) == {
+        "quantize_per_tensor": 2,
+        "dequantize_per_tensor": 2,
+        "add": 1,
+    }
+    assert "copy_" in counts(convert(quantizer, ReadsBeforeItWrites(), x(2, 3)))
+
+
 def test_module_name_type_and_none() -> None:
     config = get_symmetric_quantization_config()
     by_name = EthosUQuantizer(SPEC).set_global(config).set_module_name("body", None)

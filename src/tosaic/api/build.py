@@ -64,6 +64,7 @@ EXTERNAL = tuple(blob.EXTERNAL.values())
 _KEPT = frozenset(
     (
         *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.float8_e4m3fn, torch.float8_e5m2),
         *(torch.bfloat16, torch.float16, torch.float32, torch.float64),
     )
 )
@@ -414,7 +415,7 @@ def _keep(
 
 
 def _copy(tensor: torch.Tensor) -> Array:
-    """Copy a tensor to a new array; numpy has no bfloat16, so that is kept as its bits."""
+    """Copy a tensor to a new array; floats that numpy lacks are kept as their bits."""
     return to_numpy(tensor.detach().clone(memory_format=torch.contiguous_format))
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import torch
 
 from tosaic.api.calibration import as_tensor
+from tosaic.core.dtypes import SMALL_FLOATS
 from tosaic.core.errors import Invalid
 from tosaic.core.tensor_info import TensorInfo
 from tosaic.engines.interpreter import Method
@@ -32,7 +32,7 @@ class Session:
 
 
 def encode_inputs(inputs: Sequence[Any], infos: Sequence[TensorInfo]) -> list[Array]:
-    """Check the inputs of a run, and return them as engines take them: the bits of bfloat16, which numpy has not."""
+    """Check the inputs of a run, and return them as engines take them: the bits of floats that numpy lacks."""
     tensors = [as_tensor(x, f"input {i}").detach().contiguous() for i, x in enumerate(inputs)]
     _check_inputs(tensors, infos)
     return [to_numpy(t) for t in tensors]
@@ -41,7 +41,7 @@ def encode_inputs(inputs: Sequence[Any], infos: Sequence[TensorInfo]) -> list[Ar
 def decode_outputs(outputs: Sequence[Array], infos: Sequence[TensorInfo]) -> list[np.ndarray[Any, Any]]:
     """Return the outputs of an engine as users take them."""
     pairs = zip(outputs, infos, strict=True)
-    return [array.view(ml_dtypes.bfloat16) if info.dtype == "bfloat16" else array for array, info in pairs]
+    return [array.view(SMALL_FLOATS[info.dtype]) if info.dtype in SMALL_FLOATS else array for array, info in pairs]
 
 
 def _check_inputs(tensors: Sequence[torch.Tensor], infos: Sequence[TensorInfo]) -> None:

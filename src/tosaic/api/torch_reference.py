@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from tosaic.core.dtypes import SMALL_FLOATS
 from tosaic.core.errors import Invalid
 from tosaic.core.tensor_info import TensorInfo
 from tosaic.formats.npy import Array
@@ -100,8 +100,8 @@ def measure_gap(got: Reals, want: Reals) -> Reals:
 
 
 def decode_real(array: Array, dtype: str) -> Reals:
-    """Decode an array to real numbers; bfloat16 is kept as its bits."""
-    return (array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array).astype(np.float64)
+    """Decode an array to real numbers; floats that numpy lacks are kept as their bits."""
+    return (array.view(SMALL_FLOATS[dtype]) if dtype in SMALL_FLOATS else array).astype(np.float64)
 
 
 def as_logical(array: Array, border: TensorInfo) -> Array:

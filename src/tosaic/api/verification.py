@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from tosaic.api.locate import locate
 from tosaic.api.torch_reference import Match, allow, as_real, check_samples, decode_real, find_sqnr, judge, measure_gap
 from tosaic.core.budget import Budget
+from tosaic.core.dtypes import SMALL_FLOATS
 from tosaic.core.errors import Invalid
 from tosaic.core.hints import Hint
 from tosaic.engines.engine import ENGINES, find_engines
@@ -302,8 +302,9 @@ def _random(tensor: Tensor, generator: np.random.Generator, wide: tuple[int, int
     kind = type_of(tensor)
     if tensor.dtype in ("float32", "float16"):
         return generator.uniform(-_FLOATS, _FLOATS, kind.shape).astype(kind.dtype)
-    if tensor.dtype == "bfloat16":
-        return generator.uniform(-_FLOATS, _FLOATS, kind.shape).astype(ml_dtypes.bfloat16).view(kind.dtype)
+    if tensor.dtype in SMALL_FLOATS:
+        numbers = generator.uniform(-_FLOATS, _FLOATS, kind.shape)
+        return numbers.astype(SMALL_FLOATS[tensor.dtype]).view(kind.dtype)
     if kind.dtype == np.bool_:
         return generator.integers(0, 2, kind.shape).astype(np.bool_)
     info = np.iinfo(kind.dtype.name)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import ml_dtypes
 import numpy as np
 
 
@@ -74,6 +75,16 @@ BY_VK_FORMAT: Mapping[int, ElementType] = MappingProxyType(
 #: The array type of each type that is computed with, by torch's name.
 NUMPY: Mapping[str, type[np.generic]] = MappingProxyType(
     {row.name: row.numpy for row in DTYPES.values() if row.numpy is not None}
+)
+
+
+#: Floats that numpy lacks: arrays hold their raw bits, and these types read them.
+SMALL_FLOATS: Mapping[str, type[np.generic]] = MappingProxyType(
+    {
+        "bfloat16": ml_dtypes.bfloat16,
+        "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
+        "float8_e5m2": ml_dtypes.float8_e5m2,
+    }
 )
 
 

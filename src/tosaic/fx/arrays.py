@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from tosaic.ir.graph import Array
 
 
 def to_numpy(tensor: torch.Tensor) -> Array:
-    """Return a tensor's data as an array (bfloat16 as its 16 raw bits)."""
+    """Return a tensor's data as an array (of floats that numpy lacks, their raw bits)."""
     tensor = tensor.detach().cpu().contiguous()
-    return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype is torch.bfloat16 else tensor.numpy()
+    raw = _RAW.get(tensor.dtype)
+    return tensor.numpy() if raw is None else tensor.view(raw).numpy().view(f"u{raw.itemsize}")
 
 
 def to_torch(array: Array) -> torch.Tensor:
@@ -23,3 +23,18 @@ def find_memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
     """Return the dimensions from outer to inner in memory; None if the tensor is only a part of what is there."""
     order = sorted(range(tensor.dim()), key=lambda d: (-tensor.stride(d), d))
     return tuple(order) if tensor.permute(order).is_contiguous() else None
+
+
+def from_bits(array: Array, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor of floats that numpy lacks from an array of their raw bits, whose memory it shares."""
+    raw = _RAW[dtype]
+    return torch.from_numpy(array.view(f"i{raw.itemsize}")).view(dtype)
+
+
+def has_bits(dtype: torch.dtype) -> bool:
+    """Tell whether arrays hold tensors of this type as raw bits."""
+    return dtype in _RAW
+
+
+#: Floats that numpy lacks, with an integer type of their width.
+_RAW = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.int8, torch.float8_e5m2: torch.int8}

@@ -5,30 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from tosaic.core.dtypes import SMALL_FLOATS
 from tosaic.core.errors import Invalid
 from tosaic.ir.graph import NUMPY, Array, DType
 
-#: Float types that numpy lacks: kept as raw bits, converted through these.
 _SMALL_FLOATS: Mapping[DType, type[np.generic]] = {
-    DType.BF16: ml_dtypes.bfloat16,
-    DType.F8E4M3: ml_dtypes.float8_e4m3fn,
-    DType.F8E5M2: ml_dtypes.float8_e5m2,
+    dtype: SMALL_FLOATS[dtype.torch_name] for dtype in (DType.BF16, DType.F8E4M3, DType.F8E5M2)
 }
+
+
+#: the largest number of fp8e4m3
+LARGEST_E4M3 = 448.0
 
 
 def encode(data: Array, dtype: DType) -> Array:
     """Convert an array to the memory form of `dtype`, read-only: raw bits unchanged, other numbers converted.
 
-    Integers must fit; floats are rounded.
+    Integers must fit; floats are rounded, and saturate in fp8e4m3, which has no infinity, as in torch.
     """
     kind = NUMPY[dtype]
     if data.dtype == kind:
         array = np.asarray(data, order="C").view()
     elif dtype in _SMALL_FLOATS:
+        data = np.clip(data, -LARGEST_E4M3, LARGEST_E4M3) if dtype is DType.F8E4M3 else data
         array = np.asarray(data, order="C").astype(_SMALL_FLOATS[dtype]).view(kind)
     else:
         array = np.asarray(data, order="C").astype(kind)

@@ -46,11 +46,15 @@ class DType(StrEnum):
     @property
     def torch_name(self) -> str:
         """The torch name of the type."""
+        if self in _FLOAT8:
+            return _FLOAT8[self]
         kind = self.value.rstrip("0123456789")
         return {"i": "int", "f": "float", "bf": "bfloat"}.get(kind, kind) + self.value[len(kind) :]
 
 
-#: How a constant of each type is kept in memory (bf16 as its 16 raw bits, i4 in an int8, i48 in an int64).
+_FLOAT8: Mapping[DType, str] = {DType.F8E4M3: "float8_e4m3fn", DType.F8E5M2: "float8_e5m2"}
+
+#: How a constant of each type is kept in memory (bf16 and fp8 as their raw bits, i4 in an int8, i48 in an int64).
 NUMPY: Mapping[DType, type[np.generic]] = {
     DType.BOOL: np.bool_,
     DType.I4: np.int8,
@@ -69,7 +73,11 @@ NUMPY: Mapping[DType, type[np.generic]] = {
 
 #: The types of torch tensors that become TOSA tensors, by torch's name.
 FROM_TORCH: Mapping[str, DType] = {
-    dtype.torch_name: dtype for dtype in (DType.BOOL, DType.I8, DType.I16, DType.I32, DType.F16, DType.BF16, DType.F32)
+    dtype.torch_name: dtype
+    for dtype in (
+        *(DType.BOOL, DType.I8, DType.I16, DType.I32),
+        *(DType.F8E4M3, DType.F8E5M2, DType.F16, DType.BF16, DType.F32),
+    )
 }
 
 #: The smallest and the largest number of each integer type.

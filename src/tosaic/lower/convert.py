@@ -13,12 +13,16 @@ import numpy.typing as npt
 
 from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
-from tosaic.ir.encode import encode
+from tosaic.ir.encode import LARGEST_E4M3, encode
 from tosaic.ir.graph import DType, Value
 from tosaic.ir.qparams import QParams, along
 from tosaic.lower.booleans import is_table, store_bool
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Const, Stored, Tensor, fill_gaps, with_value
+
+#: the floats of less than 32 bits
+FLOAT8 = (DType.F8E4M3, DType.F8E5M2)
+SMALL = (DType.F16, DType.BF16, *FLOAT8)
 
 
 def is_real(t: Tensor) -> bool:
@@ -68,17 +72,28 @@ def convert_all(value: object, convert: Callable[[Tensor], Tensor]) -> object:
 
 
 def is_small(t: Tensor) -> bool:
-    """Tell whether it is a float of 16 bits."""
-    return t.dtype in (DType.F16, DType.BF16)
+    """Tell whether it is a float of 16 or 8 bits."""
+    return t.dtype in SMALL
 
 
 def widen(lo: Lowering, t: Tensor) -> Tensor:
-    """Convert a 16-bit float tensor to float32; return any other unchanged."""
+    """Convert a float tensor of 16 or 8 bits to float32; return any other unchanged."""
     if not is_small(t):
         return t
     if isinstance(t, Const):
         return Const(t.real().astype(np.float32), DType.F32)
     return with_value(t, tosa.cast(lo.b, t.value, DType.F32))
+
+
+def cast_float(lo: Lowering, value: Value, dtype: DType) -> Value:
+    """Cast floats to a float type as torch does."""
+    if value.dtype in FLOAT8 and dtype in FLOAT8:
+        # CAST has no form between two types of 8 bits.
+        value = tosa.cast(lo.b, value, DType.F32)
+    if dtype is DType.F8E4M3:
+        # Torch saturates, and CAST makes NaN of numbers beyond the largest one.
+        value = tosa.clamp(lo.b, value, -LARGEST_E4M3, LARGEST_E4M3)
+    return tosa.cast(lo.b, value, dtype)
 
 
 def narrow(lo: Lowering, t: Tensor, dtype: DType) -> Tensor:
@@ -87,7 +102,7 @@ def narrow(lo: Lowering, t: Tensor, dtype: DType) -> Tensor:
         return t
     if isinstance(t, Const):
         return Const(encode(t.real(), dtype), dtype)
-    return with_value(t, tosa.cast(lo.b, t.value, dtype))
+    return with_value(t, cast_float(lo, t.value, dtype))
 
 
 def to_codes(lo: Lowering, t: Stored, q: QParams) -> Stored:

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 
 from tosaic.core.errors import InputRefused, ResultRefused, Unsupported
-from tosaic.fx.arrays import find_memory_order, to_numpy, to_torch
+from tosaic.fx.arrays import find_memory_order, from_bits, has_bits, to_numpy, to_torch
 from tosaic.fx.dynamic import has_fixed_shape
 from tosaic.fx.source import (
     DEQUANTIZE,
@@ -336,8 +336,8 @@ def _to_torch(value: object, node: object, source: Source) -> object:
         return [_to_torch(*pair, source) for pair in zip(value, nodes, strict=True)]
     if not isinstance(value, Const):
         return value
-    if value.dtype is DType.BF16:
-        return to_torch(value.array.view(np.int16).copy()).view(torch.bfloat16)
+    if has_bits(dtype := getattr(torch, value.dtype.torch_name)):
+        return from_bits(value.array.copy(), dtype)
     tensor = to_torch(value.real().astype(np.float32) if value.q is not None else value.array.copy())
     wide = getattr(source.val(node), "dtype", None) if isinstance(node, Node) else None
     return tensor.to(wide) if wide in (torch.int64, torch.float64) else tensor

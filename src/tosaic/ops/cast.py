@@ -18,7 +18,7 @@ from tosaic.lower import rounding
 from tosaic.lower.arguments import UNSIGNED_OFFSET, find_dtype, find_qparams, is_unsigned
 from tosaic.lower.booleans import CODES, PLAIN, PLAIN_INT16, is_table, to_condition, to_float
 from tosaic.lower.constraints import describe
-from tosaic.lower.convert import to_codes
+from tosaic.lower.convert import SMALL, cast_float, to_codes
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, op, with_copy
@@ -192,7 +192,7 @@ def _convert(lo: Lowering, value: Value, kind: DType) -> Value:
     """
     if value.dtype is DType.BOOL and (kind.is_float or not lo.spec.support_integer()):
         value = to_float(lo, of_value(value)).value
-        return value if kind is DType.F32 else tosa.cast(lo.b, value, kind)
+        return value if kind is DType.F32 else cast_float(lo, value, kind)
     if not (lo.spec.support_integer() or value.dtype.is_float or kind.is_float):
         # The profile FP has no casts between integers, and float32 holds those of 16 bits.
         return tosa.cast(lo.b, tosa.cast(lo.b, value, DType.F32), kind)
@@ -206,7 +206,7 @@ def _convert(lo: Lowering, value: Value, kind: DType) -> Value:
             return tosa.logical_not(lo.b, tosa.equal(lo.b, value, zero))
         above = tosa.greater_equal(lo.b, value, zero)
         value = tosa.select(lo.b, above, tosa.floor(lo.b, value), tosa.ceil(lo.b, value))
-    return tosa.cast(lo.b, value, kind)
+    return cast_float(lo, value, kind) if value.dtype.is_float and kind.is_float else tosa.cast(lo.b, value, kind)
 
 
 def _number(lo: Lowering, like: Value, number: float, dtype: DType) -> Value:
@@ -234,7 +234,7 @@ def _find_dtype(x: Tensor, dtype: Any, other: Tensor | None) -> DType | None:
 def _check_cast(lo: Lowering, a: Arguments) -> str:
     x, dtype, other = a["self"], a.get("dtype"), a.get("other")
     before, kind = _get_dtype(x), _find_dtype(x, dtype, other)
-    small = kind in (DType.F16, DType.BF16) and (x.q is not None or not lo.has_float)
+    small = kind in SMALL and (x.q is not None or not lo.has_float)
     if kind is before or (kind is not None and not small and (lo.has_float or not x.is_float)):
         return ""
     result = kind.torch_name if kind is not None else str(dtype).removeprefix("torch.")
@@ -243,7 +243,7 @@ def _check_cast(lo: Lowering, a: Arguments) -> str:
 
 _CASTS = (
     Constraint(
-        "a cast is between bool, int8, int16, int32, float32, and 16-bit floats if the target has them",
+        "a cast is between bool, int8, int16, int32, float32, and floats of 16 or 8 bits if the target has them",
         _check_cast,
         "cast to float32 or int32 instead",
     ),

@@ -16,6 +16,7 @@ from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
 from tosaic.lower.aten import Aten
 from tosaic.lower.constraints import INPUT_CHANNELS, describe
+from tosaic.lower.convert import FLOAT8
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, composite, op
 from tosaic.lower.samples import Sample, call, f32, module, nn, torch
@@ -39,7 +40,9 @@ def _fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | Non
 def _matmul_batches(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
     """Compute [B,M,K] @ [B,K,N]."""
     if x.q is None and y.q is None:
-        return of_value(tosa.matmul(lo.b, lo.emit(x), lo.emit(y), out_type=DType.F32))
+        # Sums of 8-bit floats are float16 in TOSA, others may be float32.
+        out_type = None if x.dtype in FLOAT8 else DType.F32
+        return of_value(tosa.matmul(lo.b, lo.emit(x), lo.emit(y), out_type=out_type))
     xq, yq = lo.codes(x, "first operand").qparams, lo.codes(y, "second operand").qparams
     if xq.axis is not None or yq.axis is not None:
         raise Unsupported("an operand is quantized per channel", "quantize it per tensor")

@@ -73,7 +73,8 @@ def is_private(node: Node) -> bool:
         if record is not None and not record.moves:
             return True
         if not changed.args or not isinstance(changed.args[0], Node):
-            return record is not None
+            # What is made of no tensor at all is in memory of its own.
+            return record is not None or not changed.all_input_nodes
         changed = changed.args[0]
     return False
 

@@ -244,6 +244,8 @@ class _Check:
 
     def _judge(self, name: str, outputs: Sequence[Any], program: Program, source: Source) -> None:
         """Outputs against torch's own graph: by steps where it is shallow, else the signal must be the same one."""
+        if not self.defined:
+            return
         sidecar = program._describe()
         returned = [n for n in tree_leaves(source.returned) if isinstance(n, Node)]
         for match, got, node in zip(judge([outputs], sidecar), outputs, returned, strict=True):

@@ -63,6 +63,27 @@ def _is_odd(step: Step) -> bool:
     return "upsample" in step.op and any(isinstance(a, float) and a <= 0 for a in tree_leaves(step.args))
 
 
+def _writes_twice(step: Step, values: Mapping[Ref, torch.Tensor]) -> bool:
+    """Whether a call writes two numbers to one place: torch keeps any of them."""
+    name = step.op.split(".")[1].strip("_")
+    if name == "scatter" and isinstance(step.args[3], Ref):
+        dim, rows = int(step.args[1]), values[step.args[2]]
+        return bool((rows.sort(dim).values.diff(dim=dim) == 0).any()) if rows.dim() else False
+    if name == "index_copy":
+        return _has_twins([values[step.args[2]]])
+    if name == "index_put" and not any(a is True for a in step.args[3:]):
+        return _has_twins([values[r] for r in step.args[1] if isinstance(r, Ref)])
+    return False
+
+
+def _has_twins(indices: list[torch.Tensor]) -> bool:
+    """Whether some position occurs twice; a mask has every position once."""
+    if any(i.dtype is torch.bool for i in indices):
+        return False
+    places = torch.stack([i.reshape(-1) for i in torch.broadcast_tensors(*indices)])
+    return places.unique(dim=1).shape[1] < places.shape[1]
+
+
 def _overlaps(x: torch.Tensor) -> bool:
     """Whether two elements share memory: a call that changes both in place has no defined result."""
     places = torch.zeros(x.shape)
@@ -248,10 +269,10 @@ class Generator:
             self._restore(before)
             return False
         tensors = list(result) if isinstance(result, (tuple, list)) else [result]
-        useful = all(isinstance(t, torch.Tensor) and self._is_useful(t) for t in tensors)
+        useful = bool(tensors) and all(isinstance(t, torch.Tensor) and self._is_useful(t) for t in tensors)
         # A norm in training changes its statistics, of which its schema says nothing.
         hidden = not schema.is_mutable and any(not _is_same(v, before[r]) for r, v in self.values.items())
-        if not tensors or not useful or hidden or _is_noise(step, tensors[0], before) or self._is_close(step, before):
+        if not useful or hidden or self._is_vague(step, tensors[0], before):
             self._restore(before)
             return False
         self.steps.append(step)
@@ -274,6 +295,10 @@ class Generator:
         for ref, value in self.values.items():
             if not _is_same(value, before[ref]):
                 value.copy_(before[ref])
+
+    def _is_vague(self, step: Step, result: torch.Tensor, before: Mapping[Ref, torch.Tensor]) -> bool:
+        """Whether another right implementation may give other numbers."""
+        return _is_noise(step, result, before) or self._is_close(step, before) or _writes_twice(step, before)
 
     def _is_close(self, step: Step, before: Mapping[Ref, torch.Tensor]) -> bool:
         """Whether floats are compared that are equal but for rounding, or a number is next to a pole."""
