@@ -422,6 +422,20 @@ def test_concatenated_maxima(bench: Bench, target: str) -> None:
     check_wrong(bench, Case(b.finish([ops.concat(b, parts, 3)])), target)
 
 
+def test_a_sum_of_16_bits_saturates_before_it_is_widened(bench: Bench) -> None:
+    b = Builder()
+    x = b.input(Type(I16, (5, 7)))
+    total = ops.rescale(b, ops.add(b, widen(b, x), widen(b, x)), I16, multiplier=[1 << 30], shift=[30])
+    check_wrong(bench, Case(b.finish([widen(b, total, 16)])), "ethos-u85-256")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_slice_of_16_bits_is_reduced(bench: Bench, target: str) -> None:
+    b = Builder()
+    part = ops.slice(b, b.input(Type(I16, (5, 7))), (0, 1), (5, 3))
+    check_wrong(bench, Case(b.finish([ops.reduce_max(b, part, 1)])), target)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("second", "target"),
