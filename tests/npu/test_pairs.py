@@ -231,6 +231,14 @@ def make_choice_of_a_choice() -> Case:
     return Case(b.finish([ops.select(b, mask, y, first), ops.reshape(b, first, (36,)), ops.reshape(b, x, (36,))]))
 
 
+def make_saturated_sum_times_int16() -> Case:
+    b = Builder()
+    x, y, z = b.input(Type(I8, (1, 4, 4, 8))), b.input(Type(I8, (1, 4, 4, 8))), b.input(Type(I16, (1, 4, 4, 8)))
+    total = ops.rescale(b, ops.add(b, widen(b, x), widen(b, y)), I8, multiplier=[1 << 30], shift=[30])
+    product = ops.mul(b, widen(b, total), widen(b, z))
+    return Case(b.finish([ops.rescale(b, product, I8, multiplier=[1 << 30], shift=[44])]))
+
+
 def make_maximum_with_its_place() -> Case:
     b = Builder()
     x = b.input(Type(I8, (3, 4, 1)))
@@ -292,6 +300,11 @@ def test_a_mask_that_is_returned_is_kept_apart(bench: Bench, shape: tuple[int, .
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_is_returned_and_transposed_is_kept_apart(bench: Bench, target: str) -> None:
     check_wrong(bench, make_transpose_of_what_is_returned(), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_sum_saturates_before_a_product_of_16_bits(bench: Bench, target: str) -> None:
+    check_wrong(bench, make_saturated_sum_times_int16(), target)
 
 
 @pytest.mark.parametrize("target", TARGETS)

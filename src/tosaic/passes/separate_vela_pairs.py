@@ -8,6 +8,8 @@ _BEFORE_WIDENING   The same happens to a rescale of a concatenated tensor to mor
                    bits are kept.
 _BEFORE_JOINING    The same happens to a rescale of a concatenated tensor into another one.
 _is_unbounded      A number that is rescaled to 16 bits and then to 32, or to 8 bits and then to 16, does not saturate.
+_find_unequal      Neither does a sum that is rescaled to 8 bits and then added to a number of 16 bits, or multiplied by
+                   one.
 _is_joined_wrongly An extremum of 8 bits or a rescale to 32 that is concatenated with others has a wrong address.
 _MOVES             32-bit numbers that were sliced or concatenated are rescaled as if they had not been.
 _separate_rescaled A rescaled and then reshaped tensor is read in a wrong shape by several sums, products or extrema.
@@ -76,7 +78,7 @@ def separate_vela_pairs(graph: Graph) -> Graph:
     """
     graph = _separate_outputs(_separate_factors(_separate_rescaled(graph)))
     graph = _separate_shapes(_separate_choices(graph))
-    fused, joined = _find_fused(graph), _find_joined(graph)
+    fused, joined, unequal, uses = _find_fused(graph), _find_joined(graph), _find_unequal(graph), count_uses(graph)
 
     def rule(b: Builder, op: Op) -> Value | None:
         if _reduces_column(op):
@@ -94,7 +96,8 @@ def separate_vela_pairs(graph: Graph) -> Graph:
             wrong = _BEFORE_JOINING
         if not op.inputs or op.inputs[0].dtype not in _SMALL:
             return None
-        if (wrong is not None and _find_source(op.inputs[0]) in wrong) or (widens and _is_unbounded(op)):
+        lost = op.outputs[0] in unequal and uses[op.inputs[0]] == 1 and _is_sum(op.inputs[0])
+        if lost or (widens and _is_unbounded(op)) or (wrong is not None and _find_source(op.inputs[0]) in wrong):
             return _separate(b, op)
         return None
 
@@ -102,18 +105,31 @@ def separate_vela_pairs(graph: Graph) -> Graph:
 
 
 def _is_unbounded(rescale: Op) -> bool:
-    """Tell whether a rescale reads another one of 32 bits, so that Vela loses the limits of the type between them."""
-    source = _find_tensor(rescale.inputs[0]).op
-    narrows = source is not None and source.kind == "RESCALE" and source.inputs[0].dtype is DType.I32
-    return (
-        narrows
-        and rescale.inputs[0].dtype is not rescale.outputs[0].dtype
-        and DType.I16
-        in (
-            rescale.inputs[0].dtype,
-            rescale.outputs[0].dtype,
-        )
-    )
+    """Tell whether a rescale between other types than 8 and 32 bits reads one of 32 bits."""
+    types = (rescale.inputs[0].dtype, rescale.outputs[0].dtype)
+    return _is_narrowed(rescale.inputs[0]) and types[0] is not types[1] and DType.I16 in types
+
+
+def _is_narrowed(value: Value) -> bool:
+    """Tell whether a value was rescaled from 32 bits."""
+    source = _find_tensor(value).op
+    return source is not None and source.kind == "RESCALE" and source.inputs[0].dtype is DType.I32
+
+
+def _is_sum(value: Value) -> bool:
+    """Tell whether a value is a rescaled sum or difference."""
+    source = _find_tensor(value).op
+    return source is not None and source.kind == "RESCALE" and _find_source(source.inputs[0]) in ("ADD", "SUB")
+
+
+def _find_unequal(graph: Graph) -> set[Value]:
+    """Find rescaled 8-bit operands of sums and products whose other operand was rescaled from 16 bits."""
+    found: set[Value] = set()
+    for op in graph.ops:
+        types = {v: v.op.inputs[0].dtype for v in op.inputs if v.op is not None and v.op.kind == "RESCALE"}
+        if op.kind in _FUSES and DType.I16 in types.values():
+            found.update(v for v, dtype in types.items() if dtype is DType.I8)
+    return found
 
 
 _SMALL = (DType.I8, DType.I16)
