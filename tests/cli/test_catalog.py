@@ -85,7 +85,7 @@ def test_ops_of_one_operator_counts_what_the_tests_execute(tosaic: Command) -> N
         found = tosaic("ops", name, "--json").json
         assert (found["schema"], found["name"]) == ("tosaic-operator/1", name)
         assert found["overloads"] == list(record.overloads)
-        samples = [sample for sample in record.samples() if "INT" in sample.flavours]
+        samples = [sample for sample in record.samples() if "INT" in sample.flavors]
         for family in ("u55", "u85"):
             target = {"u55": "ethos-u55-128", "u85": "ethos-u85-256"}[family]
             row = found["targets"][family]

@@ -75,7 +75,7 @@ DECOMPOSED = (("upsample_bilinear2d", 14), ("upsample_trilinear3d", 10))
 
 
 def every_sample() -> list[Any]:
-    found = [(n, i) for n, r in registry().records.items() for i, s in enumerate(r.samples()) if "INT" in s.flavours]
+    found = [(n, i) for n, r in registry().records.items() for i, s in enumerate(r.samples()) if "INT" in s.flavors]
     differs = pytest.mark.xfail(strict=True, reason="exir decomposes it, whatever the partitioner says")
     return [pytest.param(*one, marks=differs if one in DECOMPOSED else ()) for one in found]
 

@@ -56,7 +56,7 @@ def _check(bench: Bench, module: Any, draw: Any, places: Sequence[tuple[str, str
 
 def _samples() -> list[tuple[str, int]]:
     chosen = [(name, r.samples()) for name, r in registry().records.items()]
-    return [(name, index) for name, all_ in chosen for index, one in enumerate(all_) if "INT" in one.flavours]
+    return [(name, index) for name, all_ in chosen for index, one in enumerate(all_) if "INT" in one.flavors]
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ TOSA = "TOSA-1.0+INT+int16"
 def list_samples(name: str) -> list[int]:
     """The samples with something to quantize; integers are the same in every precision."""
     found = enumerate(registry().records[name].samples())
-    return [i for i, sample in found if "INT" in sample.flavours and any(x.dtype == "float32" for x in sample.inputs)]
+    return [i for i, sample in found if "INT" in sample.flavors and any(x.dtype == "float32" for x in sample.inputs)]
 
 
 def cases() -> Iterator[Any]:

@@ -43,7 +43,7 @@ CONVOLUTIONS = ("CONV2D", "CONV3D", "DEPTHWISE_CONV2D", "TRANSPOSE_CONV2D")
 
 def cases() -> Iterator[Any]:
     for name in (*LAYERS, *PRODUCTS):
-        indices = [i for i, sample in enumerate(registry().records[name].samples()) if "INT" in sample.flavours]
+        indices = [i for i, sample in enumerate(registry().records[name].samples()) if "INT" in sample.flavors]
         for index in indices:
             for target in NPUS:
                 marks = () if index == indices[0] else pytest.mark.slow

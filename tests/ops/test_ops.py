@@ -1,4 +1,4 @@
-"""Every sample of every operator record, in every flavour: `pytest -k add-tosa_INT-3` selects one.
+"""Every sample of every operator record, in every flavor: `pytest -k add-tosa_INT-3` selects one.
 
 `make test` runs a sample with TOSA and on one NPU, `make test-all` on all of them.
 """
@@ -39,10 +39,10 @@ EXACT = ("shuffle", "pad", "index")
 
 def choose_quick(samples: Sequence[Sample]) -> set[tuple[str, int]]:
     """Choose one NPU for every sample in turn, and for every NPU at least one sample that it takes."""
-    found = [(index, sample) for index, sample in enumerate(samples) if "INT" in sample.flavours]
+    found = [(index, sample) for index, sample in enumerate(samples) if "INT" in sample.flavors]
     quick = {(list(NPUS)[turn % len(NPUS)], index) for turn, (index, _) in enumerate(found)}
-    for flavour, target in NPUS.items():
-        taken = [(flavour, index) for index, sample in found if sample.targets(find(target))]
+    for flavor, target in NPUS.items():
+        taken = [(flavor, index) for index, sample in found if sample.targets(find(target))]
         if not quick.intersection(taken):
             quick.update(taken[:1])
     return quick
@@ -52,12 +52,12 @@ def cases() -> Iterator[Any]:
     for name, record in registry().records.items():
         quick = choose_quick(record.samples())
         for index, sample in enumerate(record.samples()):
-            for kind in sample.flavours:
-                for flavour in [f"tosa_{kind}", *(NPUS if kind == "INT" else ())]:
+            for kind in sample.flavors:
+                for flavor in [f"tosa_{kind}", *(NPUS if kind == "INT" else ())]:
                     marks = [pytest.mark.xdist_group(f"{name}-{index}")]
-                    if flavour in NPUS and (flavour, index) not in quick:
+                    if flavor in NPUS and (flavor, index) not in quick:
                         marks.append(pytest.mark.slow)
-                    yield pytest.param(name, flavour, index, id=f"{name}-{flavour}-{index}", marks=marks)
+                    yield pytest.param(name, flavor, index, id=f"{name}-{flavor}-{index}", marks=marks)
 
 
 def all_on_target(plan: Plan) -> None:
@@ -165,11 +165,11 @@ def plain_tosa(op: str, index: int) -> bytes | None:
     return lower_partition(source, partition(source, spec.target).partitions[0], spec, frozenset())[1]
 
 
-@pytest.mark.parametrize(("op", "flavour", "index"), list(cases()))
-def test_op(op: str, flavour: str, index: int) -> None:
-    if flavour == "tosa_FP":
+@pytest.mark.parametrize(("op", "flavor", "index"), list(cases()))
+def test_op(op: str, flavor: str, index: int) -> None:
+    if flavor == "tosa_FP":
         check_float(op, index)
-    elif flavour == "tosa_INT":
+    elif flavor == "tosa_INT":
         check_integer(op, index)
     else:
-        check_npu(op, index, NPUS[flavour])
+        check_npu(op, index, NPUS[flavor])

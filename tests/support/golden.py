@@ -32,7 +32,7 @@ def choose_sample(op: str) -> tuple[int, str]:
     found = list(enumerate(registry().records[op].samples()))
     for target in _TARGETS:
         for index, sample in found:
-            if "INT" in sample.flavours and sample.targets(find(target)):
+            if "INT" in sample.flavors and sample.targets(find(target)):
                 return index, target
     return next(index for index, sample in found if sample.targets(find(_FLOAT))), _FLOAT
 

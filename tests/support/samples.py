@@ -1,4 +1,4 @@
-"""Turns a registry sample into a module, inputs, and a quantized graph. Cached: all flavours of a sample share it."""
+"""Turns a registry sample into a module, inputs, and a quantized graph. Cached: all flavors of a sample share it."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def cases() -> Iterator[Any]:
         for name, record in registry().records.items()
         for index, sample in enumerate(record.samples())
         if name not in FLOAT32_ONLY
-        and "FP" in sample.flavours
+        and "FP" in sample.flavors
         and sample.inputs
         and all(i.high > 0 for i in sample.inputs)
     ]

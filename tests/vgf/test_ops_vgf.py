@@ -27,7 +27,7 @@ COMPOSITE = frozenset(n for n, r in registry().records.items() if r.decompose is
 def cases() -> Iterator[Any]:
     for name, record in registry().records.items():
         for index, sample in enumerate(record.samples()):
-            for kind in sample.flavours:
+            for kind in sample.flavors:
                 case = f"{name}-vgf_{kind}-{index}"
                 quick = zlib.crc32(case.encode()) % SHARE == 0
                 yield pytest.param(name, kind, index, id=case, marks=() if quick else pytest.mark.slow)

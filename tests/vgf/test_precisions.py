@@ -75,7 +75,7 @@ def cases() -> list[Any]:
         (name, index)
         for name in LAYERS
         for index, sample in enumerate(registry().records[name].samples())
-        if "INT" in sample.flavours
+        if "INT" in sample.flavors
     ]
     first = dict(reversed(found))
     return [

@@ -66,14 +66,14 @@ class Input:
 class Sample:
     """A call of an operator. `call` takes the inputs; with `module` it is a factory of an nn.Module instead.
 
-    `flavours` names the profiles it is meant for; ints have no quantized form, some ops no float form.
+    `flavors` names the profiles it is meant for; ints have no quantized form, some ops no float form.
     `targets` selects the targets that support it; on the others a constraint of the record must reject it.
     """
 
     call: Callable[..., Any]
     inputs: tuple[Input, ...]
     module: bool = False
-    flavours: tuple[str, ...] = ("FP", "INT")
+    flavors: tuple[str, ...] = ("FP", "INT")
     targets: Callable[[Target], bool] = everywhere
 
 
@@ -97,7 +97,7 @@ def boolean(*shape: int) -> Input:
     return Input(shape, 0, 2, "bool")
 
 
-def _flavours(inputs: tuple[Input, ...]) -> tuple[str, ...]:
+def _flavors(inputs: tuple[Input, ...]) -> tuple[str, ...]:
     """Return the default profiles: plain integers belong to the integer profile and are not quantized."""
     return ("INT",) if any(i.dtype != "float32" for i in inputs) else ("FP", "INT")
 
@@ -105,19 +105,19 @@ def _flavours(inputs: tuple[Input, ...]) -> tuple[str, ...]:
 def call(
     function: Function,
     *inputs: Input,
-    flavours: tuple[str, ...] | None = None,
+    flavors: tuple[str, ...] | None = None,
     targets: Callable[[Target], bool] = everywhere,
 ) -> Sample:
-    return Sample(function, inputs, False, _flavours(inputs) if flavours is None else flavours, targets)
+    return Sample(function, inputs, False, _flavors(inputs) if flavors is None else flavors, targets)
 
 
 def module(
     factory: Callable[[], Any],
     *inputs: Input,
-    flavours: tuple[str, ...] | None = None,
+    flavors: tuple[str, ...] | None = None,
     targets: Callable[[Target], bool] = everywhere,
 ) -> Sample:
-    return Sample(factory, inputs, True, _flavours(inputs) if flavours is None else flavours, targets)
+    return Sample(factory, inputs, True, _flavors(inputs) if flavors is None else flavors, targets)
 
 
 def reduce_dims(name: str) -> list[Sample]:

@@ -157,7 +157,7 @@ _compare("le", lambda b, x, y: tosa.greater_equal(b, y, x))
     samples=lambda: [
         call(lambda x, y: torch.where(torch.isclose(x, y, 0.5, 0.25), x, y), f32(3, 17), f32(3, 17)),
         call(lambda x, y: torch.where(x.isclose(y, atol=0.5), x, -x), f32(1, 3, 4), f32(3, 4)),
-        call(lambda x, y: x.isclose(y, atol=1.0, equal_nan=True), f32(2, 64), f32(64), flavours=()),
+        call(lambda x, y: x.isclose(y, atol=1.0, equal_nan=True), f32(2, 64), f32(64), flavors=()),
     ],
 )
 def isclose(
@@ -225,9 +225,9 @@ def _predicate(name: str, formula: Callable[[Number], Truth]) -> None:
         return [
             call(lambda x: torch.where(run(x), 0.5 * x, x), f32(3, 17)),
             call(lambda x: torch.where(run(x), x, -x), f32(1, 3, 4, 4)),
-            call(lambda x: run(torch.log(x)), f32(3, 64), flavours=("FP",)),
-            call(lambda x: run(torch.relu(x).reciprocal() - 1.0), f32(2, 3, 2, 2, 3), flavours=("FP",)),
-            call(lambda x: run(-torch.relu(x).reciprocal()), f32(5), flavours=("FP",)),
+            call(lambda x: run(torch.log(x)), f32(3, 64), flavors=("FP",)),
+            call(lambda x: run(torch.relu(x).reciprocal() - 1.0), f32(2, 3, 2, 2, 3), flavors=("FP",)),
+            call(lambda x: run(-torch.relu(x).reciprocal()), f32(5), flavors=("FP",)),
         ]
 
     op(name, pointwise=True, samples=samples)(lower)

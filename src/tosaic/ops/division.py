@@ -195,11 +195,11 @@ def _samples(run: Callable[[Any, Any], Any], *more: Sample) -> list[Sample]:
         call(lambda x: run(x, 0.375), f32(3, 64)),
         call(lambda x: run(x, -2), f32(1, 5, 2, 2, 3, low=-9.0, high=9.0)),
         call(lambda x: run(x, torch.tensor(0.7)), f32(2, 5)),
-        call(run, f32(3, 300, low=-40.0, high=40.0), f32(3, 300, low=0.1, high=3.0), flavours=("FP",)),
+        call(run, f32(3, 300, low=-40.0, high=40.0), f32(3, 300, low=0.1, high=3.0), flavors=("FP",)),
         call(run, i32(3, 64), i32(3, 64, low=1, high=9), targets=divides),
         call(run, i32(3, 64), i32(1, 64, low=-9, high=-1), targets=divides),
         call(lambda x: run(x, 7), i32(2, 3, 5), targets=divides),
-        call(lambda x: run(x, -4), i32(2, 3, 5), flavours=("FP",)),
+        call(lambda x: run(x, -4), i32(2, 3, 5), flavors=("FP",)),
         *more,
     ]
 

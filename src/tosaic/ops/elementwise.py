@@ -299,8 +299,8 @@ def _describe_power(a: Arguments) -> str:
         call(lambda x: x**13, f32(2, 5, low=-1.3, high=1.3)),
         call(lambda x: torch.ops.aten.pow_(x * 1.0, 3), f32(2, 5)),
         call(lambda x: 0.5**x, f32(6)),
-        call(lambda x, y: x**y, f32(6, low=0.5, high=4.0), f32(6), flavours=("FP",)),
-        call(lambda x, y: x ** y.floor(), f32(3, 1, low=-3.0, high=-0.5), f32(1, 5), flavours=("FP",)),
+        call(lambda x, y: x**y, f32(6, low=0.5, high=4.0), f32(6), flavors=("FP",)),
+        call(lambda x, y: x ** y.floor(), f32(3, 1, low=-3.0, high=-0.5), f32(1, 5), flavors=("FP",)),
     ],
 )
 def pow(lo: Lowering, self: Any, exponent: Any) -> Tensor:

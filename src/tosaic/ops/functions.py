@@ -189,7 +189,7 @@ class _Function:
             call(_call(name), f32(1, 2, 3, 2, 2, low=0.5 * (low + high), high=high)),
             call(lambda x: _call(f"{name}_")(x * 1.0), f32(1, 3, low=low, high=high)),
             *(call(_call(alias), f32(3, 5, low=low, high=high)) for alias in self.aliases),
-            call(_call(name), f32(3, 300, low=self.low, high=self.high), flavours=("FP",)),
+            call(_call(name), f32(3, 300, low=self.low, high=self.high), flavors=("FP",)),
         ]
 
 

@@ -191,7 +191,7 @@ def _samples_linear() -> list[Sample]:
         module(lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)), f32(2, 8)),
         module(lambda: nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU()), f32(2, 8)),
         module(lambda: nn.Linear(8, 4), f32(3, 8, low=-50.0, high=1.0)),
-        module(lambda: nn.RNNCell(8, 5), f32(3, 8), f32(3, 5, low=-9.0, high=9.0), flavours=("INT",)),
+        module(lambda: nn.RNNCell(8, 5), f32(3, 8), f32(3, 5, low=-9.0, high=9.0), flavors=("INT",)),
     ]
 
 

@@ -35,7 +35,7 @@ def _samples(mode: str) -> list[Sample]:
         call(run(scale_factor=2, corners=True), f32(1, 3, 4, 5)),
         call(run(size=(9, 1), corners=True), f32(3, 17, 4, 4)),
         # Here torch's float32 positions are less exact than the bound for float results.
-        call(run(size=(4, 300), corners=True), f32(1, 2, 3, 150), flavours=("INT",)),
+        call(run(size=(4, 300), corners=True), f32(1, 2, 3, 150), flavors=("INT",)),
         call(run(scale_factor=8), f32(1, 3, 3, 4)),
         call(run(size=(1, 5)), f32(1, 108, 1, 1)),
         call(run(scale_factor=2), f32(1, 3, 2, 97)),

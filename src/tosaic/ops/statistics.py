@@ -167,7 +167,7 @@ def linalg_norm(
     samples=lambda: [
         call(lambda x: torch.linalg.matrix_norm(x, keepdim=True), f32(1, 3, 8)),
         call(lambda x: torch.linalg.matrix_norm(x, "fro", (0, 2), dtype=torch.float32), f32(3, 4, 5)),
-        call(lambda x: torch.linalg.matrix_norm(x, "nuc"), f32(3, 4), flavours=()),
+        call(lambda x: torch.linalg.matrix_norm(x, "nuc"), f32(3, 4), flavors=()),
     ],
 )
 def matrix_norm(

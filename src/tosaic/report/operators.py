@@ -82,11 +82,11 @@ def list_support(record: Record) -> list[Support]:
     return [_describe(record, family, *of) for family, of in FAMILIES.items()]
 
 
-def _describe(record: Record, family: str, target: Target, flavours: frozenset[str]) -> Support:
-    meant = [sample for sample in record.samples() if flavours.intersection(sample.flavours)]
+def _describe(record: Record, family: str, target: Target, flavors: frozenset[str]) -> Support:
+    meant = [sample for sample in record.samples() if flavors.intersection(sample.flavors)]
     executed = sum(sample.targets(target) for sample in meant)
     constraints = tuple(one for one in record.constraints if one.targets(target))
-    how = _describe_lowering(record, "INT" in flavours) if executed or not meant else ""
+    how = _describe_lowering(record, "INT" in flavors) if executed or not meant else ""
     return Support(family, how, executed, len(meant), constraints)
 
 

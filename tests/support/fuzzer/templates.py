@@ -69,7 +69,7 @@ def _make(sample: Sample, name: str) -> tuple[torch.nn.Module, tuple[torch.Tenso
 @functools.cache
 def list_samples(name: str) -> list[Sample]:
     """The samples that some target takes."""
-    return [sample for sample in registry().records[name].samples() if sample.flavours]
+    return [sample for sample in registry().records[name].samples() if sample.flavors]
 
 
 @functools.cache
