@@ -79,7 +79,7 @@ class Tester:
         """
         program = self.compile(flavor)
         allowed = set(fallbacks)
-        left = [r for r in program.reasons if not r.border and r.op not in allowed]
+        left = [r for r in program.reasons if not r.is_io and r.op not in allowed]
         if left:
             raise AssertionError("\n".join([f"{flavor}: {len(left)} nodes are on the CPU", *map(str, left)]))
         if delegates is not None and len(program.delegates) != delegates:

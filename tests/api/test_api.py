@@ -412,7 +412,7 @@ def test_seven_models_both_targets() -> None:
             program = tosaic.compile(model, inputs, target, calibration=samples, io="int8")
             assert len(program.delegates) == 1, name
             assert program.cpu_ops == {}, name
-            assert [r for r in program.reasons if not r.border] == [], name
+            assert [r for r in program.reasons if not r.is_io] == [], name
 
 
 def test_indices_go_in_and_floats_are_quantized() -> None:
@@ -420,7 +420,7 @@ def test_indices_go_in_and_floats_are_quantized() -> None:
     model = torch.nn.Sequential(torch.nn.Embedding(50, 16), torch.nn.Linear(16, 8)).eval()
     tokens = torch.arange(10)[None]
     program = tosaic.compile(model, (tokens,), "ethos-u85-256")
-    assert [r.op for r in program.reasons if not r.border] == ["aten.to.dtype"]
+    assert [r.op for r in program.reasons if not r.is_io] == ["aten.to.dtype"]
     got = program.run(tokens)[0]
     want = model(tokens).detach().numpy()
     assert np.abs(got - want).max() <= 0.05 * np.abs(want).max()

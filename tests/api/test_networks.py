@@ -32,7 +32,7 @@ def test_network(name: str, target: str) -> None:
     model, inputs = make(name)
     program = compile(model, inputs, target, calibration=[inputs, *_vary(inputs, 3)])
     allowed = ON_CPU.get(name, {}).get(target, set())
-    assert [f"{r.op}: {r.why}" for r in program.reasons if not (r.border or r.cause) and r.op not in allowed] == []
+    assert [f"{r.op}: {r.why}" for r in program.reasons if not (r.is_io or r.cause) and r.op not in allowed] == []
     assert len(program.delegates) == 1
     verdict = program.verify()
     assert verdict.ok, str(verdict)

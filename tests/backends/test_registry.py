@@ -82,7 +82,7 @@ def test_a_new_backend_compiles_runs_and_verifies(toy: Toy, tmp_path: Path) -> N
     delegates = pte.read(program.pte).find("forward").delegates
     assert [d.id for d in delegates] == [toy.id, toy.id]
     assert [d.blob for d in delegates] == [d.tosa[::-1] for d in program.delegates]
-    (reason,) = (r for r in program.reasons if not r.border and "toy" in r.why)
+    (reason,) = (r for r in program.reasons if not r.is_io and "toy" in r.why)
     assert (reason.op, reason.why) == ("aten.tanh.default", "toy compiler: it has no TABLE")
     assert sorted(p.read_bytes() for p in tmp_path.glob("*.toy")) == sorted(d.blob for d in delegates)
     report = program.report()

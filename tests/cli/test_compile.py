@@ -83,7 +83,7 @@ def test_json_has_the_versioned_schema(codes: tuple[Path, Outcome], cpu_line: in
     assert report["pte_bytes"] == path.stat().st_size == report["files"][str(path)]
     assert [border["shape"] for border in report["inputs"]] == [[1, 8, 8, 3], [1, 6, 6, 8]]
     assert all(border["dtype"] == "int8" and border["scale"] > 0 for border in report["inputs"] + report["outputs"])
-    (left,) = [reason for reason in report["reasons"] if not reason["border"]]
+    (left,) = [reason for reason in report["reasons"] if not reason["is_io"]]
     assert left["op"] == "aten.sort.default" and left["where"].endswith(f"tiny.py:{cpu_line}")
     assert report["verify"] is None
     assert report["memory_uses"]["flash"] == {"the program": report["pte_bytes"]}

@@ -58,10 +58,10 @@ def test_models(model: str, target: str) -> None:
     spec = EthosUCompileSpec(target)
     front = build(Source.of_module(module), spec)
     assert len(front.delegates) == 1
-    assert [r for r in front.plan.reasons.values() if not r.border] == []
+    assert [r for r in front.plan.reasons.values() if not r.is_io] == []
     blobs, partitioner, edge = lower_with_executorch(program, spec)
     assert blobs == [d.blob for d in front.delegates]
-    assert [r for r in partitioner.reasons if not r.border] == []
+    assert [r for r in partitioner.reasons if not r.is_io] == []
     left = {
         str(n.target)
         for n in edge.exported_program().graph.nodes

@@ -49,7 +49,7 @@ def test_compile(name: str, target: str) -> None:
     model = samples.Call(CASES[name]).eval()
     program = tosaic.compile(model, (X,), target)
     assert len(program.delegates) == 1
-    left = {r.op for r in program.reasons if not r.border}
+    left = {r.op for r in program.reasons if not r.is_io}
     assert left <= {"aten._to_copy.default", *MORE_ON_CPU.get((name, target), ())}
     compare(program, model)
     assert program.verify().ok

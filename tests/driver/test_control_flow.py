@@ -100,7 +100,7 @@ def test_control_flow_is_one_delegate(kind: type[nn.Module], target: str) -> Non
     program = tosaic.compile(model, samples[0], target, calibration=None if is_float else samples)
     assert len(program.delegates) == 1
     assert all("quantize_per_tensor" in name for name in program.cpu_ops)
-    assert [reason for reason in program.reasons if not reason.border] == []
+    assert [reason for reason in program.reasons if not reason.is_io] == []
     assert program.verify(rounds=1).ok
     for sample in samples[:4]:
         with torch.no_grad():
@@ -141,7 +141,7 @@ class Bounded(nn.Module):
 
 def test_the_fix_of_that_reason_works() -> None:
     program = tosaic.compile(make(Bounded), draw()[0], "ethos-u85-256", calibration=draw())
-    assert [reason for reason in program.reasons if not reason.border] == []
+    assert [reason for reason in program.reasons if not reason.is_io] == []
 
 
 def test_a_loop_whose_steps_depend_on_the_data_is_refused() -> None:

@@ -27,7 +27,7 @@ def leave(one: Program, target: str) -> dict[str, str]:
     model = one.model if isinstance(one.model, nn.Module) else Call(one.model)
     with without_qat_patterns():
         reasons = tosaic.compile(model.eval(), one.inputs, target).reasons
-    return {r.why: r.fix for r in reasons if not r.border}
+    return {r.why: r.fix for r in reasons if not r.is_io}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -83,7 +83,7 @@ def choose_sorted(x: torch.Tensor) -> torch.Tensor:
 
 def test_what_is_fused_around_an_operator_of_the_cpu_follows_it() -> None:
     reasons = tosaic.compile(Call(choose_sorted).eval(), (r(3, 4),), U55).reasons
-    (cause,) = [one for one in reasons if not one.cause and not one.border]
+    (cause,) = [one for one in reasons if not one.cause and not one.is_io]
     assert cause.op == "aten.sort.default"
     fused = [one for one in reasons if one.why.startswith("it is fused with operators that need the result of `sort`")]
     assert {one.op for one in fused} > {"aten.gt.Scalar", "aten.where.self"}

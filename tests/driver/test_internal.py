@@ -97,7 +97,7 @@ def test_a_mistake_costs_one_node(
     STAGES[stage](monkeypatch)
     with caplog.at_level(logging.ERROR, "tosaic"):
         built = build(Source.of_module(module), SPEC)
-    left = [r for r in built.plan.reasons.values() if not r.border]
+    left = [r for r in built.plan.reasons.values() if not r.is_io]
     assert [r.op for r in left if "internal error" in r.why] == ["aten.tanh.default"]
     assert "ZeroDivisionError: a mistake" in next(r.why for r in left if "internal error" in r.why)
     assert "report" in next(r.fix for r in left if "internal error" in r.why)
@@ -124,7 +124,7 @@ def test_a_mistake_of_the_partitioner_leaves_all_to_the_cpu(monkeypatch: pytest.
     monkeypatch.setattr(partition, "_levels", levels)
     compiled = tosaic.compile(Net().eval(), INPUTS, "ethos-u55-128")
     assert compiled.delegates == ()
-    assert all("internal error" in r.why and "circle" in r.why for r in compiled.reasons if not r.border)
+    assert all("internal error" in r.why and "circle" in r.why for r in compiled.reasons if not r.is_io)
     assert compiled.run(*INPUTS)[0].shape == (1, 4)
 
 

@@ -51,7 +51,7 @@ def count_delegates(edge: Any) -> int:
 
 
 def compute(reasons: Any) -> list[Reason]:
-    return [r for r in reasons if not r.border]
+    return [r for r in reasons if not r.is_io]
 
 
 def x(*shape: int) -> torch.Tensor:

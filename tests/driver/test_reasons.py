@@ -55,8 +55,8 @@ BOTH_APIS = pytest.mark.parametrize("compile_model", [compile_front, compile_edg
 def test_every_reason_has_the_users_line_and_the_module(compile_model: Any) -> None:
     reasons = compile_model(Cut())
     assert {r.where for r in reasons} == {LINE}
-    assert next((r.op, r.module, r.layer) for r in reasons if not r.border) == ("aten.sort.default", "", "Cut")
-    assert {(r.module, r.layer) for r in reasons if r.border} >= {("body.0", "Conv2d"), ("last", "Conv2d")}
+    assert next((r.op, r.module, r.layer) for r in reasons if not r.is_io) == ("aten.sort.default", "", "Cut")
+    assert {(r.module, r.layer) for r in reasons if r.is_io} >= {("body.0", "Conv2d"), ("last", "Conv2d")}
 
 
 @BOTH_APIS
@@ -81,7 +81,7 @@ def test_a_quantize_in_the_middle_names_the_operator_before_it() -> None:
 
 def test_quantize_and_dequantize_around_a_refused_operator_point_to_it() -> None:
     model = nn.Conv2d(3, 3, 3, stride=4, padding=2, groups=3)
-    left = {r.op.split(".")[1]: r for r in compile_front(model) if not r.border}
+    left = {r.op.split(".")[1]: r for r in compile_front(model) if not r.is_io}
     why = left.pop("conv2d").why
     assert why
     assert {r.why for r in left.values()} == {"it belongs to `conv2d` (aten.conv2d.default), which is on the CPU"}
@@ -90,14 +90,14 @@ def test_quantize_and_dequantize_around_a_refused_operator_point_to_it() -> None
 @BOTH_APIS
 def test_followers_name_their_cause(compile_model: Any) -> None:
     reasons = compile_model(Cut())
-    (cause,) = [r for r in reasons if not r.border]
+    (cause,) = [r for r in reasons if not r.is_io]
     assert cause.cause == ""
     followers = [r for r in reasons if r.cause]
     assert {r.cause for r in followers} == {cause.node}
     pair = ["dequantize_per_tensor", "quantize_per_tensor"]
     assert sorted(r.op.split(".")[1] for r in followers) == pair
     # What is left is the float input and output of the model.
-    assert sorted(r.op.split(".")[1] for r in reasons if r.border and not r.cause) == pair
+    assert sorted(r.op.split(".")[1] for r in reasons if r.is_io and not r.cause) == pair
 
 
 def test_the_fix_for_float_inputs_and_outputs_is_one_of_the_api_in_use() -> None:
@@ -128,7 +128,7 @@ def test_the_report_shows_causes_and_counts_what_follows_them(
     ]
     also = "2 nodes because of it: `quantize_per_tensor` x1, `dequantize_per_tensor` x1"
     assert f"    also   {also}" in lines
-    assert [one["cause"] for one in report.to_json()["reasons"] if not one["border"]] == [""]
+    assert [one["cause"] for one in report.to_json()["reasons"] if not one["is_io"]] == [""]
 
 
 @BOTH_APIS
@@ -138,7 +138,7 @@ def test_one_result_of_several_goes_with_its_operator(compile_model: Any) -> Non
             numbers, order = torch.sort(t * 2.0, -1)
             return numbers * 3.0, order
 
-    ops = [r.op for r in compile_model(Sort()) if not r.border]
+    ops = [r.op for r in compile_model(Sort()) if not r.is_io]
     assert "getitem" not in ops
     assert "aten.sort.default" in ops
 

@@ -147,5 +147,5 @@ def test_a_named_node_is_blamed_only_if_it_fails_alone(monkeypatch: pytest.Monke
     module = quantize(export(model, (X,)), [(X,)])
     monkeypatch.setattr(vela, "compile_cached", compile_cached)
     built = build(Source.of_module(module), make_spec("ethos-u55-128"))
-    assert [r.op for r in built.plan.reasons.values() if not r.border] == ["aten.tanh.default"]
+    assert [r.op for r in built.plan.reasons.values() if not r.is_io] == ["aten.tanh.default"]
     assert len(built.delegates) == 2

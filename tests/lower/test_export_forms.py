@@ -46,7 +46,7 @@ def test_fills_in_any_memory_format(name: str, target: str) -> None:
     program, _ = compile_both(FILLS[name], (IMAGE,), target)
     assert len(program.delegates) == 1
     if name not in ("empty_like", "returned"):
-        assert not [r.op for r in program.reasons if not r.border]
+        assert not [r.op for r in program.reasons if not r.is_io]
 
 
 @pytest.mark.parametrize("move", ["clone", "to", "contiguous", "rand_like"])

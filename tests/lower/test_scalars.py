@@ -96,7 +96,7 @@ def test_a_column_has_room_for_all_of_it() -> None:
 @pytest.mark.parametrize("target", [U85, FP])
 def test_a_norm_of_negative_order(target: str) -> None:
     program, want, inputs = compile_it(lambda x: torch.linalg.vector_norm(x, -2.0, dim=-1).cos(), target, (3, 4))
-    assert [reason.op for reason in program.reasons if not reason.border] == []
+    assert [reason.op for reason in program.reasons if not reason.is_io] == []
     np.testing.assert_allclose(program.run(*inputs)[0], want.numpy(), atol=0.05 if target != FP else 1e-5)
 
 

@@ -76,7 +76,7 @@ def check_stages(module: Any, seen: dict[torch.fx.Node, Any]) -> None:
     wanted = dict(zip(whole.graph.output_node().args[0], outputs, strict=True))
     source, spec = Source.of_module(whole), TosaCompileSpec(TOSA)
     plan = partition(source, spec.target)
-    assert [r.why for r in plan.reasons.values() if not r.border] == []
+    assert [r.why for r in plan.reasons.values() if not r.is_io] == []
     for region in plan.partitions:
         _, tosa = lower_partition(source, region, spec, frozenset())
         found = reference.run(tosa, [seen[given[n.name]].numpy() for n in region.inputs])
@@ -88,7 +88,7 @@ def check_stages(module: Any, seen: dict[torch.fx.Node, Any]) -> None:
 def test_op(op: str, target: str, index: int) -> None:
     module, inputs = samples.quantized(op, index, "a16w8")
     built = build(Source.of_module(module), EthosUCompileSpec(target))
-    if any(not reason.border for reason in built.plan.reasons.values()):
+    if any(not reason.is_io for reason in built.plan.reasons.values()):
         check_refusal(op, built.plan, target)
         return
     assert samples.sample_of(op, index).targets(find(target))
@@ -147,7 +147,7 @@ def find_sqnr(found: list[Any], wanted: list[Any]) -> float:
 def test_network(name: str, target: str) -> None:
     model, inputs, calibration, others = load(name)
     program = tosaic.compile(model, inputs, target, precision="a16w8", calibration=calibration)
-    assert [r.why for r in program.reasons if not r.border] == []
+    assert [r.why for r in program.reasons if not r.is_io] == []
     assert len(program.delegates) == 1
     assert program.verify(rounds=1).ok
     exported = export(model, inputs)

@@ -61,7 +61,7 @@ def test_op(op: str, target: str, index: int) -> None:
     if not samples.sample_of(op, index).targets(find(target)):
         assert built.plan.reasons
         return
-    assert {r.node: r.why for r in built.plan.reasons.values() if not r.border} == {}
+    assert {r.node: r.why for r in built.plan.reasons.values() if not r.is_io} == {}
     (made,) = built.delegates
     assert isinstance(made.artifact, EthosUArtifact)
     assert op in PRODUCTS or DType.I4 in find_weights(read(made.tosa))

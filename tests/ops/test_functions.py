@@ -39,7 +39,7 @@ def run(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> tuple[l
     model = samples.Call(function).eval()
     source, spec = Source.of_program(torch.export.export(model, tuple(inputs))), TosaCompileSpec("TOSA-1.0+FP")
     plan = partition(source, spec.target)
-    assert {r.node: r.why for r in plan.reasons.values() if not r.border} == {}
+    assert {r.node: r.why for r in plan.reasons.values() if not r.is_io} == {}
     region = plan.partitions[0]
     _, tosa = lower_partition(source, region, spec, frozenset())
     given = [inputs[source.inputs.index(n)].numpy() for n in region.inputs]

@@ -45,7 +45,7 @@ def check(function: Any, inputs: tuple[torch.Tensor, ...], target: str) -> list[
     want = function(*inputs).numpy()
     bound = 1e-5 if target == FLOAT else 0.03
     np.testing.assert_allclose(program.run(*inputs)[0], want, rtol=0, atol=bound * max(1.0, float(np.abs(want).max())))
-    return [r.op for r in program.reasons if not r.border]
+    return [r.op for r in program.reasons if not r.is_io]
 
 
 @pytest.mark.parametrize("target", [FLOAT, INT, pytest.param(U85, marks=pytest.mark.slow)])

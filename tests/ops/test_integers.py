@@ -28,7 +28,7 @@ def quantized(function: Any, *inputs: torch.Tensor) -> Any:
 
 
 def reasons(built: CompiledGraph) -> dict[str, tuple[str, str]]:
-    return {r.op: (r.why, r.fix) for r in built.plan.reasons.values() if not r.border}
+    return {r.op: (r.why, r.fix) for r in built.plan.reasons.values() if not r.is_io}
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def run(name: str, spec: str, mask: torch.Tensor) -> tuple[np.ndarray[Any, Any],
     inputs += [torch.where(mask, 0.5, -0.5) if name == "compared" else mask] if given else []
     model = samples.Call(function if given else lambda q, k, v: function(q, k, v, mask))
     program = tosaic.compile(model.eval(), inputs, spec)
-    assert [r.why for r in program.reasons if not r.border] == []
+    assert [r.why for r in program.reasons if not r.is_io] == []
     return program.run(*inputs, engine="tosa")[0], model(*inputs).numpy()
 
 

@@ -61,7 +61,7 @@ def cases() -> Iterator[Any]:
 
 
 def all_on_target(plan: Plan) -> None:
-    left = {r.node: r.why for r in plan.reasons.values() if not r.border}
+    left = {r.node: r.why for r in plan.reasons.values() if not r.is_io}
     assert left == {}
     assert len(plan.partitions) == 1
 

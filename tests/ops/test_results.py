@@ -62,7 +62,7 @@ def test_every_result_is_that_of_torch(name: str, spec: str) -> None:
     """Whether all of them are used or not; what the target does not have keeps its operator and q/dq on the CPU."""
     function, left = CASES[name]
     program = tosaic.compile(samples.Call(function).eval(), (IMAGE,), spec, calibration=[IMAGE])
-    kept = [r.op for r in program.reasons if not r.border and "quantize_per_tensor" not in r.op]
+    kept = [r.op for r in program.reasons if not r.is_io and "quantize_per_tensor" not in r.op]
     left = left[spec] if isinstance(left, dict) else left
     assert kept == ([] if left is None else [left])
     assert program.delegates
@@ -179,7 +179,7 @@ def test_strides_of_a_tensor_in_another_memory_order(spec: str) -> None:
 
     x = torch.linspace(-1.0, 1.0, 12).reshape(3, 4)
     program = tosaic.compile(samples.Call(function).eval(), (x,), spec, calibration=[(x,)])
-    assert [r.op for r in program.reasons if not r.border] == []
+    assert [r.op for r in program.reasons if not r.is_io] == []
     assert np.abs(program.run(x, engine="tosa")[0] - function(x).numpy()).max() < 0.02
 
 

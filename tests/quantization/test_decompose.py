@@ -114,7 +114,7 @@ def test_a_transposed_parameter_is_a_weight() -> None:
 def test_what_torch_alone_can_do_stays_whole() -> None:
     model = Net(lambda x: x.topk(2)[0]).eval()
     program = tosaic.compile(model, (torch.rand(2, 6, 8),), "ethos-u55-128")
-    assert "aten.topk.default" in [r.op for r in program.reasons if not r.border]
+    assert "aten.topk.default" in [r.op for r in program.reasons if not r.is_io]
 
 
 def test_an_lstm_with_a_projection_is_on_the_npu() -> None:
@@ -133,7 +133,7 @@ def check(model: torch.nn.Module) -> None:
         torch.nn.init.uniform_(parameter, -0.35, 0.35, generator=generator)
     x = torch.linspace(-2, 2, 2 * 6 * 8).sin().reshape(2, 6, 8)
     program = tosaic.compile(model, (x,), "ethos-u55-128")
-    assert [r.op for r in program.reasons if not r.border] == []
+    assert [r.op for r in program.reasons if not r.is_io] == []
     assert len(program.delegates) == 1
     (got,), want = program.run(x), model(x).detach().numpy()
     noise = np.square(got - want).mean() / np.square(want).mean()
@@ -144,7 +144,7 @@ def check(model: torch.nn.Module) -> None:
 def test_what_reads_at_computed_positions_stays_whole() -> None:
     model = Net(lambda y: functional.grid_sample(y[None], y[None, :, :4, :2])).eval()
     program = tosaic.compile(model, (torch.rand(2, 8, 8),), "ethos-u85-256")
-    left = [r.op for r in program.reasons if not r.border and r.op.startswith("aten.")]
+    left = [r.op for r in program.reasons if not r.is_io and r.op.startswith("aten.")]
     assert left == ["aten.grid_sampler.default"]
 
 
@@ -178,6 +178,6 @@ def test_a_bias_that_is_computed_at_run_time_is_added_after_the_product(target: 
     draw, model = torch.Generator().manual_seed(6), Biased().eval()
     inputs = tuple(torch.randn(shape, generator=draw) for shape in [(1, 3, 8, 8), (2, 8), (4,), (5,)])
     program = tosaic.compile(model, inputs, target)
-    assert not [r for r in program.reasons if not r.border]
+    assert not [r for r in program.reasons if not r.is_io]
     for got, want in zip(program.run(*inputs), model(*inputs), strict=True):
         np.testing.assert_allclose(got, want.numpy(), atol=0.05)

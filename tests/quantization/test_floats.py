@@ -32,7 +32,7 @@ def test_an_integer_target_quantizes_another_float_as_float32(dtype: torch.dtype
     program = tosaic.compile(model, (x,), "ethos-u55-128")
     assert f"the model is {name_of(dtype)}: it is quantized as a float32 model" in "".join(map(str, program.warnings))
     assert len(program.delegates) == 1
-    assert {r.op for r in program.reasons if not r.border} == {"aten.to.dtype"}
+    assert {r.op for r in program.reasons if not r.is_io} == {"aten.to.dtype"}
     (got,) = program.run(x)
     assert str(got.dtype) == name_of(dtype)
     with torch.no_grad():
@@ -122,7 +122,7 @@ def test_a_part_of_another_type_keeps_it(dtype: torch.dtype, where: str, target:
     (got,) = program.run(x, engine="npu" if "ethos" in target else "tosa")
     assert got.dtype == want.dtype
     assert np.abs(got - want).max() <= 0.02 * np.abs(want).max()
-    left = [r.why for r in program.reasons if not r.border]
+    left = [r.why for r in program.reasons if not r.is_io]
     on_target = where == "number" or (dtype is torch.float16 and target.endswith("FP"))
     assert on_target or any(name_of(dtype) in why for why in left)
     assert program.delegates

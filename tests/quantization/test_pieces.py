@@ -46,7 +46,7 @@ def test_a_piece_of_a_parameter_is_a_weight(how: str) -> None:
     torch.manual_seed(3)
     model, x = Pieces(how).eval(), torch.randn(6, 4)
     program = tosaic.compile(model, (x,), "TOSA-1.0+INT")
-    assert [r.why for r in program.reasons if not r.border] == []
+    assert [r.why for r in program.reasons if not r.is_io] == []
     assert len(program.delegates) == 1
     with torch.no_grad():
         want = model(x).numpy()
@@ -65,7 +65,7 @@ def test_attention_of_three_tensors_is_one_delegate() -> None:
     torch.manual_seed(3)
     model, inputs = Attention().eval(), tuple(torch.randn(2, 6, 4) for _ in range(3))
     program = tosaic.compile(model, inputs, "TOSA-1.0+INT")
-    assert [r.why for r in program.reasons if not r.border] == []
+    assert [r.why for r in program.reasons if not r.is_io] == []
     assert len(program.delegates) == 1
     with torch.no_grad():
         want = model(*inputs).numpy()

@@ -71,7 +71,7 @@ def test_weights_per_channel_or_per_tensor(per_channel: bool) -> None:
     assert all(int(w.min()) >= -127 for w in weights)
     program = tosaic.compile(module, (x(1, 3, 8, 8),), "ethos-u55-128")
     assert len(program.delegates) == 1
-    assert [r for r in program.reasons if not r.border] == []
+    assert [r for r in program.reasons if not r.is_io] == []
 
 
 def observed_between(module: Any, first: str, second: str) -> bool:
@@ -120,7 +120,7 @@ def test_module_name_type_and_none() -> None:
         program = tosaic.compile(
             Net().eval(), (x(1, 3, 8, 8),), SPEC, calibration=[(x(1, 3, 8, 8),)], quantizer=quantizer
         )
-        assert left in {r.op for r in program.reasons if not r.border}
+        assert left in {r.op for r in program.reasons if not r.is_io}
         assert all("float" in r.why or "CPU" in r.why for r in program.reasons if r.op == left)
     found = counts(convert(only, Net(), x(1, 3, 8, 8)))
     assert found["quantize_per_tensor"] == 2
@@ -247,4 +247,4 @@ def test_quantization_aware_training() -> None:
     converted = convert_pt2e(prepared)
     program = tosaic.compile(converted, (inputs,), SPEC)
     assert len(program.delegates) == 1
-    assert [r for r in program.reasons if not r.border] == []
+    assert [r for r in program.reasons if not r.is_io] == []

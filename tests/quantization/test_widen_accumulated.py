@@ -117,7 +117,7 @@ def test_quantization_aware_training() -> None:
     assert sorted(list_wide(module)) == ["add", "c", "linear", "linear", "mul", "mul"]
     program = tosaic.compile(module, inputs, "ethos-u55-128")
     assert len(program.delegates) == 1
-    assert all(r.border for r in program.reasons)
+    assert all(r.is_io for r in program.reasons)
 
 
 def measure(module: Any, model: nn.Module) -> float:

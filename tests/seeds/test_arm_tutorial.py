@@ -91,7 +91,7 @@ def test_to_backend_on_a_decomposed_quantized_program() -> None:
     edge = to_edge(torch.export.export(module, inputs))
     partitioner = ArmPartitioner(generate_ethosu_compile_spec("ethos-u55-128"))
     lowered = edge.to_backend(partitioner)
-    assert [r for r in partitioner.reasons if not r.border] == []
+    assert [r for r in partitioner.reasons if not r.is_io] == []
     calls = [n for n in lowered.exported_program().graph.nodes if "call_delegate" in str(n.target)]
     assert len(calls) == 1
     assert len(lowered.to_executorch().buffer) > 1000

@@ -73,4 +73,4 @@ def compile_both(
 
 def list_left(program: tosaic.Program, used: TosaicPartitioner) -> tuple[list[str], list[str]]:
     """The operators that each API leaves to the CPU."""
-    return [r.op for r in program.reasons if not r.border], [r.op for r in used.reasons if not r.border]
+    return [r.op for r in program.reasons if not r.is_io], [r.op for r in used.reasons if not r.is_io]

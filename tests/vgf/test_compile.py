@@ -107,7 +107,7 @@ def test_integer_borders() -> None:
 def test_an_integer_specification_leaves_the_borders_to_the_cpu() -> None:
     program = compile_small(target=VgfCompileSpec("TOSA-1.0+INT"))
     assert len(program.delegates) == 1
-    assert all(r.border for r in program.reasons)
+    assert all(r.is_io for r in program.reasons)
     assert all("quantize_per_tensor" in name for name in program.cpu_ops)
 
 

@@ -35,7 +35,7 @@ def cases() -> Iterator[Any]:
 
 def is_whole(op: str, index: int, program: Program) -> bool:
     """Whether all of a sample runs on the device; if not, a constraint of the record must be the reason."""
-    left = {r.node: r.why for r in program.reasons if not r.border}
+    left = {r.node: r.why for r in program.reasons if not r.is_io}
     if not samples.sample_of(op, index).targets(VGF):
         sentences = {one.sentence for one in registry().records[op].constraints if one.targets(VGF)}
         assert sentences & {why.partition("; here ")[0] for why in left.values()}

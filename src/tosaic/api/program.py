@@ -201,7 +201,7 @@ class Program:
         )
 
     def _rows(self) -> list[tuple[str, str]]:
-        compute = sum(1 for r in self.reasons if not r.border)
+        compute = sum(1 for r in self.reasons if not r.is_io)
         rows = [
             ("target", self.target.name),
             (".pte", f"{len(self.pte):,} bytes"),
@@ -239,8 +239,8 @@ def _strip_paths(origin: Mapping[str, Any]) -> dict[str, Any]:
 
 def describe(signature: Signature) -> dict[str, str]:
     """Describe the I/O tensors as a constant method of the .pte, so that a device can query scale and zero point."""
-    borders = {"inputs": [asdict(b) for b in signature.inputs], "outputs": [asdict(b) for b in signature.outputs]}
-    return {"tosaic_io": json.dumps(borders, sort_keys=True)}
+    sides = {"inputs": [asdict(b) for b in signature.inputs], "outputs": [asdict(b) for b in signature.outputs]}
+    return {"tosaic_io": json.dumps(sides, sort_keys=True)}
 
 
 def _count_kernels(plan: Any) -> dict[str, int]:

@@ -104,28 +104,28 @@ def decode_real(array: Array, dtype: str) -> Reals:
     return (array.view(SMALL_FLOATS[dtype]) if dtype in SMALL_FLOATS else array).astype(np.float64)
 
 
-def as_logical(array: Array, border: TensorInfo) -> Array:
+def as_logical(array: Array, declared: TensorInfo) -> Array:
     """Return an output with channels second, as in torch."""
-    return array.transpose(0, 3, 1, 2) if border.layout == "nhwc" and array.ndim == 4 else array
+    return array.transpose(0, 3, 1, 2) if declared.layout == "nhwc" and array.ndim == 4 else array
 
 
-def as_real(array: Array, border: TensorInfo) -> Reals:
+def as_real(array: Array, declared: TensorInfo) -> Reals:
     """Return an output as dequantized numbers, channels second."""
-    value = decode_real(as_logical(array, border), border.dtype)
-    if border.scale is not None and border.zero_point is not None:
-        value = (value - border.zero_point) * border.scale
+    value = decode_real(as_logical(array, declared), declared.dtype)
+    if declared.scale is not None and declared.zero_point is not None:
+        value = (value - declared.zero_point) * declared.scale
     return value
 
 
 def check_samples(sidecar: Sidecar) -> None:
     """Check that the samples fit the program."""
     for index, sample in enumerate(sidecar.samples):
-        for what, arrays, borders in (
+        for what, arrays, tensors in (
             ("inputs", sample.inputs, sidecar.inputs),
             ("float outputs", sample.outputs or None, sidecar.outputs),
             ("outputs of torch", sample.torch or None, sidecar.outputs),
         ):
-            wanted = [_logical_shape(border) for border in borders]
+            wanted = [_logical_shape(declared) for declared in tensors]
             if arrays is not None and [array.shape for array in arrays] != wanted:
                 found = ", ".join(str(list(array.shape)) for array in arrays)
                 raise Invalid(
@@ -137,9 +137,9 @@ def check_samples(sidecar: Sidecar) -> None:
             raise Invalid("the .tosaic file is damaged", why=f"it has traits for {len(sidecar.traits)} outputs")
 
 
-def _logical_shape(border: TensorInfo) -> tuple[int, ...]:
-    shape = border.shape
-    return (shape[0], shape[3], shape[1], shape[2]) if border.layout == "nhwc" and len(shape) == 4 else shape
+def _logical_shape(declared: TensorInfo) -> tuple[int, ...]:
+    shape = declared.shape
+    return (shape[0], shape[3], shape[1], shape[2]) if declared.layout == "nhwc" and len(shape) == 4 else shape
 
 
 def find_sqnr(results: Sequence[Reals], expected: Sequence[Reals]) -> float:
@@ -159,15 +159,15 @@ def judge(results: Sequence[Sequence[Array]], sidecar: Sidecar) -> tuple[Match, 
 
 
 def _judge(position: int, results: Sequence[Array], sidecar: Sidecar) -> Match:
-    border, trait, samples = sidecar.outputs[position], sidecar.traits[position], sidecar.samples
+    declared, trait, samples = sidecar.outputs[position], sidecar.traits[position], sidecar.samples
     given = [sample.torch[position] for sample in samples]
-    if given[0].dtype.kind in "iub" and border.dtype != "bfloat16":
-        return _judge_integers(position, [as_logical(array, border) for array in results], given, trait)
-    got, want = [as_real(a, border) for a in results], [decode_real(a, border.dtype) for a in given]
+    if given[0].dtype.kind in "iub" and declared.dtype != "bfloat16":
+        return _judge_integers(position, [as_logical(array, declared) for array in results], given, trait)
+    got, want = [as_real(a, declared) for a in results], [decode_real(a, declared.dtype) for a in given]
     gaps = [measure_gap(a, b) for a, b in zip(got, want, strict=True)]
     flat = np.concatenate([gap.reshape(-1) for gap in gaps])
     known = all(sample.outputs for sample in samples)
-    floats = [decode_real(sample.outputs[position], border.dtype) for sample in samples] if known else []
+    floats = [decode_real(sample.outputs[position], declared.dtype) for sample in samples] if known else []
     within = steps = None
     if trait.scale is not None and trait.dtype in _GRIDS:
         rule, (steps, most, limit) = "steps", _GRIDS[trait.dtype]

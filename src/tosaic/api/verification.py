@@ -315,12 +315,12 @@ def _random(tensor: Tensor, generator: np.random.Generator, wide: tuple[int, int
 def as_called(arrays: Sequence[Array], sidecar: Sidecar) -> list[Array]:
     """Convert float samples to the layout and quantized values that the program is called with."""
     out: list[Array] = []
-    for array, border in zip(arrays, sidecar.inputs, strict=True):
-        value = array.transpose(0, 2, 3, 1) if border.layout == "nhwc" and array.ndim == 4 else array
-        if border.scale is not None and border.zero_point is not None and array.dtype.kind == "f":
-            steps = np.rint(value.astype(np.float32) * np.float32(1.0 / border.scale)) + border.zero_point
-            info = np.iinfo(border.dtype)
-            value = np.clip(steps, info.min, info.max).astype(border.dtype)
+    for array, declared in zip(arrays, sidecar.inputs, strict=True):
+        value = array.transpose(0, 2, 3, 1) if declared.layout == "nhwc" and array.ndim == 4 else array
+        if declared.scale is not None and declared.zero_point is not None and array.dtype.kind == "f":
+            steps = np.rint(value.astype(np.float32) * np.float32(1.0 / declared.scale)) + declared.zero_point
+            info = np.iinfo(declared.dtype)
+            value = np.clip(steps, info.min, info.max).astype(declared.dtype)
         out.append(np.require(value, requirements="C"))
     return out
 
@@ -330,7 +330,7 @@ def _compute_sqnr(results: Sequence[list[Array]], sidecar: Sidecar) -> tuple[flo
     if not results or not all(sample.outputs for sample in sidecar.samples):
         return ()
     figures: list[float] = []
-    for i, border in enumerate(sidecar.outputs):
-        floats = [decode_real(sample.outputs[i], border.dtype) for sample in sidecar.samples]
-        figures.append(find_sqnr([as_real(result[i], border) for result in results], floats))
+    for i, declared in enumerate(sidecar.outputs):
+        floats = [decode_real(sample.outputs[i], declared.dtype) for sample in sidecar.samples]
+        figures.append(find_sqnr([as_real(result[i], declared) for result in results], floats))
     return tuple(figures)

@@ -138,7 +138,7 @@ def compile_model(
     kept = [] if intermediates is None else _list_new(intermediates, started)
     report = _complete(program.report(), model, {str(one): len(data) for one, data in files.items()}, kept)
     _print(report, verdict, as_json=as_json, verbose=verbose, quiet=quiet)
-    fallback = sum(not reason.border for reason in report.reasons)
+    fallback = sum(not reason.is_io for reason in report.reasons)
     fell_back = fail_on_fallback and (fallback > 0 or not report.delegates)
     if fell_back:
         say(f"FAIL: {fallback:,} nodes are on the CPU (`--fail-on-fallback`)", err=as_json)
@@ -250,7 +250,7 @@ def _list_files(program: Program, path: Path, *, with_sidecar: bool) -> dict[Pat
     if not program.delegates:
         raise Invalid(
             f"nothing to write: no part of the model runs on {program.target.name}",
-            why=next((reason.why for reason in program.reasons if not reason.border), ""),
+            why=next((reason.why for reason in program.reasons if not reason.is_io), ""),
             fix="`-o NAME.pte` writes the program with everything on the CPU",
         )
     if len(program.delegates) == 1:

@@ -125,7 +125,7 @@ class TosaicPartitioner(Partitioner):
 
 def _name_passes(reason: Reason) -> Reason:
     """Replace the fix for float inputs and outputs, an argument of `tosaic.compile`, by the passes of ExecuTorch."""
-    return replace(reason, fix=_IO_PASSES) if reason.border and not reason.cause else reason
+    return replace(reason, fix=_IO_PASSES) if reason.is_io and not reason.cause else reason
 
 
 _IO_PASSES = (

@@ -22,7 +22,7 @@ class Reason:
     """Why a node is not on the NPU.
 
     where, module, layer  the line it comes from, the path of its nn.Module, and the class of that
-    border                marks the quantize and dequantize around a delegate
+    is_io                 marks the quantize and dequantize around a delegate
     cause                 the node that this one follows to the CPU; empty if the reason is its own
     """
 
@@ -33,7 +33,7 @@ class Reason:
     where: str
     module: str
     layer: str
-    border: bool = False
+    is_io: bool = False
     cause: str = ""
 
 
@@ -67,12 +67,12 @@ def _reason(node: Node, error: Unsupported, out: Mapping[Node, Unsupported]) -> 
     if leader is not None:
         cause = _find_root(node, out)
         why, fix = leader[1], prepend(f"for `{cause.name}`: ", out[cause].fix or _NO_FIX)
-    border = _is_boundary(node, out)
+    is_io = _is_boundary(node, out)
     if overload(node) == "getitem":
         node = node.all_input_nodes[0]
     path, layer = find_module(node)
     name = "" if cause is None else cause.name
-    return Reason(node.name, overload(node), why, fix, source_line(node), path, layer, border, name)
+    return Reason(node.name, overload(node), why, fix, source_line(node), path, layer, is_io, name)
 
 
 def _name(node: Node) -> str:
@@ -147,7 +147,7 @@ def log_reasons(reasons: Iterable[Reason]) -> None:
     for r in reasons:
         place = describe_place(r.where, r.module, r.layer)
         at, fix = f" at {place}" if place else "", f" Fix: {r.fix}." if r.fix else ""
-        level = logging.DEBUG if r.border else logging.INFO
+        level = logging.DEBUG if r.is_io else logging.INFO
         _log.log(level, "%s (%s)%s stays on the CPU: %s.%s", r.node, r.op, at, r.why, fix)
 
 

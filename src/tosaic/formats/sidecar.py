@@ -252,14 +252,14 @@ def _as_sizes(value: Json, where: str) -> tuple[int, ...]:
 
 
 def _read_tensor_info(item: Json, where: str) -> TensorInfo:
-    border = _Object.of(item, where)
+    declared = _Object.of(item, where)
     return TensorInfo(
-        name=border.get("name", str),
-        shape=_as_sizes(border.values.get("shape"), f"{where} shape"),
-        dtype=border.get("dtype", str),
-        layout=border.get("layout", str),
-        scale=_read_scale(border),
-        zero_point=None if border.values.get("zero_point") is None else border.get("zero_point", int),
+        name=declared.get("name", str),
+        shape=_as_sizes(declared.values.get("shape"), f"{where} shape"),
+        dtype=declared.get("dtype", str),
+        layout=declared.get("layout", str),
+        scale=_read_scale(declared),
+        zero_point=None if declared.values.get("zero_point") is None else declared.get("zero_point", int),
     )
 
 

@@ -10,7 +10,7 @@ import torch.utils._pytree as pytree
 from executorch.exir import EdgeCompileConfig
 from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 from torch.export import ExportedProgram
-from torch.export import graph_signature as border
+from torch.export import graph_signature as specs
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.fx import Graph, GraphModule
 
@@ -21,14 +21,14 @@ def stub(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Exp
     for i, fake in enumerate(inputs):
         node = graph.placeholder(f"x{i}")
         node.meta["val"] = fake
-        arguments.append(border.InputSpec(border.InputKind.USER_INPUT, border.TensorArgument(f"x{i}"), None))
+        arguments.append(specs.InputSpec(specs.InputKind.USER_INPUT, specs.TensorArgument(f"x{i}"), None))
     nodes = []
     for fake in outputs:
         full = torch.ops.aten.full.default
         node = graph.call_function(full, (list(fake.shape), 0), {"dtype": fake.dtype})
         node.meta["val"] = fake
         nodes.append(node)
-        results.append(border.OutputSpec(border.OutputKind.USER_OUTPUT, border.TensorArgument(node.name), None))
+        results.append(specs.OutputSpec(specs.OutputKind.USER_OUTPUT, specs.TensorArgument(node.name), None))
     graph.output(tuple(nodes))
     root = GraphModule(torch.nn.Module(), graph)
     spec = pytree.tree_flatten
@@ -38,7 +38,7 @@ def stub(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Exp
     return ExportedProgram(
         root=root,
         graph=graph,
-        graph_signature=border.ExportGraphSignature(arguments, results),
+        graph_signature=specs.ExportGraphSignature(arguments, results),
         state_dict={},
         range_constraints={},
         module_call_graph=[ModuleCallEntry("", ModuleCallSignature([], [], ins, outs))],

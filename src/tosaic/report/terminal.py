@@ -196,9 +196,9 @@ def describe_tensor(tensor: TensorInfo) -> str:
 def _explain_cpu(page: Page, reasons: Sequence[Reason]) -> None:
     """Print every cause once, with the locations it applies to and the nodes that follow it to the CPU."""
     groups: dict[tuple[str, str, str], list[Reason]] = {}
-    roots = {reason.node for reason in reasons if not reason.cause and not reason.border}
+    roots = {reason.node for reason in reasons if not reason.cause and not reason.is_io}
     for reason in reasons:
-        if not reason.border and reason.cause not in roots:
+        if not reason.is_io and reason.cause not in roots:
             groups.setdefault((reason.op, reason.why, reason.fix), []).append(reason)
     if reasons:
         page.title("why these are on the CPU", gap=False)
@@ -208,10 +208,10 @@ def _explain_cpu(page: Page, reasons: Sequence[Reason]) -> None:
         page.line(f"`{op}` x{len(members)}", indent=2)
         pairs = (("why", why), ("fix", fix), ("where", _list_places(members)), ("also", _count_followers(followers)))
         page.pairs(((label, text) for label, text in pairs if text), indent=4)
-    borders = [reason for reason in reasons if reason.border and reason.cause not in roots]
-    if borders:
-        page.line(f"float I/O: {_count_ops(borders)}", indent=2)
-        page.pairs([("fix", borders[0].fix)], indent=4)
+    conversions = [reason for reason in reasons if reason.is_io and reason.cause not in roots]
+    if conversions:
+        page.line(f"float I/O: {_count_ops(conversions)}", indent=2)
+        page.pairs([("fix", conversions[0].fix)], indent=4)
 
 
 def _count_followers(followers: Sequence[Reason]) -> str:
