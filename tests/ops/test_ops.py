@@ -1,6 +1,6 @@
 """Every sample of every operator record, in every flavor: `pytest -k add-tosa_INT-3` selects one.
 
-`make test` runs a sample with TOSA and on one NPU, `make test-all` on all of them.
+`make test` runs some samples of each record with TOSA and on one NPU, `make test-all` all samples on all of them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,20 @@ STRICT: Any = {"check_uninitialized": True, "check_waits": True}
 EXACT = ("shuffle", "pad", "index")
 
 
+#: the samples of a record that `make test` runs
+SOME = 4
+
+
+def choose_samples(count: int) -> set[int]:
+    """Choose some samples of a record, the first and the last among them."""
+    return {round(i * (count - 1) / (SOME - 1)) for i in range(SOME)} if count > SOME else set(range(count))
+
+
 def choose_quick(samples: Sequence[Sample]) -> set[tuple[str, int]]:
-    """Choose one NPU for every sample in turn, and for every NPU at least one sample that it takes."""
+    """Choose one NPU for every chosen sample in turn, and for every NPU at least one sample that it takes."""
     found = [(index, sample) for index, sample in enumerate(samples) if "INT" in sample.flavors]
-    quick = {(list(NPUS)[turn % len(NPUS)], index) for turn, (index, _) in enumerate(found)}
+    chosen = sorted(choose_samples(len(samples)) & {index for index, _ in found})
+    quick = {(list(NPUS)[turn % len(NPUS)], index) for turn, index in enumerate(chosen)}
     for flavor, target in NPUS.items():
         taken = [(flavor, index) for index, sample in found if sample.targets(find(target))]
         if not quick.intersection(taken):
@@ -50,12 +60,13 @@ def choose_quick(samples: Sequence[Sample]) -> set[tuple[str, int]]:
 
 def cases() -> Iterator[Any]:
     for name, record in registry().records.items():
-        quick = choose_quick(record.samples())
+        quick, chosen = choose_quick(record.samples()), choose_samples(len(record.samples()))
         for index, sample in enumerate(record.samples()):
             for kind in sample.flavors:
                 for flavor in [f"tosa_{kind}", *(NPUS if kind == "INT" else ())]:
                     marks = [pytest.mark.xdist_group(f"{name}-{index}")]
-                    if flavor in NPUS and (flavor, index) not in quick:
+                    is_quick = (flavor, index) in quick if flavor in NPUS else index in chosen
+                    if not is_quick:
                         marks.append(pytest.mark.slow)
                     yield pytest.param(name, flavor, index, id=f"{name}-{flavor}-{index}", marks=marks)
 
