@@ -232,5 +232,6 @@ class TestCommand:
         monkeypatch.setattr(Program, "verify", lambda self: WRONG)
         done = self.run("compile", "add", "-o", tmp_path / "add.pte", "--verify", "--json")
         assert done.exit_code == 1
-        json.loads(done.stdout)
-        assert done.stderr.rstrip().endswith("\nFAIL")
+        assert json.loads(done.stdout)["verify"]["ok"] is False
+        plain = self.run("compile", "add", "-o", tmp_path / "add.pte", "--verify")
+        assert plain.exit_code == 1 and plain.stdout.rstrip().endswith("\nFAIL")

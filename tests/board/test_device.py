@@ -92,7 +92,7 @@ def test_same_elf_in_qemu(target: str) -> None:
 def test_command_prints_the_log_of_the_firmware(small: Path, tmp_path: Path) -> None:
     x = np.random.default_rng(2).normal(size=(1, 3, 8, 8)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
-    given = ("-i", tmp_path / "x.npy", "--values", 3)
+    given = ("-i", tmp_path / "x.npy", "--values", 3, "--log")
     board = run_command("run", small, "--engine", "board", *given, "-o", tmp_path / "board.npz")
     assert board.code == 0, board.stderr
     simulator = run_command("run", small, "--engine", "npu", *given, "-o", tmp_path / "npu.npz")

@@ -97,7 +97,7 @@ LINES = (
 )
 ROWS = read_rows()
 #: One quick test. Without this folder: a name with these words would run itself again.
-ONE = "-n 0 --ignore=tests/seeds -k '[add-tosa_INT-3]'"
+ONE = "-n 0 --ignore=tests/seeds -k '[add-tosa_INT-0]'"
 
 
 @pytest.fixture(scope="module")

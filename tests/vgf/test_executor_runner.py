@@ -20,7 +20,7 @@ def test_runner(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     np.save(numbers, np.arange(5, dtype=np.int32))
     assert executor_runner.main([f"--model_path={pte}", f"--inputs={numbers}"]) == 0
     shown = capfd.readouterr()
-    assert f"+ tosaic run {pte} --input {numbers}\n" in shown.err
+    assert f"+ tosaic run {pte} --log --input {numbers}\n" in shown.err
     assert "Output[0][4]: (int) 8\n" in shown.out
 
 

@@ -271,6 +271,10 @@ class Lowering:
         return with_value(t, self._bound(value, q, t.clamp, None))
 
     def _tabulate(self, value: Value, lut: npt.NDArray[np.float32], q: QParams) -> Value:
+        if not {value.dtype, q.dtype} <= {DType.I8, DType.I16}:
+            raise Unsupported(
+                f"there is no lookup table from {value.dtype.torch_name} to {q.dtype.torch_name}", "quantize to int8"
+            )
         if value.dtype is DType.I16 or q.dtype is DType.I16:
             return self._interpolate(value, lut, q)
         codes = quantize(fill_gaps(lut), q)

@@ -7,7 +7,7 @@ is generated once. A batch norm costs `convert_pt2e` seconds: it looks for patte
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,6 +22,10 @@ from tosaic.quantization.prepare import ANNOTATION_KEY, attribute, is_written
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32)
 _PER_CHANNEL = (torch.per_channel_symmetric, torch.per_channel_affine)
+_CALLS = torch.ops.quantized_decomposed
+#: what quantizes and what dequantizes
+_PER_TENSOR_CALLS = (_CALLS.quantize_per_tensor.default, _CALLS.dequantize_per_tensor.default)
+_PER_CHANNEL_CALLS = (_CALLS.quantize_per_channel.default, _CALLS.dequantize_per_channel.default)
 #: metadata that a quantize call has from what it stores, and a dequantize call from its reader
 _SHARED_META = ("stack_trace", "quantization_tag")
 
@@ -84,12 +88,12 @@ class _Conversion:
                 parameters: tuple[Any, ...] = (*found, int(observer.ch_axis), *bounds)
             else:
                 parameters = float(scale), int(zero_point), *bounds
-            grain = "channel" if observer.qscheme in _PER_CHANNEL else "tensor"
-            stored = self.graph.call_function(_find("quantize", grain), (observed, *parameters))
+            calls = _PER_CHANNEL_CALLS if observer.qscheme in _PER_CHANNEL else _PER_TENSOR_CALLS
+            stored = self.graph.call_function(calls[0], (observed, *parameters))
             value = observed.meta.get("val")
             # It returns float32 unless told otherwise.
             other = {"out_dtype": value.dtype} if value is not None and value.dtype is not torch.float32 else {}
-            read = self.graph.call_function(_find("dequantize", grain), (stored, *parameters), other)
+            read = self.graph.call_function(calls[1], (stored, *parameters), other)
         source = NodeSource(node, "convert", [NodeSourceAction.CREATE])
         stored.meta["from_node"] = read.meta["from_node"] = [source]
         node.replace_all_uses_with(read)
@@ -130,10 +134,6 @@ class _Conversion:
         node.replace_all_uses_with(constant)
         self.graph.erase_node(node)
         constant.name = node.name
-
-
-def _find(verb: str, grain: str) -> Callable[..., Any]:
-    return getattr(torch.ops.quantized_decomposed, f"{verb}_per_{grain}").default
 
 
 def _is_dequantize(node: Node) -> bool:
