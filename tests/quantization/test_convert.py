@@ -163,3 +163,17 @@ def test_a_norm_stays_where_its_layer_has_other_readers() -> None:
     with torch.no_grad():
         for got, wanted in zip(found(*samples[0]), model(*samples[0]), strict=True):
             assert torch.allclose(got, wanted, atol=0.03 * float(wanted.abs().max()))
+
+
+def test_a_dropout_in_place_needs_no_second_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(program: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("tosaic.driver.exported.functionalize", refuse)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model, x = (
+            nn.Sequential(nn.Linear(4, 3), nn.Hardswish(), nn.Dropout(0.2, inplace=True)).eval(),
+            torch.randn(2, 4),
+        )
+    assert len(tosaic.compile(model, (x,), "ethos-u55-128", calibration=[(x,)]).delegates) == 1

@@ -55,8 +55,12 @@ def _find_functional(op: Any) -> Any:
     packet, name, _ = str(op).split(".")
     twin = getattr(getattr(torch.ops, packet), name.rstrip("_"), None) if name.endswith("_") else None
     overloads = [getattr(twin, variant) for variant in twin.overloads()] if twin is not None else []
-    wanted = [(argument.name, argument.type) for argument in schema(op)]
-    return next((o for o in overloads if [(a.name, a.type) for a in schema(o)] == wanted), None)
+    return next((o for o in overloads if _list_arguments(o) == _list_arguments(op)), None)
+
+
+def _list_arguments(op: Any) -> list[tuple[str, object]]:
+    """List the arguments of an operator; the name of the first one may differ: `dropout` calls it `input`."""
+    return [(argument.name if index else "", argument.type) for index, argument in enumerate(schema(op))]
 
 
 def mutates(node: Node) -> bool:
