@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from support.graphs.cases import I8, I16, I32, Case, const, make_rng, quantize
+from support.graphs.cases import BOOL, I8, I16, I32, Case, const, make_rng, quantize
 from support.npu_bench import Bench
 from support.pass_graphs import make_two_biases
 from tosaic.engines import reference
@@ -231,6 +231,21 @@ def make_choice_of_a_choice() -> Case:
     return Case(b.finish([ops.select(b, mask, y, first), ops.reshape(b, first, (36,)), ops.reshape(b, x, (36,))]))
 
 
+def make_choice_of_a_rescaled_slice() -> Case:
+    b = Builder()
+    x, mask, y = b.input(Type(I8, (24,))), b.input(Type(BOOL, (2, 5))), b.input(Type(I8, (2, 5)))
+    row = ops.rescale(b, ops.slice(b, x, (3,), (10,)), I8, multiplier=[3 << 29], shift=[31])
+    return Case(b.finish([ops.select(b, mask, ops.reshape(b, row, (2, 5)), y)]))
+
+
+def make_bits_of_a_rescaled_slice() -> Case:
+    b = Builder()
+    x = b.input(Type(I8, (24,)))
+    row = ops.rescale(b, ops.slice(b, x, (3,), (10,)), I8, multiplier=[3 << 29], shift=[31])
+    matrix = ops.reshape(b, row, (2, 5))
+    return Case(b.finish([ops.bitwise_and(b, matrix, matrix)]))
+
+
 def make_saturated_sum_times_int16() -> Case:
     b = Builder()
     x, y, z = b.input(Type(I8, (1, 4, 4, 8))), b.input(Type(I8, (1, 4, 4, 8))), b.input(Type(I16, (1, 4, 4, 8)))
@@ -286,6 +301,8 @@ def make_product_of_what_is_returned() -> Case:
         (make_choice_that_is_read_in_two_shapes, "ethos-u85-256"),
         (make_choice_of_a_choice, "ethos-u85-256"),
         (make_maximum_with_its_place, "ethos-u85-256"),
+        (make_choice_of_a_rescaled_slice, "ethos-u85-256"),
+        (make_bits_of_a_rescaled_slice, "ethos-u85-256"),
     ],
 )
 def test_two_shapes_of_one_tensor_are_kept_apart(bench: Bench, make: Callable[[], Case], target: str) -> None:

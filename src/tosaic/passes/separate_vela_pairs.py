@@ -12,7 +12,8 @@ _find_unequal      Neither does a sum that is rescaled to 8 bits and then added 
                    one.
 _is_joined_wrongly An extremum of 8 bits or a rescale to 32 that is concatenated with others has a wrong address.
 _MOVES             32-bit numbers that were sliced or concatenated are rescaled as if they had not been.
-_separate_rescaled A rescaled and then reshaped tensor is read in a wrong shape by several sums, products or extrema.
+_separate_rescaled A rescaled and then reshaped tensor is read in a wrong shape by several sums, products or extrema. If
+                   it is a SLICE, also by a single SELECT or operator on bits.
 _separate_shapes   Two broadcast operands that are one tensor in two shapes are both read in one of the shapes.
 _reduces_column    A maximum along the last dimension reads it as the one before the last; if that is the shape in which
                    its input was written, Vela assumes the format of 16 channels but allocates a single one.
@@ -55,6 +56,8 @@ _JOINS = ("CONCAT", "PAD")
 _FUSES = ("ADD", "SUB", "MUL")
 #: Operations into which Vela fuses the rescale of their sums.
 _TAKES_RESCALE = frozenset({"CONV2D", "DEPTHWISE_CONV2D", "TRANSPOSE_CONV2D", "MATMUL", "REDUCE_SUM"})
+#: Operations on two tensors of 8 bits that need no rescale of their operands.
+_READS_DIRECTLY = frozenset({"SELECT", "BITWISE_AND", "BITWISE_OR", "BITWISE_XOR"})
 #: Operations that repeat an operand along dimensions in which others are larger.
 _BROADCASTS = frozenset(
     (
@@ -203,6 +206,7 @@ def _separate_rescaled(graph: Graph) -> Graph:
     """Reshape before a rescale instead of after it, or copy the result, where several operands are made of it."""
     uses, fused = count_uses(graph), _find_fused(graph)
     operands = Counter(op.inputs[0] for op in graph.ops if op.kind == "RESCALE" and op.outputs[0].dtype is DType.I32)
+    direct = {value for op in graph.ops if op.kind in _READS_DIRECTLY for value in op.inputs}
 
     def is_separate(rescale: Op) -> bool:
         made = rescale.inputs[0].op
@@ -211,7 +215,9 @@ def _separate_rescaled(graph: Graph) -> Graph:
         return made.kind not in _TAKES_RESCALE and not (made.kind in _FUSES and fused.issuperset(made.inputs[:2]))
 
     def is_wrong(op: Op) -> bool:
-        rescale = _find_tensor(op.outputs[0]).op if op.kind == "RESHAPE" and operands[op.outputs[0]] > 1 else None
+        if op.kind != "RESHAPE" or (operands[op.outputs[0]] < 2 and op.outputs[0] not in direct):
+            return False
+        rescale = _find_tensor(op.outputs[0]).op
         return rescale is not None and rescale.kind == "RESCALE" and is_separate(rescale)
 
     def rule(b: Builder, op: Op) -> Value:
