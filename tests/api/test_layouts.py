@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -139,6 +139,34 @@ def test_high_level_api(case: str) -> None:
         program = tosaic.compile(model.eval(), (x,), target)
         verdict = program.verify(rounds=0)
         assert verdict.ok and program.delegates, str(verdict)
+
+
+class Positions(nn.Module):
+    """Its second result is integers with four dimensions, which a float profile cannot transpose."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values, positions = torch.nn.functional.max_pool2d_with_indices(x, [2, 2])
+        return torch.exp(values), positions.to(torch.int32)
+
+
+def test_integers_that_cannot_be_transposed_stay_on_the_cpu() -> None:
+    x = IMAGE.to(memory_format=LAST)
+    pte, delegates = lower(export(Positions(), (x,)), TOSAPartitioner(TosaCompileSpec("TOSA-1.0+FP")))
+    assert delegates == 1
+    check_positions(engine.run(pte, [x.numpy()], engine="tosa").outputs, Positions()(x))
+
+
+def test_integers_that_cannot_be_transposed_stay_on_the_cpu_in_nhwc() -> None:
+    program = tosaic.compile(Positions().eval(), (IMAGE,), "TOSA-1.0+FP", layout="nhwc")
+    assert len(program.delegates) == 1
+    outputs = program.run(IMAGE.permute(0, 2, 3, 1).numpy())
+    check_positions(outputs, [result.permute(0, 2, 3, 1) for result in Positions()(IMAGE)])
+
+
+def check_positions(got: Sequence[Any], want: Sequence[torch.Tensor]) -> None:
+    values, positions = got
+    assert np.abs(values - want[0].numpy()).max() <= 1e-5
+    assert np.array_equal(positions, want[1].numpy())
 
 
 def test_shapes_of_a_vgf_follow_memory() -> None:

@@ -84,11 +84,9 @@ def lower_partition(
 ) -> tuple[Graph, bytes]:
     """Lower a partition and run the passes; return the verified TOSA graph and its .tosa bytes.
 
-    `trial` is the lowering that the partitioner tried, which includes the partition; it does not consider `nhwc`.
+    `trial` is the lowering that the partitioner tried, which includes the partition.
     """
-    graph = None
-    if trial is not None and nhwc.isdisjoint((*partition.inputs, *partition.outputs)):
-        graph = trial.cut(partition)
+    graph = None if trial is None else trial.cut(partition)
     if graph is None:
         graph = lower(source, partition.nodes, partition.inputs, partition.outputs, spec.target, nhwc)
     if observe is not None:
@@ -219,7 +217,7 @@ def _plan(
     try:
         with contained("partitioning the model"):
             plan, trial = partition_and_lower(
-                source, spec.target, check=check, refused=refused, move_data=spec.delegate_data_movement
+                source, spec.target, check=check, refused=refused, move_data=spec.delegate_data_movement, nhwc=nhwc
             )
     except InternalError as error:
         return Plan((), explain(dict.fromkeys(source.calls(), error))), []

@@ -77,8 +77,12 @@ def partition_and_lower(
     refused: Mapping[Node, Unsupported] | None = None,
     move_data: bool = False,
     carries: bool = False,
+    nhwc: frozenset[Node] = frozenset(),
 ) -> tuple[Plan, Trial]:
-    """Divide a graph as `partition` does, and return the plan with the lowering that it is based on."""
+    """Divide a graph as `partition` does, and return the plan with the lowering that it is based on.
+
+    `nhwc` are inputs and outputs with channels last.
+    """
     out: dict[Node, Unsupported] = dict(refused or {})
     for node in source.calls():
         reason = check(node) if check is not None and node not in out else None
@@ -88,7 +92,7 @@ def partition_and_lower(
         if dynamic is not None:
             out[node] = dynamic
     while True:
-        trial = _lower_supported(source, target, out)
+        trial = _lower_supported(source, target, nhwc, out)
         if _exclude_escaping(source, trial.walk, out, carries):
             continue
         cluster_of = _clusters(source, trial.walk, out)
@@ -130,9 +134,9 @@ class Trial:
         return Graph(received, outputs, ops)
 
 
-def _lower_supported(source: Source, target: Target, out: dict[Node, Unsupported]) -> Trial:
+def _lower_supported(source: Source, target: Target, nhwc: frozenset[Node], out: dict[Node, Unsupported]) -> Trial:
     """Lower everything that is not excluded yet; exclude what cannot be lowered, with the lowering's reason."""
-    walk = GraphLowering(source, target)
+    walk = GraphLowering(source, target, nhwc)
     spans: dict[Node, tuple[int, int]] = {}
     for node in source.calls():
         if node in out:

@@ -27,15 +27,18 @@ _EXACT = frozenset(
 )
 
 
-def check_call(lo: Lowering, result: Result, val: Val, made: Sequence[Op]) -> None:
-    """Check the result of a call against torch's `val`, and the operators that were emitted for it."""
+def check_call(lo: Lowering, result: Result, val: Val, made: Sequence[Op], perm: tuple[int, ...] | None) -> None:
+    """Check the result of a call against torch's `val`, and the operators that were emitted for it.
+
+    `perm` is the permutation of the result outside a delegate.
+    """
     if isinstance(result, tuple) and isinstance(val, (tuple, list)):
         for got, want in zip(result, val, strict=False):
             _check_result(got, want)
     else:
         _check_result(result, val)
     if isinstance(result, Stored):
-        _check_storage(lo, result)
+        _check_storage(lo, result, perm)
     for op in made:
         verify_legality(op, lo.spec)
         for value in op.outputs:
@@ -80,10 +83,10 @@ def _check_dtype(got: Stored, want: torch.dtype) -> None:
         )
 
 
-def _check_storage(lo: Lowering, result: Stored) -> None:
+def _check_storage(lo: Lowering, result: Stored, perm: tuple[int, ...] | None) -> None:
     """Reject a result that cannot be stored: its view becomes a RESHAPE or TRANSPOSE, which must support its type."""
     if not is_real(result):
         return
     NO_STORED_BOOLEANS.enforce(lo, {"result": result})
-    if not result.is_materialized:
+    if not result.is_materialized or perm is not None:
         verify_legality(Op(tosa.RESHAPE, (result.value,), (result.value,)), lo.spec)

@@ -108,7 +108,8 @@ class GraphLowering:
             else:
                 result = lower_call(self.lo, self._bind(node, wide))
             made = self.lo.b.ops[start:]
-            check_call(self.lo, result, self.source.val(node), made)
+            perm = find_permutation(self.source, node, self.nhwc)
+            check_call(self.lo, result, self.source.val(node), made, perm)
         except Invalid as error:
             raise Unsupported(error.what, error.fix) from error
         if not wide and rounds_twice(made):
