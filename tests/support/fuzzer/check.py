@@ -286,13 +286,17 @@ class _Check:
                 self._judge("ExecuTorch API", outputs, first, source)
 
 
+#: operators that exir decomposes into ones without an out variant, always or in channels last
+_DOUBTFUL = ("native_channel_shuffle", "index_fill")
+
+
 def _suits_exir(program: Any) -> bool:
     """Whether exir takes a program without any backend; some operators of torch have no form in it, or a wrong one."""
     names = [str(n.target) for n in program.graph.nodes]
     # exir 1.4 makes a view of the memory of a pixel shuffle's input, also if that is in channels last.
     if any("pixel_" in str(n.target) and not n.args[0].meta["val"].is_contiguous() for n in program.graph.nodes):
         return False
-    if not any("native_channel_shuffle" in name for name in names):
+    if not any(op in name for name in names for op in _DOUBTFUL):
         return True
     try:
         to_edge(program, compile_config=EdgeCompileConfig(_check_ir_validity=False)).to_executorch()
