@@ -14,10 +14,11 @@ import pytest
 from support.graphs.cases import BOOL, I8, I16, I32, Case, const, make_rng, quantize
 from support.npu_bench import Bench
 from support.pass_graphs import make_two_biases
+from tosaic.core.errors import ToolCrashed
 from tosaic.engines import reference
 from tosaic.ir import ops
 from tosaic.ir.build import Builder
-from tosaic.ir.graph import Graph, Type, Value
+from tosaic.ir.graph import Array, Graph, Type, Value
 from tosaic.npu import Fault
 from tosaic.passes.separate_biases import separate_biases
 from tosaic.passes.separate_vela_pairs import separate_vela_pairs
@@ -108,7 +109,7 @@ FIRST: Mapping[str, Make] = {
     "tiled": lambda b, x: ops.tile(b, x, (1, 1, 2, 1)),
     "reshaped": lambda b, x: ops.reshape(b, x, (1, 6, 5, 16)),
     "largest": lambda b, x: ops.max_pool2d(b, x, kernel=(2, 2), **PLAIN),
-    "looked_up": lambda b, x: ops.table(b, x, np.arange(-128, 128, dtype=np.int8)[::-1]),
+    "looked_up": lambda b, x: ops.table(b, x, make_table()),
     "added": add,
     "convolved": lambda b, x: convolve(b, x, 1),
 }
@@ -246,6 +247,17 @@ def make_bits_of_a_rescaled_slice() -> Case:
     return Case(b.finish([ops.bitwise_and(b, matrix, matrix)]))
 
 
+def make_slice_with_leading_ones(start: tuple[int, ...], size: tuple[int, ...], shape: tuple[int, ...]) -> Case:
+    """A slice of a tensor that is one larger in its second or third dimension, in a shape with more or fewer ones."""
+    b = Builder()
+    x = b.input(Type(I8, tuple(s + n for s, n in zip(start, size, strict=True))))
+    return Case(b.finish([ops.table(b, ops.reshape(b, ops.slice(b, x, start, size), shape), make_table())]))
+
+
+def make_table() -> Array:
+    return np.arange(-128, 128, dtype=np.int8)[::-1].copy()
+
+
 def make_saturated_sum_times_int16() -> Case:
     b = Builder()
     x, y, z = b.input(Type(I8, (1, 4, 4, 8))), b.input(Type(I8, (1, 4, 4, 8))), b.input(Type(I16, (1, 4, 4, 8)))
@@ -307,6 +319,30 @@ def make_product_of_what_is_returned() -> Case:
 )
 def test_two_shapes_of_one_tensor_are_kept_apart(bench: Bench, make: Callable[[], Case], target: str) -> None:
     check_wrong(bench, make(), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("start", "size", "shape"),
+    [
+        ((2, 0, 0, 0), (3, 2, 2, 3), (1, 3, 2, 2, 3)),
+        ((0, 2, 0, 0, 0), (1, 3, 2, 2, 3), (1, 1, 3, 2, 2, 3)),
+        ((0, 0, 1, 0), (3, 4, 1, 5), (1, 3, 4, 1, 5)),
+    ],
+)
+def test_a_slice_gets_leading_ones(
+    bench: Bench, start: tuple[int, ...], size: tuple[int, ...], shape: tuple[int, ...], target: str
+) -> None:
+    check_wrong(bench, make_slice_with_leading_ones(start, size, shape), target)
+
+
+@pytest.mark.parametrize("target", TARGETS[:2])
+@pytest.mark.parametrize("start", [(0, 2, 0, 0, 0), (1, 0, 0, 0, 0)])
+def test_a_slice_loses_leading_ones(bench: Bench, start: tuple[int, ...], target: str) -> None:
+    plain = make_slice_with_leading_ones(start, (1, 3, 2, 2, 3), (3, 2, 2, 3))
+    with pytest.raises(ToolCrashed):
+        bench.compile(plain.tosa, target)
+    bench.check(Case(separate_vela_pairs(plain.graph)).tosa, plain.inputs(), target)
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (24,)])

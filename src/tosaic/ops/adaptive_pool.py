@@ -82,14 +82,20 @@ def adaptive_avg_pool1d(lo: Lowering, self: Tensor, output_size: Sequence[int]) 
     "adaptive_avg_pool3d.default",
     "_adaptive_avg_pool3d.default",
     computes_in_float32=True,
-    samples=lambda: _samples("adaptive_avg_pool3d", 3),
+    # Torch takes any rank for an average of everything.
+    samples=lambda: [
+        *_samples("adaptive_avg_pool3d", 3),
+        call(lambda x: F.adaptive_avg_pool3d(x, 1), f32(2, 3, 3, 3, 2, 3)),
+        call(lambda x: F.adaptive_avg_pool3d(x, 1), f32(3, 2, 5)),
+    ],
 )
 def adaptive_avg_pool3d(lo: Lowering, self: Tensor, output_size: Sequence[int]) -> Tensor:
     x = self if self.q is None else lo.codes(self)
-    full = lo.reshape(x, (1,) * (5 - x.rank) + x.shape)
+    lead = (1, 1, *x.shape[:-3])
+    full = lo.reshape(x, (prod(lead[:-1]), lead[-1], *x.shape[-3:]))
     grid, times = _find_grid(full, triple(output_size))
     out = _repeat(lo, _average_cells(lo, full, grid), times)
-    return lo.reshape(out, out.shape[5 - x.rank :])
+    return lo.reshape(out, (*x.shape[:-3], *out.shape[2:]))
 
 
 def _find_grid(x: Tensor, counts: Sequence[int]) -> tuple[list[Cells], list[int]]:

@@ -21,6 +21,8 @@ _separate_choices  Operands of a SELECT are read in any shape that their tensors
                    gets the format that ARGMAX needs, and readers of the same tensor in another shape read it wrong.
 _separate_outputs  A RESHAPE that is returned and transposed is not returned. Booleans are 0 and 1 outside and 0 and -1
                    inside: those that are returned and read are 1 for both.
+_separate_slices   A SLICE that is reshaped to have more or fewer leading ones, with more than four dimensions before or
+                   after, is read from a wrong place, or Vela crashes.
 _separate_factors  A tensor that is transposed to be the second factor of a MATMUL is not returned. If it is a SLICE
                    that others read too, the MATMUL reads past it.
 
@@ -38,6 +40,7 @@ import numpy as np
 from tosaic.ir import ops as tosa
 from tosaic.ir.build import Builder
 from tosaic.ir.graph import RANGES, DType, Graph, Op, Value
+from tosaic.ir.infer import get_shape
 from tosaic.passes.dce import remove_dead_ops
 from tosaic.passes.replace import count_uses, replace_ops, with_inputs
 
@@ -78,8 +81,11 @@ def separate_vela_pairs(graph: Graph) -> Graph:
 
     before: %1 = RESCALE(%0); %2 = RESHAPE(%1); %3 = ADD(%2, ...); %4 = MUL(%2, ...)
     after:  %a = RESHAPE(%0); %2 = RESCALE(%a); %3 = ADD(%2, ...); %4 = MUL(%2, ...)
+
+    before: %1 = SLICE(%0); %2 = RESHAPE(%1)
+    after:  %a = RESHAPE(%0); %2 = SLICE(%a)
     """
-    graph = _separate_outputs(_separate_factors(_separate_rescaled(graph)))
+    graph = _separate_outputs(_separate_factors(_separate_rescaled(_separate_slices(graph))))
     graph = _separate_shapes(_separate_choices(graph))
     fused, joined, unequal, uses = _find_fused(graph), _find_joined(graph), _find_unequal(graph), count_uses(graph)
 
@@ -137,6 +143,8 @@ def _find_unequal(graph: Graph) -> set[Value]:
 
 _SMALL = (DType.I8, DType.I16)
 _IDENTITY = np.arange(-128, 128, dtype=np.int8)
+#: the number of dimensions that Vela handles as they are
+_MOST_DIMENSIONS = 4
 #: the largest dilation and stride that a single command has
 _MOST_DILATION, _MOST_STRIDE = 2, 3
 
@@ -200,6 +208,34 @@ def _find_joined(graph: Graph) -> set[Value]:
         if op.kind in _JOINS or (op.kind == "RESHAPE" and op.outputs[0] in found):
             found.update(value for value in op.inputs if value.dtype in _SMALL)
     return found
+
+
+def _separate_slices(graph: Graph) -> Graph:
+    """Reshape before a SLICE instead of after it, or copy the slice, where only the number of leading ones changes."""
+
+    def is_wrong(op: Op) -> bool:
+        if op.kind != "RESHAPE" or _find_source(op.inputs[0]) != "SLICE":
+            return False
+        before, after = _find_tensor(op.inputs[0]).shape, op.outputs[0].shape
+        same = _strip_ones(before) == _strip_ones(after)
+        return same and before != after and max(len(before), len(after)) > _MOST_DIMENSIONS
+
+    def rule(b: Builder, op: Op) -> Value:
+        tensor, after = _find_tensor(op.inputs[0]), op.outputs[0].shape
+        assert tensor.op is not None
+        whole, begin = tensor.op.inputs[0], get_shape(tensor.op, "start")
+        more, fewer = max(len(after) - tensor.rank, 0), max(tensor.rank - len(after), 0)
+        if _find_source(whole) == "SLICE" or any(d > 1 for d in whole.shape[:fewer]):
+            return tosa.reshape(b, _copy(b, tensor), after)
+        shaped = tosa.reshape(b, whole, (1,) * more + whole.shape[fewer:])
+        return tosa.slice(b, shaped, (0,) * more + begin[fewer:], after)
+
+    return remove_dead_ops(replace_ops(graph, rule, is_wrong)) if any(map(is_wrong, graph.ops)) else graph
+
+
+def _strip_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Remove the leading ones of a shape."""
+    return next((shape[i:] for i, d in enumerate(shape) if d > 1), ())
 
 
 def _separate_rescaled(graph: Graph) -> Graph:
