@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import tosaic
 from support.apis import Call, compile_both, list_left
+from support.extras import needs_converter
 from tosaic.api.build import export, make_spec, quantize
 from tosaic.backends import converter
 from tosaic.core.errors import Unsupported
@@ -33,7 +34,7 @@ def mask_scores(layer: Any, x: Any, mask: Any) -> Any:
     [
         pytest.param(lambda _, x: (x * 2, (x > 0.3).float()), (X,), "ethos-u55-128", id="cast-on-cpu-u55"),
         pytest.param(lambda _, x: (x * 2, (x > 0.3).float()), (X,), "ethos-u85-256", id="cast-on-cpu-u85"),
-        pytest.param(lambda _, x: (x * 2, (x > 0.3).float()), (X,), "vgf", id="cast-on-cpu-vgf"),
+        pytest.param(lambda _, x: (x * 2, (x > 0.3).float()), (X,), "vgf", id="cast-on-cpu-vgf", marks=needs_converter),
         pytest.param(mask_scores, (X, MASK), "ethos-u55-128", id="mask-u55"),
         pytest.param(mask_scores, (X, MASK), "TOSA-1.0+FP", id="mask-fp"),
         pytest.param(lambda _, x, y: x * torch.full_like(y, 3.2), (X, X), "TOSA-1.0+FP", id="only-its-shape"),
@@ -59,7 +60,9 @@ def lose_an_output(tosa: bytes) -> bytes:
     return serialize(graph)
 
 
-@pytest.mark.parametrize(("target", "tool"), [("ethos-u55-128", vela), ("vgf", converter)])
+@pytest.mark.parametrize(
+    ("target", "tool"), [("ethos-u55-128", vela), pytest.param("vgf", converter, marks=needs_converter)]
+)
 def test_a_blob_that_does_not_fit_its_call_is_no_delegate(
     target: str, tool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 import tosaic
 from support.apis import Call, compile_both, list_left
+from support.extras import needs_converter
 
 RANDOM = torch.Generator().manual_seed(5)
 
@@ -41,6 +42,7 @@ def test_float_layers_take_a_computed_bias(layer: str) -> None:
     assert list_left(program, used) == ([], [])
 
 
+@needs_converter
 @pytest.mark.parametrize("layer", ["grouped"])
 def test_vgf_takes_a_computed_bias(layer: str) -> None:
     function, inputs = LAYERS[layer]

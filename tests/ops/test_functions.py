@@ -87,6 +87,21 @@ def test_functions_of_two_numbers() -> None:
         assert not wrong.any(), (name, x.numpy()[wrong], y.numpy()[wrong], got[wrong], want[wrong])
 
 
+PREDICATES: dict[str, Callable[[Any, Any], Any]] = {
+    **{name: getattr(torch, name) for name in ("isclose", "eq", "ne", "lt", "le", "gt", "ge")},
+    "within 0.5": lambda x, y: torch.isclose(x, y, atol=0.5),
+    "within double": lambda x, y: torch.isclose(x, y, rtol=2.0),
+}
+
+
+def test_predicates_of_two_numbers() -> None:
+    x, y = (t.reshape(-1).contiguous() for t in torch.meshgrid(torch.tensor(TWO), torch.tensor(TWO), indexing="ij"))
+    outputs, expected = run(lambda x, y: [predicate(x, y) for predicate in PREDICATES.values()], [x, y])
+    for name, got, want in zip(PREDICATES, outputs, expected, strict=True):
+        wrong = got != want
+        assert not wrong.any(), (name, x.numpy()[wrong], y.numpy()[wrong])
+
+
 DIVISIONS: dict[str, Callable[[Any, Any], Any]] = {
     "floor": lambda x, y: torch.div(x, y, rounding_mode="floor"),
     "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-
 import pytest
 
-from tosaic.backends import converter
+from support.extras import NO_CONVERTER, has_converter
 from tosaic.engines import vulkan
 
 
 @pytest.fixture(scope="session", autouse=True)
 def package() -> None:
     """Skips where nothing can be compiled for VGF."""
-    try:
-        importlib.metadata.version(converter.PACKAGE)
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip(f"the package `{converter.PACKAGE}` is not installed. Fix: {vulkan.INSTALL}")
+    if not has_converter():
+        pytest.skip(NO_CONVERTER)
 
 
 @pytest.fixture(scope="session")

@@ -163,11 +163,13 @@ _compare("le", lambda b, x, y: tosa.greater_equal(b, y, x))
 def isclose(
     aten: Aten[Any], self: Any, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Any:
-    """Compare the distance of two numbers with a part of the second one."""
+    """Compare the distance of two numbers with a part of the second one; infinite numbers are close only if equal."""
     if equal_nan:
         return None
     distance = aten("abs.default", aten("sub.Tensor", self, other))
-    return aten("le.Tensor", distance, aten("add.Scalar", aten("mul.Scalar", aten("abs.default", other), rtol), atol))
+    bound = aten("add.Scalar", aten("mul.Scalar", aten("abs.default", other), rtol), atol)
+    near = aten("logical_and.default", aten("le.Tensor", distance, bound), aten("isfinite.default", distance))
+    return aten("logical_or.default", near, aten("eq.Tensor", self, other))
 
 
 def _logic(name: str) -> None:
