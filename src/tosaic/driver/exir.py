@@ -27,6 +27,7 @@ from tosaic.driver.carry import carry_results
 from tosaic.driver.delegate import CompiledGraph, Delegate, Lowered, build, compile_partition, dump, lower_checked
 from tosaic.driver.exported import has_out_variant, skip_noop_decompositions
 from tosaic.driver.fingerprint import fingerprint
+from tosaic.driver.kept import keep
 from tosaic.driver.named_data import store_external
 from tosaic.driver.order import find_orders, refuse_expanded
 from tosaic.driver.partition import Check, Partition, Plan
@@ -201,6 +202,7 @@ def preprocess(program: ExportedProgram, spec: ArmCompileSpec) -> PreprocessResu
     """Compile one delegate; what the partitioner has already lowered and compiled comes from the caches."""
     delegate = build_partition(program, spec)
     dump(delegate, spec)
+    keep(delegate, spec)
     return PreprocessResult(
         processed_bytes=delegate.blob,
         debug_handle_map=_debug_handles(delegate.partition),

@@ -133,7 +133,7 @@ class RunLog:
             cycles, seconds = sum(one.cycles for one in found), sum(one.seconds for one in found)
             when = f"{describe_time(seconds)} at {found[0].clock / 1e6:g} MHz"
             lines.append(f"NPU cycles  {cycles:,} ({when}), an estimate")
-        kernels = Counter(call.name for call in self.calls if call.kind == "kernel")
+        kernels = Counter(call.name for call in self.calls if call.kind == "kernel" or call.name in _ON_CPU)
         if kernels:
             lines.append(f"on the CPU  {', '.join(f'`{name}` x{number}' for name, number in kernels.items())}")
         for index, array in enumerate(self.outputs):
@@ -171,7 +171,7 @@ class RunLog:
         yield "Profiler report, cycles per operator:"
         for call in ran:
             delegate = self.delegates[call.index]
-            yield f"{call.name} {call.index} : cycle_cnt : {_show_cycles(delegate.cycles, delegate.vela)}"
+            yield f"{call.name} {call.index} : cycle_cnt : {_show_delegate(delegate)}"
             yield from _operation_lines(delegate.estimate)
         for name, count in Counter(call.name for call in self.calls if call.kind == "kernel").items():
             yield f"{name} : {count} calls : cycle_cnt : {_UNKNOWN} CPU cycles"
@@ -295,6 +295,11 @@ def _add(numbers: Sequence[float | None]) -> float | None:
 
 def _show(value: float | None) -> str:
     return _UNKNOWN if value is None else f"{value:.0f} ({SOURCE})"
+
+
+def _show_delegate(delegate: DelegateInfo) -> str:
+    on_cpu = delegate.backend in _ON_CPU
+    return f"{_UNKNOWN} CPU cycles" if on_cpu else _show_cycles(delegate.cycles, delegate.vela)
 
 
 def _show_cycles(cycles: float | None, vela: float | None) -> str:
