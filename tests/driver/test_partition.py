@@ -292,7 +292,8 @@ def test_another_backend_of_the_same_name_is_no_obstacle() -> None:
         assert found.preprocess(exported, [CompileSpec("their", b"own")]).processed_bytes == b"theirs"
     finally:
         # exir walks all subclasses: take these out again for the tests that follow.
-        del other, found
+        del other
+        found = None
         gc.collect()
 
 

@@ -69,6 +69,7 @@ ENTRIES: Mapping[str, Entry] = MappingProxyType(
                 "tosaic run ds_cnn.pte --input x.npy -o result.npz",
                 "tosaic run ds_cnn.bpte",
                 "tosaic run ds_cnn.pte --log",
+                "tosaic run ds_cnn.pte --etdump ds_cnn.etdp",
                 "tosaic run ds_cnn.pte --engine board --board corstone-300",
             ),
         ),

@@ -114,6 +114,14 @@ def run_file(
             help="Number of values to print per output. Default: 10; 1000 with --log and --json.",
         ),
     ] = None,
+    etdump: Annotated[
+        Path | None,
+        typer.Option(
+            "--etdump",
+            metavar="FILE",
+            help="Write an ETDump for `executorch.devtools.Inspector`; its times are estimates.",
+        ),
+    ] = None,
     full_log: Annotated[bool, typer.Option("--log", help="Print the log of ExecuTorch's device runner.")] = False,
     board: Annotated[
         str,
@@ -155,11 +163,13 @@ def run_file(
     from tosaic.engines.interpreter import Method
     from tosaic.formats import external
     from tosaic.report import log
+    from tosaic.report.etdump import make_etdump
 
     if output is not None and output.suffix != ".npz":
         raise Invalid(f"outputs are saved as .npz, not as `{output.name}`", fix="use a file name ending in .npz")
-    if output is not None:
-        find_target(output)
+    for target in (output, etdump):
+        if target is not None:
+            find_target(target)
     data, bundle = open_bundle(read_program(file, max_memory), max_memory)
     elf = data if is_elf(data) else None
     if elf is not None:
@@ -212,6 +222,8 @@ def run_file(
     )
     if output is not None:
         _save(output, outcome.outputs)
+    if etdump is not None:
+        write_files({etdump: make_etdump(report, beside)})
     results = [outcome.outputs, *(execute(case.inputs).outputs for case in cases[1:])]
     checked = check_cases(program.find(method), cases, results) if cases else None
     if as_json:

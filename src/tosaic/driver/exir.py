@@ -35,7 +35,8 @@ from tosaic.driver.order import find_orders, refuse_expanded
 from tosaic.driver.partition import Check, Partition, Plan
 from tosaic.driver.reason import Reason, log_reasons
 from tosaic.driver.tagging import find_clashes, tag_partitions
-from tosaic.fx.source import ASSERTIONS, Constants, Source, list_modules, overload, torch_op
+from tosaic.formats.etdump import name_layer
+from tosaic.fx.source import ASSERTIONS, Constants, Source, find_module, list_modules, overload, torch_op
 from tosaic.tools.cache import CompileCache
 
 #: Partitions that `partition` has lowered and `preprocess` will need next, by the fingerprint of the partition.
@@ -257,6 +258,7 @@ def _find_lowered(source: Source, partition: Partition, spec: ArmCompileSpec) ->
         return lower_checked(source, partition, spec)
 
 
-def _debug_handles(partition: Partition) -> dict[int, tuple[int]]:
-    handles = [n.meta["debug_handle"] for n in partition.nodes if isinstance(n.meta.get("debug_handle"), int)]
-    return {i: (h,) for i, h in enumerate(handles)}
+def _debug_handles(partition: Partition) -> dict[str, tuple[int]]:
+    """Map the names that layers have in an ETDump to exir's numbers of their nodes."""
+    handles = ((node, node.meta.get("debug_handle")) for node in partition.nodes)
+    return {name_layer(find_module(node)[0], node.name): (h,) for node, h in handles if isinstance(h, int)}
