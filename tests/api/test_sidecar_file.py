@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -28,20 +29,22 @@ from tosaic.tools.cache import CompileCache
 TARGET = "ethos-u55-128"
 
 
-def lower(*others: Any) -> bytes:
+def lower(*others: Any, intermediates: Path | None = None) -> bytes:
     """Compile a model of two delegates with ExecuTorch's own API; `others` are partitioners for what is left."""
     torch.manual_seed(0)
     inputs = torch.randn(1, 3, 8, 8), torch.randn(1, 8, 8, 8)
     exported = torch.export.export(quantize(export(Conv().eval(), inputs), [inputs]), inputs)
-    ours = tosaic.EthosUPartitioner(tosaic.EthosUCompileSpec(TARGET))
+    spec = tosaic.EthosUCompileSpec(TARGET)
+    spec.dump_intermediate_artifacts_to(None if intermediates is None else str(intermediates))
+    ours = tosaic.EthosUPartitioner(spec)
     return bytes(to_edge_transform_and_lower(exported, partitioner=[ours, *others]).to_executorch().buffer)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with net.pte, net.tosaic, and the graphs of both delegates."""
+    """A folder with net.pte, net.tosaic, the graphs of both delegates, and the intermediate files."""
     made = tmp_path_factory.mktemp("files")
-    (made / "net.pte").write_bytes(lower())
+    (made / "net.pte").write_bytes(lower(intermediates=made / "all"))
     beside = sidecar.read(tosaic.write_sidecar(made / "net.pte").read_bytes())
     for index, delegate in enumerate(beside.delegates):
         (made / f"{index}.tosa").write_bytes(delegate.tosa)
@@ -98,6 +101,16 @@ def test_graphs_of_anyone(files: Path) -> None:
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[0].startswith("2 delegate runs compared")
     assert "not checked: the distance from torch and from float: there are no samples" in done.stdout
+
+
+def test_folder_of_intermediates(files: Path) -> None:
+    """The names are in the order of the delegates, and such that Model Explorer's adapter finds them."""
+    paths = sorted((files / "all").glob("*.tosa"))
+    assert [path.read_bytes() for path in paths] == [(files / f"{i}.tosa").read_bytes() for i in range(2)]
+    assert [re.match(r"output_tag(\d+)_", path.name)[1] for path in paths] == ["000", "001"]
+    done = verify(files, "all")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[0].startswith("2 delegate runs compared")
 
 
 def test_wrong_graph_is_a_difference(files: Path) -> None:

@@ -257,9 +257,9 @@ def verify_file(
         list[Path] | None,
         typer.Option(
             "--tosa",
-            metavar="FILE.tosa",
+            metavar="PATH",
             show_default=False,
-            help="TOSA graph of a delegate, of any compiler. Repeatable, in the order of the delegates.",
+            help="TOSA graph of a delegate, of any compiler, or the folder of all. Repeatable, in their order.",
         ),
     ] = None,
     data_files: Data = None,
@@ -288,7 +288,9 @@ def verify_file(
 
     data, bundle = open_bundle(read_program(file, max_memory), max_memory)
     files = read_data(file, data, data_files, max_memory)
-    graphs = [bytes(input_file.read(path, max_memory)[0]) for path in tosa or ()]
+    # `--intermediates` numbers the files, so the order of their names is that of the delegates.
+    paths = (one for path in tosa or () for one in (sorted(path.glob("*.tosa")) if path.is_dir() else [path]))
+    graphs = [bytes(input_file.read(path, max_memory)[0]) for path in paths]
     beside = None if graphs else read_beside(file, max_memory)
     cases = bundle.find("forward") if bundle is not None else ()
     verdict = verify(data, beside, rounds=rounds, max_memory=max_memory, data=files, tosa=graphs, cases=cases)

@@ -34,7 +34,7 @@ from tosaic.driver.named_data import store_external
 from tosaic.driver.order import find_orders, refuse_expanded
 from tosaic.driver.partition import Check, Partition, Plan
 from tosaic.driver.reason import Reason, log_reasons
-from tosaic.driver.tagging import find_clashes, tag_partitions
+from tosaic.driver.tagging import find_clashes, find_number, tag_partitions
 from tosaic.formats.etdump import name_layer
 from tosaic.fx.source import ASSERTIONS, Constants, Source, find_module, list_modules, overload, torch_op
 from tosaic.tools.cache import CompileCache
@@ -223,7 +223,7 @@ def _find_key(source: Source, partition: Partition, spec: ArmCompileSpec) -> str
 def preprocess(program: ExportedProgram, spec: ArmCompileSpec) -> PreprocessResult:
     """Compile one delegate; what the partitioner has already lowered and compiled comes from the caches."""
     delegate = build_partition(program, spec)
-    dump(delegate, spec)
+    dump(delegate, spec, find_number(delegate.partition.nodes))
     keep(delegate, spec)
     return PreprocessResult(
         processed_bytes=delegate.blob,
