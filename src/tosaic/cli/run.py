@@ -136,6 +136,15 @@ def run_file(
     count_instructions: Annotated[
         bool, typer.Option("--count-instructions", help="Count the CPU's instructions on the virtual board: slow.")
     ] = False,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            show_default=False,
+            help="With engine vulkan: a part of the device's name. Default: the fastest.",
+        ),
+    ] = "",
     max_memory: MaxMemory = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -178,6 +187,8 @@ def run_file(
     files = read_data(file, data, data_files, max_memory)
     program = external.read(data, files, max_memory=max_memory)
     types = Method(program, method, executors={}, max_memory=max_memory).inputs
+    if device:
+        engine = engines.use_device(program.find(method), engine, device)
     cases = bundle.find(method) if bundle is not None and not inputs else ()
     if cases:
         arrays = list(cases[0].inputs)
@@ -219,6 +230,7 @@ def run_file(
         outputs=outcome.outputs,
         beside=beside,
         execution=outcome.execution,
+        device=outcome.device,
     )
     if output is not None:
         _save(output, outcome.outputs)

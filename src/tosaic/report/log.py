@@ -80,6 +80,7 @@ class RunLog:
     input_bytes: int
     outputs: tuple[Array, ...]
     execution: Execution | None = None
+    device: str = ""
 
     @property
     def scratch(self) -> int:
@@ -127,7 +128,8 @@ class RunLog:
         if self.execution is not None:
             return describe_device(self.execution, max_values)
         npu = f" for {self.target}" if self.target else ""
-        lines = [f"`{self.file}`{npu}, method `{self.method}`, engine {self.engine}"]
+        where = f" on `{self.device}`" if self.device else ""
+        lines = [f"`{self.file}`{npu}, method `{self.method}`, engine {self.engine}{where}"]
         found = [delegate.estimate for delegate in self.ran if delegate.estimate is not None]
         if found:
             cycles, seconds = sum(one.cycles for one in found), sum(one.seconds for one in found)
@@ -229,6 +231,7 @@ class RunLog:
             "schema": SCHEMA,
             "file": self.file,
             "engine": self.engine,
+            "vulkan_device": self.device,
             "model_size": self.model_size,
             "methods": self.methods,
             "method": self.method,
@@ -257,6 +260,7 @@ def make_log(
     outputs: Sequence[Array],
     beside: Sidecar | None = None,
     execution: Execution | None = None,
+    device: str = "",
 ) -> RunLog:
     """Make the log of a run. Vela's figures come from the .tosaic file next to the program."""
     plan = pte.find(method)
@@ -276,6 +280,7 @@ def make_log(
         input_bytes=sum(v.nbytes for i in plan.inputs if isinstance(v := plan.values[i], Tensor)),
         outputs=tuple(outputs),
         execution=execution,
+        device=device,
     )
 
 
