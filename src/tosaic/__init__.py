@@ -9,6 +9,7 @@ from tosaic.core.quiet import import_quietly
 if TYPE_CHECKING:
     from tosaic.api.build import compile, quantize
     from tosaic.api.program import Program
+    from tosaic.api.sidecar_file import write_sidecar
     from tosaic.core.errors import Invalid, ToolFailed, TosaicError, Unsupported
     from tosaic.ethosu import EthosUBackend, EthosUCompileSpec, EthosUPartitioner, VelaExternalBlockPlacements
     from tosaic.quantizer import (
@@ -44,6 +45,7 @@ __all__ = [
     "get_symmetric_quantization_config",
     "quantize",
     "to_mxfp",
+    "write_sidecar",
 ]
 
 #: Public names and their modules, which are imported at first use: `import tosaic` stays free of torch.
@@ -68,6 +70,7 @@ _HOMES = {
     "get_symmetric_quantization_config": "tosaic.quantizer",
     "quantize": "tosaic.api.build",
     "to_mxfp": "tosaic.quantizer.mxfp",
+    "write_sidecar": "tosaic.api.sidecar_file",
 }
 
 

@@ -60,7 +60,7 @@ def examine_vgf(import_torch: Callable[[], None]) -> Iterator[Check]:
     from tosaic.engines import vulkan
 
     probe = vulkan.probe()
-    found = f"runs: one operator, {probe.driver}" if probe.ok else probe.reason
+    found = f"runs: one operator, {probe.driver} on `{probe.device}`" if probe.ok else probe.reason
     yield Check("Vulkan", probe.ok, found, probe.fix or _FIX_VGF, needed=False, target=VGF)
 
 

@@ -94,7 +94,11 @@ def test_json_has_the_versioned_schema(codes: tuple[Path, Outcome], cpu_line: in
 
 def test_intermediates_are_kept(codes: tuple[Path, Outcome]) -> None:
     folder = codes[0].parent / "all"
-    assert len(list(folder.glob("*.tosa"))) == len(list(folder.glob("*.vela.bin"))) == 2
+    graphs = sorted(folder.glob("*.tosa"))
+    assert len(graphs) == len(list(folder.glob("*.vela.bin"))) == 2
+    beside = sidecar.read(codes[0].with_suffix(".tosaic").read_bytes())
+    assert [path.read_bytes() for path in graphs] == [delegate.tosa for delegate in beside.delegates]
+    assert [path.name.split("_")[1] for path in graphs] == ["tag000", "tag001"]
 
 
 def test_intermediates_show_the_graph_after_each_pass(codes: tuple[Path, Outcome]) -> None:

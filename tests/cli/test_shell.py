@@ -105,7 +105,7 @@ FOREIGN = {
     "old.pth": (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "a file of torch.save"),
     "net.safetensors": (b"\x02" + bytes(7) + b"{}", "a safetensors file"),
     "net.etrecord": (b"PK\x03\x04" + bytes(26) + b"ETRECORD_V0", "an ETRecord"),
-    "net.bin": (b"\x1c\0\0\0BP08" + bytes(16), "a bundled program of ExecuTorch"),
+    "net.bin": (b"\x1c\0\0\0BP07" + bytes(16), "a bundled program of ExecuTorch"),
 }
 
 

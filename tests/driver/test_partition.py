@@ -17,7 +17,6 @@ import tosaic
 from support.models import quantize_model
 from tosaic import zoo
 from tosaic.api.build import export, quantize
-from tosaic.core.errors import Invalid
 from tosaic.driver.delegate import build
 from tosaic.driver.reason import Reason
 from tosaic.engines import engine
@@ -270,20 +269,31 @@ def test_a_refused_node_alone_stays_on_the_cpu(named: bool, monkeypatch: pytest.
     edge.to_executorch()
 
 
-def test_another_backend_of_the_same_name_is_refused() -> None:
-    from executorch.exir.backend.backend_details import BackendDetails
+def test_another_backend_of_the_same_name_is_no_obstacle() -> None:
+    """Both partitioners get their own backend, though exir takes the class that was defined last."""
+    import gc
+
+    from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+    from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+    from tosaic.driver.exir import find_backend_class
 
     _, exported = quantized(nn.Linear(4, 2), x(1, 4))
-    other = type("EthosUBackend", (BackendDetails,), {"__module__": "elsewhere"})
-    try:
-        with pytest.raises(Invalid, match="two backends are called `EthosUBackend`") as caught:
-            lower_edge(exported, EthosUPartitioner(SPEC))
-        assert "elsewhere" in caught.value.why
-    finally:
-        # exir walks all subclasses: take this one out again for the tests that follow.
-        del other
-        import gc
 
+    def answer(edge_program: object, compile_specs: object) -> PreprocessResult:
+        return PreprocessResult(b"theirs")
+
+    other = type("EthosUBackend", (BackendDetails,), {"preprocess": staticmethod(answer), "__module__": "elsewhere"})
+    try:
+        edge = lower_edge(exported, EthosUPartitioner(SPEC))
+        assert b"vela_bin_stream" in edge.to_executorch().buffer
+        found = find_backend_class(EthosUPartitioner.backend)
+        assert found is not other and found is find_backend_class(EthosUPartitioner.backend)
+        assert found.preprocess(exported, [CompileSpec("their", b"own")]).processed_bytes == b"theirs"
+    finally:
+        # exir walks all subclasses: take these out again for the tests that follow.
+        del other
+        found = None
         gc.collect()
 
 

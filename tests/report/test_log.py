@@ -166,7 +166,7 @@ def test_dict_is_json_and_versioned(add_pte: dict[str, bytes]) -> None:
         {"Sram": {"read": 40, "written": 20}},
     )
     assert list(data["pmu_events"].values()) == [5, 0, 3, None]
-    assert data["calls"] == [{"kind": "delegate", "name": "EthosUBackend", "index": 0}]
+    assert data["calls"] == [{"kind": "delegate", "name": "EthosUBackend", "index": 0, "instruction": 0}]
     assert data["target"] == "ethos-u55-128"
     assert data["delegates"][0]["scratch"] > 0
     assert data["memory"]["scratch"] == data["delegates"][0]["scratch"]

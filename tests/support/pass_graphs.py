@@ -73,9 +73,15 @@ def _make_repeated_output() -> Graph:
     return b.finish([x, x])
 
 
+def _make_bf16_pad() -> Graph:
+    b = Builder()
+    return b.finish([ops.pad(b, b.input(Type(DType.BF16, (2, 3))), (0, 0, 1, 2), -1.5)])
+
+
 #: The target and the graph of each pass.
 GRAPHS: Mapping[str, tuple[str, Callable[[], Graph]]] = {
     "fold_conv_scale": (_FLOAT, _make_batch_norm),
+    "pads_to_concat": ("vgf", _make_bf16_pad),
     "cse": (_FLOAT, make_equal_ops),
     "dce": (_FLOAT, make_equal_ops),
     "separate_vela_pairs": (_U55, _make_vela_pairs),

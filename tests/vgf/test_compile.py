@@ -145,7 +145,7 @@ def test_files_are_dumped(tmp_path: Path) -> None:
     program = compile_small(target=spec)
     assert {p.suffix for p in tmp_path.iterdir()} == {".tosa", ".vgf", ".txt"}
     stages = sorted(p.name.split(".")[1] for p in tmp_path.glob("*.tosa.txt"))
-    assert stages == ["0_lower", "1_fold_conv_scale", "2_cse", "3_dce", "4_copy_outputs"]
+    assert stages == ["0_lower", "1_fold_conv_scale", "2_pads_to_concat", "3_cse", "4_dce", "5_copy_outputs"]
     assert next(tmp_path.glob("*.vgf")).read_bytes() == program.delegates[0].blob
 
 
@@ -193,3 +193,14 @@ def test_an_output_of_zeros_is_not_left_to_the_vulkan_layers(function: Any) -> N
     assert len(program.delegates) == 1
     for got, want in zip(program.run(*inputs), function(*inputs), strict=True):
         np.testing.assert_array_equal(got, want.numpy())
+
+
+@pytest.mark.parametrize(("stride", "scatters"), [(2, True), (3, False), (4, True), ((2, 3), False), ((4, 1), True)])
+def test_transposed_convolutions_scatter_by_powers_of_two(stride: Any, scatters: bool) -> None:
+    """The shader of TRANSPOSE_CONV2D is right on all drivers for these strides only."""
+    x = (torch.linspace(-2, 2, 3 * 5 * 5).reshape(1, 3, 5, 5),)
+    model = torch.nn.ConvTranspose2d(3, 4, 5, stride=stride, padding=1).eval()
+    (delegate,) = tosaic.compile(model, x, "vgf", quantized=False).delegates
+    kinds = {op.kind for op in delegate.ops}
+    assert ("TRANSPOSE_CONV2D" in kinds) is scatters
+    assert ("CONV2D" in kinds) is not scatters

@@ -104,6 +104,22 @@ def test_on_vulkan(op: str, index: int, dtype: str) -> None:
         compare(op, dtype, got, want)
 
 
+class Pad(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(x.abs(), (1, 0, 0, 2), value=-1.5)
+
+
+@pytest.mark.usefixtures("device")
+def test_bfloat16_is_padded_by_constants() -> None:
+    """The emulation layer ends the process at a PAD of bfloat16."""
+    x = torch.linspace(-2, 2, 12).reshape(1, 3, 4).to(torch.bfloat16)
+    program = tosaic.compile(Pad().eval(), (x,), VgfCompileSpec(SPECS["bfloat16"]), quantized=False)
+    (delegate,) = program.delegates
+    assert "PAD" not in {op.kind for op in delegate.ops}
+    (got,) = vulkan.run(program.pte, [to_numpy(x)])
+    assert np.array_equal(got.view(np.uint16), to_numpy(Pad()(x)))
+
+
 def test_bfloat16_needs_the_extension() -> None:
     program = tosaic.compile(torch.nn.Tanh().eval(), (torch.zeros(1, 4, dtype=torch.bfloat16),), "vgf", quantized=False)
     assert program.delegates == ()

@@ -219,8 +219,8 @@ def compile(
         )
     if delegate and not built.delegates and built.plan.reasons:
         notes.append(f"nothing runs on {spec.target.name}: all {len(built.plan.reasons):,} nodes are on the CPU")
-    for one in built.delegates:
-        dump(one, spec)
+    for number, one in enumerate(built.delegates):
+        dump(one, spec, number)
     if delegate and not quantized:
         _refuse_float(source, built, spec)
     with stages.stage("pack"):

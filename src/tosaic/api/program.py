@@ -26,6 +26,7 @@ from tosaic.core.targets import Target
 from tosaic.core.tensor_info import TensorInfo
 from tosaic.driver.bundle import make_bundle
 from tosaic.driver.delegate import CompiledGraph, Delegate
+from tosaic.driver.kept import make_files
 from tosaic.driver.named_data import list_data_files
 from tosaic.driver.pack import Signature
 from tosaic.driver.reason import Reason
@@ -133,15 +134,7 @@ class Program:
             options=self._options(),
             inputs=self.inputs,
             outputs=self.outputs,
-            delegates=tuple(
-                sidecar.DelegateFiles(
-                    tosa=d.tosa,
-                    origins=tuple(_strip_paths(o) for o in d.origins),
-                    debug_db=d.artifact.debug_db,
-                    summary=dict(d.artifact.summary),
-                )
-                for d in self.delegates
-            ),
+            delegates=tuple(map(make_files, self.delegates)),
             samples=self.samples,
             traits=self.traits,
         )
@@ -225,16 +218,6 @@ class Program:
     def _repr_html_(self) -> str:
         cells = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in self._rows())
         return f"<table>{cells}</table>"
-
-
-def _strip_paths(origin: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove paths of this machine from an origin: files in the working folder or in a package keep a short path."""
-    path = str(origin["where"])
-    short = path.rpartition("/site-packages/")[2]
-    if short == path:
-        inside = Path(path).is_relative_to(Path.cwd())
-        short = str(Path(path).relative_to(Path.cwd())) if inside else Path(path).name
-    return {k: v for k, v in origin.items() if k != "stack_trace"} | {"where": short}
 
 
 def describe(signature: Signature) -> dict[str, str]:

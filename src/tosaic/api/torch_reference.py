@@ -71,8 +71,11 @@ class Match:
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(self).items()}
 
     def __str__(self) -> str:
-        graph = "torch's quantized graph" if self.quantized else "torch"
-        text = f"output {self.output} against {graph}: "
+        return self.describe("torch's quantized graph" if self.quantized else "torch")
+
+    def describe(self, reference: str) -> str:
+        """Describe the distance from a reference in one line."""
+        text = f"output {self.output} against {reference}: "
         if self.steps is not None and self.within is not None:
             unit = "step" if self.steps == 1 else "steps"
             text += f"{100 * self.within:.4g} % within {self.steps} {unit}, at most {self.largest:g} off"

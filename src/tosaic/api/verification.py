@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tosaic.api.bundle_check import BundleVerdict, check_cases
 from tosaic.api.locate import locate
+from tosaic.api.sidecar_file import match_tosa
 from tosaic.api.torch_reference import Match, allow, as_real, check_samples, decode_real, find_sqnr, judge, measure_gap
+from tosaic.backends.registry import BACKENDS
 from tosaic.core.budget import Budget
 from tosaic.core.dtypes import SMALL_FLOATS
 from tosaic.core.errors import Invalid
@@ -25,6 +28,7 @@ from tosaic.engines.engine import ENGINES, find_engines
 from tosaic.engines.interpreter import Executor, Method, Npu, find_fast_scratch
 from tosaic.engines.reference import Undefined
 from tosaic.engines.tosa import make_reference
+from tosaic.formats.bpte import Case
 from tosaic.formats.external import read
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import DelegateCall, Plan, Pte, Tensor
@@ -64,7 +68,8 @@ class Difference:
 class Verdict:
     """What was compared, what differed, what could not be checked, and the distance from float in dB per output.
 
-    `torch` compares every output of the program with the compiled graph, run by torch.
+    `torch` compares every output of the program with the compiled graph, run by torch, and `bundle` with the expected
+    outputs of a .bpte.
     """
 
     compared: int
@@ -75,10 +80,12 @@ class Verdict:
     engine: str = "npu"
     exact: bool = True
     torch: tuple[Match, ...] = ()
+    bundle: BundleVerdict | None = None
 
     @property
     def ok(self) -> bool:
-        return not self.differences and all(match.ok for match in self.torch)
+        checked = self.bundle is None or self.bundle.ok
+        return checked and not self.differences and all(match.ok for match in self.torch)
 
     def to_json(self) -> dict[str, Any]:
         # JSON has no infinity: without noise there is no figure, nor where a number became NaN.
@@ -86,7 +93,8 @@ class Verdict:
         largest = [d.largest if math.isfinite(d.largest) else None for d in self.differences]
         wrong = [asdict(d) | {"largest": n} for d, n in zip(self.differences, largest, strict=True)]
         torch = [match.to_json() for match in self.torch]
-        return {"schema": SCHEMA, "ok": self.ok, **asdict(self), "sqnr": sqnr, "differences": wrong, "torch": torch}
+        plain = asdict(self) | {"sqnr": sqnr, "differences": wrong, "torch": torch}
+        return {"schema": SCHEMA, "ok": self.ok, **plain, "bundle": self.bundle and self.bundle.to_json()}
 
     def __str__(self) -> str:
         where = "" if self.engine == "npu" else f" on {self.engine.capitalize()}"
@@ -94,6 +102,8 @@ class Verdict:
         lines = [f"{self.compared} delegate runs{where} compared with the TOSA reference model, {how}"]
         if self.engine == "tosa":
             lines = ["delegates run by the TOSA reference model"]
+        if self.bundle is not None:
+            lines = [str(self.bundle), *(lines if self.compared else ())]
         for d in self.differences:
             lines.append(
                 f"DIFFERENT: delegate {d.delegate}, output {d.output}, {d.inputs} inputs: {d.count} of {d.size} "
@@ -121,9 +131,10 @@ class _Compare:
     def __init__(self, device: Executor, truth: Executor, plan: Plan, sidecar: Sidecar, budget: Budget) -> None:
         self.device, self.truth, self.sidecar = device, truth, sidecar
         self.index = {d.blob: i for i, d in enumerate(plan.delegates)}
-        graphs = [read_tosa(files.tosa, budget) for files in sidecar.delegates]
-        self.types = [[value.dtype for value in graph.outputs] for graph in graphs]
-        self.exact = [is_exact(graph) for graph in graphs]
+        # A delegate of another backend has no graph, and is never called.
+        graphs = {i: read_tosa(files.tosa, budget) for i, files in enumerate(sidecar.delegates) if files.tosa}
+        self.types = {i: [value.dtype for value in graph.outputs] for i, graph in graphs.items()}
+        self.exact = {i: is_exact(graph) for i, graph in graphs.items()}
         self.label, self.compared = "", 0
         #: the smallest and the largest number in each input of each delegate, over the samples
         self.ranges: dict[tuple[bytes, int], tuple[int, int]] = {}
@@ -134,7 +145,7 @@ class _Compare:
         self, blob: bytes, specs: Sequence[tuple[str, bytes]], inputs: list[Array], outputs: list[TensorType]
     ) -> list[Array]:
         index = self.index[blob]
-        is_sample = self.label.startswith("sample")
+        is_sample = not self.label.startswith("random")
         try:
             want = self.truth(blob, specs, inputs, outputs)
         except Undefined as error:
@@ -152,10 +163,10 @@ class _Compare:
             if not wrong:
                 continue
             if first is None:
-                # A Vulkan device exposes only its outputs.
-                on_npu = isinstance(self.device, Npu)
                 files, fast = self.sidecar.delegates[index], find_fast_scratch(specs)
-                first = locate(blob, inputs, files, fast) if on_npu else {}
+                # A Vulkan device exposes only its outputs, and the .tosa of another compiler has no debug database.
+                is_open = isinstance(self.device, Npu) and bool(files.debug_db)
+                first = locate(blob, inputs, files, fast) if is_open else {}
             largest = float(gap.max())
             self.differences.append(Difference(index, self.label, position, wrong, gap.size, largest, first))
         return got
@@ -195,46 +206,74 @@ def verify(
     seed: int = 0,
     max_memory: int | None = None,
     data: Sequence[bytes] = (),
+    tosa: Sequence[bytes] = (),
+    cases: Sequence[Case] = (),
 ) -> Verdict:
     """Compare every delegate of a .pte with its TOSA, on random and on sample inputs, and the samples with torch.
 
-    `data` are the .ptd files of the program.
+    `data` are the .ptd files of the program. `tosa` are .tosa files of its delegates, in their order, which replace the
+    sidecar. `cases` are the test cases of a bundle; with them, the sidecar may be missing.
     """
-    if sidecar is None:
-        raise Invalid(
-            "the .tosaic file is missing",
-            why="it contains the TOSA graphs, the samples and the source lines",
-            fix=Hint(
-                "compile again without `with_sidecar=False`, and keep both files together",
-                "compile again without `--no-sidecar`, and keep both files together",
-            ),
-        )
-    sidecar.check(pte)
-    check_samples(sidecar)
     program = read(pte, data, max_memory=max_memory)
+    if tosa:
+        sidecar = match_tosa(pte, program, tosa, max_memory)
     plan = program.find("forward")
+    foreign = _list_foreign(plan)
+    if sidecar is None and (foreign or not cases):
+        raise _miss_sidecar()
+    if sidecar is not None:
+        sidecar.check(pte)
+        check_samples(sidecar)
     budget = Budget(len(pte) + program.data_size, max_memory)
     budget.take(sum(plan.planned_sizes), "the memory plan of the program")
     engine, truth = _choose(plan), make_reference(plan, sidecar)
     device = None if engine == "tosa" else ENGINES[engine].open(plan, sidecar, budget)
-    compare = None if device is None else _Compare(device, truth, plan, sidecar, budget)
-    executors = {delegate.id: compare or truth for delegate in plan.delegates}
-    skipped = [] if plan.delegates else ["the NPU: no part of the program runs on it"]
-    results: list[list[Array]] = []
-    for number, sample in enumerate(sidecar.samples):
+    compare = None if device is None or sidecar is None else _Compare(device, truth, plan, sidecar, budget)
+    executors = {delegate.id: compare or device or truth for delegate in plan.delegates}
+    skipped = [*([] if plan.delegates else ["the NPU: no part of the program runs on it"]), *foreign]
+
+    def run(inputs: Sequence[Array], label: str) -> list[Array]:
         if compare is not None:
-            compare.label = f"sample {number}"
+            compare.label = label
         # A new one each time: a program may write to its buffers.
-        method = Method(program, executors=executors, max_memory=max_memory)
-        results.append(method.run(as_called(sample.inputs, sidecar)))
+        return Method(program, executors=executors, max_memory=max_memory).run(inputs)
+
+    checked = None
+    if cases and foreign:
+        skipped.append("the test cases: `tosaic run --engine executorch` runs them with delegates of other backends")
+    elif cases:
+        checked = check_cases(plan, cases, [run(case.inputs, f"case {i}") for i, case in enumerate(cases)])
+    if sidecar is None:
+        skipped.append("the delegates against TOSA: there is neither a .tosaic file nor `--tosa`")
+        return Verdict(0, (), tuple(skipped), (), engine, exact=False, bundle=checked)
+    results = [run(as_called(sample.inputs, sidecar), f"sample {i}") for i, sample in enumerate(sidecar.samples)]
     if compare is not None:
         _run_random(program, plan, compare, rounds, np.random.default_rng(seed), max_memory)
         skipped += compare.skipped
     skipped += _list_missing(sidecar)
     matches = judge(results, sidecar) if results and all(sample.torch for sample in sidecar.samples) else ()
     differences = () if compare is None else tuple(compare.differences)
-    compared, exact = (0, False) if compare is None else (compare.compared, all(compare.exact))
-    return Verdict(compared, differences, tuple(skipped), _compute_sqnr(results, sidecar), engine, exact, matches)
+    compared, exact = (0, False) if compare is None else (compare.compared, all(compare.exact.values()))
+    sqnr = _compute_sqnr(results, sidecar)
+    return Verdict(compared, differences, tuple(skipped), sqnr, engine, exact, matches, checked)
+
+
+def _miss_sidecar() -> Invalid:
+    return Invalid(
+        "the .tosaic file is missing",
+        why="it contains the TOSA graphs, the samples and the source lines",
+        fix=Hint(
+            "compile without `with_sidecar=False` and keep both files together; after ExecuTorch's own API call "
+            "`tosaic.write_sidecar`, or pass `tosa`",
+            "compile without `--no-sidecar` and keep both files together; after ExecuTorch's own API call "
+            "`tosaic.write_sidecar`, or pass the .tosa files with `--tosa`",
+        ),
+    )
+
+
+def _list_foreign(plan: Plan) -> list[str]:
+    """List the delegates of other backends, which are not checked."""
+    return [f"delegate {i}: it is for `{d.id}`" for i, d in enumerate(plan.delegates) if d.id not in BACKENDS]
 
 
 def _run_random(
@@ -249,14 +288,14 @@ def _run_random(
     ready = Method(program, executors={}, max_memory=max_memory)
     for round_ in range(rounds):
         compare.label = f"random {round_}"
-        for call in _delegate_calls(plan):
+        for call in (call for call in _delegate_calls(plan) if plan.delegates[call.delegate].id in BACKENDS):
             _feed(ready, call, compare, generator)
 
 
 def _list_missing(sidecar: Sidecar) -> list[str]:
     """List the checks that the .tosaic file has no data for."""
     if not sidecar.samples:
-        return ["the distance from torch and from float: the .tosaic file contains no samples"]
+        return ["the distance from torch and from float: there are no samples"]
     missing: list[str] = []
     if not all(sample.torch for sample in sidecar.samples):
         missing.append("the distance from torch: the .tosaic file has an older format; compile the model again")
@@ -268,8 +307,9 @@ def _list_missing(sidecar: Sidecar) -> list[str]:
 def _choose(plan: Plan) -> str:
     """Choose the engine that runs the delegates."""
     engines = find_engines(plan) or {"npu"}
-    if len(engines) == 1 and "" not in engines:
-        return engines.pop()
+    known = engines - {""}
+    if len(known) == 1:
+        return known.pop()
     backends = sorted({d.id for d in plan.delegates})
     titles = ", ".join(engine.title for engine in ENGINES.values())
     raise Invalid(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tosaic.cli.guard import Debug, Json, guarded
-from tosaic.cli.run import File, read_beside, read_program
+from tosaic.cli.run import File, open_bundle, read_beside, read_program
 from tosaic.cli.size import MaxMemory
 from tosaic.core.errors import Invalid
 from tosaic.core.output import find_target, write_files
@@ -64,7 +64,7 @@ def build_firmware(
         raise Invalid("`-o`, `--c-project` and `--c-array` exclude each other", fix="choose one of them")
     path = output or Path(file.stem).with_suffix(".elf")
     find_target(path)
-    data = read_program(file, max_memory)
+    data, _ = open_bundle(read_program(file, max_memory), max_memory)
     samples, tolerance = make_samples(data, read_beside(file, max_memory), method) if with_samples else ([], 0.0)
     made = build.design(
         data,

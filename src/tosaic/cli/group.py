@@ -67,14 +67,20 @@ ENTRIES: Mapping[str, Entry] = MappingProxyType(
             (
                 "tosaic run ds_cnn.pte",
                 "tosaic run ds_cnn.pte --input x.npy -o result.npz",
+                "tosaic run ds_cnn.bpte",
                 "tosaic run ds_cnn.pte --log",
+                "tosaic run ds_cnn.pte --etdump ds_cnn.etdp",
                 "tosaic run ds_cnn.pte --engine board --board corstone-300",
             ),
         ),
         "verify": Entry(
             "tosaic.cli.run:verify_file",
             "Compare a .pte with TOSA bit for bit, and with torch.",
-            ("tosaic verify ds_cnn.pte", "tosaic verify ds_cnn.pte --rounds 20 --json"),
+            (
+                "tosaic verify ds_cnn.pte",
+                "tosaic verify ds_cnn.pte --rounds 20 --json",
+                "tosaic verify other.pte --tosa first.tosa --tosa second.tosa",
+            ),
         ),
         "inspect": Entry(
             "tosaic.cli.inspect:show_file",

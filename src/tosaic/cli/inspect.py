@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tosaic.cli.guard import Debug, Json, guarded
-from tosaic.cli.run import Data, read_data
+from tosaic.cli.run import Data, open_bundle, read_data
 from tosaic.cli.size import MaxMemory
 from tosaic.core import input_file
 from tosaic.core.errors import Invalid
@@ -34,7 +34,7 @@ def show_file(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show the contents of a .pte, .ptd, .tosa, .vgf or .tosaic file, or of the blob of an Ethos-U delegate.
+    """Show the contents of a .pte, .bpte, .ptd, .tosa, .vgf or .tosaic file, or of the blob of an Ethos-U delegate.
 
     The file type is detected from the contents, not from the name.
     """
@@ -47,11 +47,12 @@ def show_file(
     kind = contents.detect(data)
     if not kind:
         foreign.refuse_to_read(data, str(file))
-    is_pte = kind == "pte"
+    is_pte = kind in ("pte", "bpte")
     try:
-        files = read_data(file, data, data_files, max_memory) if is_pte else []
+        program, _ = open_bundle(data, max_memory)
+        files = read_data(file, program, data_files, max_memory) if is_pte else []
         if commands:
-            _print_commands(data, kind, files, max_memory)
+            _print_commands(program, "pte" if is_pte else kind, files, max_memory)
             return
         kept = bytes(input_file.read(beside, max_memory)[0]) if is_pte and beside.is_file() else None
         found = contents.read(data, beside=kept, files=files, text=text, max_memory=max_memory)

@@ -19,9 +19,11 @@ from tosaic.core.errors import ExitStatus, Invalid
 from tosaic.core.output import find_target, write_files
 
 if TYPE_CHECKING:
+    from tosaic.formats.bpte import Bundle
+    from tosaic.formats.npy import Array
     from tosaic.formats.sidecar import Sidecar
 
-File = Annotated[Path, typer.Argument(metavar="FILE.pte", help="The compiled program.", show_default=False)]
+File = Annotated[Path, typer.Argument(metavar="FILE.pte", help="The program: a .pte or .bpte.", show_default=False)]
 Data = Annotated[
     list[Path] | None,
     typer.Option(
@@ -37,14 +39,24 @@ _SHOWN, _LOGGED = 10, 1000
 
 
 def read_program(file: Path, max_memory: int | None = None) -> bytes:
-    """Read a .pte or a firmware; a file that is recognized as something else is refused by its name."""
+    """Read a .pte, a .bpte or a firmware; a file that is recognized as something else is refused by its name."""
     from tosaic.engines.board import is_elf
-    from tosaic.formats import foreign
+    from tosaic.formats import bpte, foreign
 
     data = bytes(input_file.read(file, max_memory)[0])
-    if not is_elf(data):
+    if not is_elf(data) and not bpte.detect(data):
         foreign.refuse_to_read(data, str(file))
     return data
+
+
+def open_bundle(data: bytes, max_memory: int | None = None) -> tuple[bytes, Bundle | None]:
+    """Return the program in a .bpte with its test cases; a .pte is returned as it is."""
+    from tosaic.formats import bpte
+
+    if not bpte.detect(data):
+        return data, None
+    bundle = bpte.read(data, max_memory=max_memory)
+    return bundle.program, bundle
 
 
 def read_beside(file: Path, max_memory: int | None = None) -> Sidecar | None:
@@ -102,6 +114,14 @@ def run_file(
             help="Number of values to print per output. Default: 10; 1000 with --log and --json.",
         ),
     ] = None,
+    etdump: Annotated[
+        Path | None,
+        typer.Option(
+            "--etdump",
+            metavar="FILE",
+            help="Write an ETDump for `executorch.devtools.Inspector`; its times are estimates.",
+        ),
+    ] = None,
     full_log: Annotated[bool, typer.Option("--log", help="Print the log of ExecuTorch's device runner.")] = False,
     board: Annotated[
         str,
@@ -116,6 +136,15 @@ def run_file(
     count_instructions: Annotated[
         bool, typer.Option("--count-instructions", help="Count the CPU's instructions on the virtual board: slow.")
     ] = False,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            show_default=False,
+            help="With engine vulkan: a part of the device's name. Default: the fastest.",
+        ),
+    ] = "",
     max_memory: MaxMemory = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -125,12 +154,16 @@ def run_file(
     Ethos-U delegates run on the built-in simulator, bit for bit as TOSA defines them. Cycle counts are estimates and
     name their source.
 
+    A .bpte is a .pte with test cases. They are run unless --input is given, and the exit code is 1 if an output is not
+    the expected one.
+
     Engine board builds a firmware with the .pte and boots it on a virtual board, in QEMU or in Arm's FVP; FILE may also
     be a firmware that `tosaic build` has written. The exit code is 1 if a test in the firmware fails. On the virtual
     board a firmware has no access to files of this machine; in QEMU and in the FVP it has: run what you trust.
     """
     # Its packages print messages for their developers.
     import_torch()
+    from tosaic.api.bundle_check import check_cases
     from tosaic.board.device import FirmwareError
     from tosaic.board.options import BoardOptions
     from tosaic.engines import engine as engines
@@ -139,12 +172,14 @@ def run_file(
     from tosaic.engines.interpreter import Method
     from tosaic.formats import external
     from tosaic.report import log
+    from tosaic.report.etdump import make_etdump
 
     if output is not None and output.suffix != ".npz":
         raise Invalid(f"outputs are saved as .npz, not as `{output.name}`", fix="use a file name ending in .npz")
-    if output is not None:
-        find_target(output)
-    data = read_program(file, max_memory)
+    for target in (output, etdump):
+        if target is not None:
+            find_target(target)
+    data, bundle = open_bundle(read_program(file, max_memory), max_memory)
     elf = data if is_elf(data) else None
     if elf is not None:
         data, engine = extract_model(elf), BOARD if engine == engines.AUTO else engine
@@ -152,7 +187,12 @@ def run_file(
     files = read_data(file, data, data_files, max_memory)
     program = external.read(data, files, max_memory=max_memory)
     types = Method(program, method, executors={}, max_memory=max_memory).inputs
-    if inputs or elf is None:
+    if device:
+        engine = engines.use_device(program.find(method), engine, device)
+    cases = bundle.find(method) if bundle is not None and not inputs else ()
+    if cases:
+        arrays = list(cases[0].inputs)
+    elif inputs or elf is None:
         arrays = read_inputs(inputs, types, max_memory) if inputs else make_ones(types, max_memory)
     else:
         # A firmware has its own: ones, or the samples that were built into it.
@@ -160,10 +200,11 @@ def run_file(
     beside = read_beside(file, max_memory)
     if beside is not None:
         beside.check(data)
-    try:
-        outcome = engines.run(
+
+    def execute(given: Sequence[Array]) -> engines.RunResult:
+        return engines.run(
             data,
-            arrays,
+            given,
             engine=engine,
             sidecar=beside,
             method=method,
@@ -171,6 +212,9 @@ def run_file(
             data=files,
             board=options,
         )
+
+    try:
+        outcome = execute(arrays)
     except FirmwareError as error:
         if not as_json:
             typer.echo(error.log, nl=False)
@@ -186,16 +230,24 @@ def run_file(
         outputs=outcome.outputs,
         beside=beside,
         execution=outcome.execution,
+        device=outcome.device,
     )
     if output is not None:
         _save(output, outcome.outputs)
+    if etdump is not None:
+        write_files({etdump: make_etdump(report, beside)})
+    results = [outcome.outputs, *(execute(case.inputs).outputs for case in cases[1:])]
+    checked = check_cases(program.find(method), cases, results) if cases else None
     if as_json:
-        typer.echo(json.dumps(report.to_json(_LOGGED if values is None else values), indent=2))
+        plain = report.to_json(_LOGGED if values is None else values)
+        typer.echo(json.dumps(plain if checked is None else {**plain, "bundle": checked.to_json()}, indent=2))
     elif full_log or elf is not None:
         typer.echo(report.to_text(_LOGGED if values is None else values))
     else:
         typer.echo(report.to_summary(_SHOWN if values is None else values))
-    if outcome.execution is not None and outcome.execution.exit_code:
+    if checked is not None and not as_json:
+        say(f"{checked}\n{'PASS' if checked.ok else 'FAIL'}")
+    if (outcome.execution is not None and outcome.execution.exit_code) or (checked is not None and not checked.ok):
         raise typer.Exit(ExitStatus.CHECK_FAILED)
 
 
@@ -213,6 +265,15 @@ def verify_file(
     rounds: Annotated[
         int, typer.Option("--rounds", metavar="N", min=0, help="Number of random full-range inputs per delegate.")
     ] = 2,
+    tosa: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--tosa",
+            metavar="PATH",
+            show_default=False,
+            help="TOSA graph of a delegate, of any compiler, or the folder of all. Repeatable, in their order.",
+        ),
+    ] = None,
     data_files: Data = None,
     max_memory: MaxMemory = None,
     as_json: Json = False,
@@ -220,9 +281,12 @@ def verify_file(
 ) -> None:
     """Compare a .pte with the TOSA reference model bit for bit, and with torch on the samples.
 
-    Needs the .tosaic file next to the .pte. A .pte for VGF runs on Vulkan, where floats may be off by 1e-5 of the
-    largest magnitude. A .pte for TOSA runs on the reference model and is only compared with torch. The exit code is 0
-    if everything matches and 1 if not.
+    Needs the .tosaic file next to the .pte, or the TOSA graphs of all delegates with --tosa, which are compared on
+    random inputs only. After ExecuTorch's own API, `tosaic.write_sidecar("x.pte")` writes the .tosaic file. The test
+    cases of a .bpte are run and compared too.
+
+    A .pte for VGF runs on Vulkan, where floats may be off by 1e-5 of the largest magnitude. A .pte for TOSA runs on the
+    reference model and is only compared with torch. The exit code is 0 if everything matches and 1 if not.
 
     Torch runs the graph that was compiled. Float outputs may be off by 1e-5 of the largest magnitude, 16-bit floats by
     16 steps at that magnitude. For int8, 99 % must be within 1 step and none more than 2 off; for int16, 99.9 % within
@@ -234,9 +298,14 @@ def verify_file(
     import_torch()
     from tosaic.api.verification import verify
 
-    data = read_program(file, max_memory)
+    data, bundle = open_bundle(read_program(file, max_memory), max_memory)
     files = read_data(file, data, data_files, max_memory)
-    verdict = verify(data, read_beside(file, max_memory), rounds=rounds, max_memory=max_memory, data=files)
+    # `--intermediates` numbers the files, so the order of their names is that of the delegates.
+    paths = (one for path in tosa or () for one in (sorted(path.glob("*.tosa")) if path.is_dir() else [path]))
+    graphs = [bytes(input_file.read(path, max_memory)[0]) for path in paths]
+    beside = None if graphs else read_beside(file, max_memory)
+    cases = bundle.find("forward") if bundle is not None else ()
+    verdict = verify(data, beside, rounds=rounds, max_memory=max_memory, data=files, tosa=graphs, cases=cases)
     if as_json:
         typer.echo(json.dumps(verdict.to_json(), indent=2))
     else:

@@ -2,7 +2,7 @@
 
 Both hold for the versions in VERSIONS; tests/driver/test_exir_compat.py shows that each is needed and works. Names of
 exir that come without a promise are also used in driver/exir.py, pack.py, named_data.py, tagging.py and exported.py,
-and in engines/vgf_pack.py and executorch_child.py.
+and in engines/vgf_pack.py, executorch_child.py and runtime_backend.py.
 """
 
 # Annotations are evaluated here (no `from __future__`), as in the compile specs that use this module.

@@ -36,6 +36,8 @@ class Target:
     longest_argmax       the most numbers in one ARGMAX; None if any
     most_argmaxes        the most results of one ARGMAX; None if any
     most_input_channels  of a convolution; None if any
+    scatters_any_stride  TRANSPOSE_CONV2D with strides that are not powers of 2. The emulation layer 0.9 for Vulkan
+                         divides negative numbers there, and the remainder depends on the driver
 
     Which of several lowerings is fast on it:
 
@@ -66,6 +68,7 @@ class Target:
     longest_argmax: int | None = None
     most_argmaxes: int | None = None
     most_input_channels: int | None = None
+    scatters_any_stride: bool = True
     sums_by_convolution: bool = True
     weight_read_speed: int = 1
     weight_channel_padding: int = 8
@@ -148,7 +151,14 @@ ACCELERATORS: Mapping[str, Target] = MappingProxyType(
 )
 
 #: Vulkan devices, which execute all of TOSA.
-VGF = Target("vgf", "vgf", 0, str(Specification.parse("TOSA-1.0+FP+INT+int4+int16")), sums_by_convolution=False)
+VGF = Target(
+    "vgf",
+    "vgf",
+    0,
+    str(Specification.parse("TOSA-1.0+FP+INT+int4+int16")),
+    scatters_any_stride=False,
+    sums_by_convolution=False,
+)
 
 #: plain TOSA, with any profiles
 _TOSA = Target("TOSA-1.0+INT+FP", "tosa", 0, str(Specification.parse("TOSA-1.0+INT+FP")))

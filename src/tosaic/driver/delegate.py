@@ -326,12 +326,15 @@ def describe_origins(ops: Sequence[TosaOpInfo], partition: Partition) -> tuple[M
     )
 
 
-def dump(delegate: Delegate, spec: ArmCompileSpec) -> None:
-    """Write a delegate's intermediate files, under names that no other delegate has."""
+def dump(delegate: Delegate, spec: ArmCompileSpec, number: int) -> None:
+    """Write a delegate's intermediate files, under names that no other delegate has, in the order of `number`.
+
+    Model Explorer's adapter for .pte files finds the graph of each delegate by the number after `output_tag`.
+    """
     folder = spec.get_intermediate_path()
     if folder is None:
         return
-    stem = Path(folder) / f"delegate_{hashlib.sha256(delegate.tosa).hexdigest()[:12]}"
+    stem = Path(folder) / f"output_tag{number:03d}_{hashlib.sha256(delegate.tosa).hexdigest()[:12]}"
     stages = {f".{name}.tosa.txt": text.encode() for name, text in delegate.stages.items()}
     parts = {".tosa": delegate.tosa, **stages, **delegate.artifact.files}
     if spec.debug_mode is ArmCompileSpec.DebugMode.JSON:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from torch._decomp import core_aten_decompositions
 from torch._ops import OpOverload
@@ -21,22 +22,27 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid, Unsupported
+from tosaic.core.exir_compat import LocalSpec
 from tosaic.core.heap import collect_garbage_after
 from tosaic.core.internal import contained
 from tosaic.driver.carry import carry_results
 from tosaic.driver.delegate import CompiledGraph, Delegate, Lowered, build, compile_partition, dump, lower_checked
 from tosaic.driver.exported import has_out_variant, skip_noop_decompositions
 from tosaic.driver.fingerprint import fingerprint
+from tosaic.driver.kept import keep
 from tosaic.driver.named_data import store_external
 from tosaic.driver.order import find_orders, refuse_expanded
 from tosaic.driver.partition import Check, Partition, Plan
 from tosaic.driver.reason import Reason, log_reasons
-from tosaic.driver.tagging import find_clashes, tag_partitions
-from tosaic.fx.source import ASSERTIONS, Constants, Source, list_modules, overload, torch_op
+from tosaic.driver.tagging import find_clashes, find_number, tag_partitions
+from tosaic.formats.etdump import name_layer
+from tosaic.fx.source import ASSERTIONS, Constants, Source, find_module, list_modules, overload, torch_op
 from tosaic.tools.cache import CompileCache
 
 #: Partitions that `partition` has lowered and `preprocess` will need next, by the fingerprint of the partition.
 LOWERED: CompileCache[Lowered] = CompileCache(lambda lowered: len(lowered.tosa))
+
+_STAND_IN = "_tosaic_stand_in"
 
 
 class TosaicPartitioner(Partitioner):
@@ -51,11 +57,13 @@ class TosaicPartitioner(Partitioner):
         self.additional_checks = additional_checks
         self._custom: set[OpOverload] = set()
         self.reasons: tuple[Reason, ...] = ()
-        self.delegation_spec = DelegationSpec(self.backend.__name__, spec.to_list())
+        self.delegation_spec = DelegationSpec(self.backend.__name__, _mark(spec.to_list()))
         #: the last program that exir has queried, and the answer
         self._asked: tuple[ExportedProgram | None, list[OpOverload]] = (None, [])
         #: the constants of every program that is still to be partitioned
         self._waiting: list[Constants] = []
+        #: the backend that exir finds, which only exists while somebody keeps it
+        self._found = self.backend
 
     def register_custom_partition_op(self, op: OpOverload) -> None:
         """Keep an operator whole up to `partition`, even if ExecuTorch could decompose it.
@@ -86,7 +94,7 @@ class TosaicPartitioner(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag the nodes of every delegate."""
-        ensure_resolves(self.backend)
+        self._found = find_backend_class(self.backend)
         self._asked = None, []
         # to_executorch, which comes next, looks for the out variants that this registers.
         importlib.import_module("executorch.kernels.quantized")
@@ -166,16 +174,31 @@ def _all_delegated(source: Source, plan: Plan) -> list[OpOverload]:
     return [op for op in inside.values() if not apart or has_out_variant(op)]
 
 
-def ensure_resolves(backend: type[BackendDetails]) -> None:
-    """Raise if exir, which finds backends by class name, would pick another class of that name."""
-    same = [c for c in BackendDetails.__subclasses__() if c.__name__ == backend.__name__ and c is not backend]
-    if same:
-        others = ", ".join(f"`{c.__module__}.{c.__name__}`" for c in same)
-        raise Invalid(
-            f"two backends are called `{backend.__name__}`",
-            why=f"{others} is imported in this process too, and ExecuTorch would pick one of them by its name",
-            fix="run the other backend in a separate process",
-        )
+class _OwnSpec(LocalSpec):
+    """The first entry of a compile spec of Tosaic's partitioners."""
+
+
+def _mark(specs: Sequence[CompileSpec]) -> list[CompileSpec]:
+    return [_OwnSpec(specs[0].key, specs[0].value), *specs[1:]]
+
+
+def find_backend_class(backend: type[BackendDetails]) -> type[BackendDetails]:
+    """Return the class that exir will find by the name of a backend: the one that is defined last.
+
+    If another package has defined a class of that name later, it is a new one, which hands what that package's
+    partitioner has chosen to that class. It exists as long as the caller keeps it.
+    """
+    same = [c for c in BackendDetails.__subclasses__() if c.__name__ == backend.__name__]
+    last = same[-1]
+    if last is backend or hasattr(last, _STAND_IN):
+        return last
+
+    def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
+        ours = any(isinstance(spec, _OwnSpec) for spec in compile_specs)
+        return (backend if ours else last).preprocess(edge_program, compile_specs)
+
+    members = {"preprocess": staticmethod(preprocess), "__module__": backend.__module__, _STAND_IN: True}
+    return type(backend.__name__, (BackendDetails,), members)
 
 
 def _hand_over(source: Source, delegate: Delegate, spec: ArmCompileSpec) -> None:
@@ -200,7 +223,8 @@ def _find_key(source: Source, partition: Partition, spec: ArmCompileSpec) -> str
 def preprocess(program: ExportedProgram, spec: ArmCompileSpec) -> PreprocessResult:
     """Compile one delegate; what the partitioner has already lowered and compiled comes from the caches."""
     delegate = build_partition(program, spec)
-    dump(delegate, spec)
+    dump(delegate, spec, find_number(delegate.partition.nodes))
+    keep(delegate, spec)
     return PreprocessResult(
         processed_bytes=delegate.blob,
         debug_handle_map=_debug_handles(delegate.partition),
@@ -234,6 +258,7 @@ def _find_lowered(source: Source, partition: Partition, spec: ArmCompileSpec) ->
         return lower_checked(source, partition, spec)
 
 
-def _debug_handles(partition: Partition) -> dict[int, tuple[int]]:
-    handles = [n.meta["debug_handle"] for n in partition.nodes if isinstance(n.meta.get("debug_handle"), int)]
-    return {i: (h,) for i, h in enumerate(handles)}
+def _debug_handles(partition: Partition) -> dict[str, tuple[int]]:
+    """Map the names that layers have in an ETDump to exir's numbers of their nodes."""
+    handles = ((node, node.meta.get("debug_handle")) for node in partition.nodes)
+    return {name_layer(find_module(node)[0], node.name): (h,) for node, h in handles if isinstance(h, int)}

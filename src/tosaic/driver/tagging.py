@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from executorch.exir.backend.utils import tag_constant_data
 from torch.export import ExportedProgram
@@ -13,11 +13,12 @@ from tosaic.driver.partition import Plan
 from tosaic.fx.source import Source
 
 TAG = "delegation_tag"
+_PREFIX = "tosaic_"
 
 
 def tag_partitions(program: ExportedProgram, source: Source, plan: Plan) -> list[str]:
     """Tag the nodes of every partition and the constants they read; return the tags."""
-    tags = [f"tosaic_{index}" for index in range(len(plan.partitions))]
+    tags = [f"{_PREFIX}{index}" for index in range(len(plan.partitions))]
     for tag, partition in zip(tags, plan.partitions, strict=True):
         for node in partition.nodes:
             node.meta[TAG] = tag
@@ -27,6 +28,13 @@ def tag_partitions(program: ExportedProgram, source: Source, plan: Plan) -> list
         constant.users = dict.fromkeys(users)
     tag_constant_data(program)
     return tags
+
+
+def find_number(nodes: Sequence[Node]) -> int:
+    """Find the number of the partition that nodes were tagged for; 0 if they have no tag of ours."""
+    tag = next((str(node.meta[TAG]) for node in nodes if TAG in node.meta), "")
+    number = tag.removeprefix(_PREFIX)
+    return int(number) if number.isdecimal() else 0
 
 
 def find_clashes(source: Source, plan: Plan) -> dict[Node, Unsupported]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from tosaic.engines.protocol import Engine, Job
 from tosaic.engines.simulator import Simulator
 from tosaic.engines.tosa import ReferenceModel
 from tosaic.engines.vulkan import VulkanRuntime
+from tosaic.engines.vulkan_env import DEVICE_VARIABLE
 from tosaic.formats.external import read
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import Plan
@@ -32,6 +34,7 @@ ENGINES: dict[str, Engine] = {
 AUTO = "auto"
 #: for programs without delegates; it reports backends that it does not know
 _DEFAULT = "npu"
+_VULKAN = "vulkan"
 #: computes the delegates of any backend
 _UNIVERSAL = "tosa"
 
@@ -40,7 +43,7 @@ _UNIVERSAL = "tosa"
 class RunResult:
     """The outputs, the engine that computed them, and the reason if another engine was preferred.
 
-    `execution` is the run of a board's firmware.
+    `execution` is the run of a board's firmware, `device` the name of the Vulkan device.
     """
 
     outputs: list[Array]
@@ -48,6 +51,7 @@ class RunResult:
     why: str
     calls: tuple[Call, ...]
     execution: Execution | None = None
+    device: str = ""
 
 
 def run(
@@ -73,7 +77,7 @@ def run(
     program = read(pte, data, max_memory=max_memory)
     chosen, why = choose(program.find(method), engine)
     result = ENGINES[chosen].run(Job(pte, program, method, inputs, sidecar, max_memory, data, board, weights))
-    return RunResult(result.outputs, chosen, why, tuple(result.calls), result.execution)
+    return RunResult(result.outputs, chosen, why, tuple(result.calls), result.execution, result.device)
 
 
 def load(
@@ -106,6 +110,19 @@ def choose(plan: Plan, engine: str) -> tuple[str, str]:
     chosen = meant.pop() if len(meant) == 1 else _UNIVERSAL if meant else _DEFAULT
     obstacle = ENGINES[chosen].find_obstacle()
     return (_UNIVERSAL, f"{ENGINES[chosen].title} is not usable: {obstacle}") if obstacle else (chosen, "")
+
+
+def use_device(plan: Plan, engine: str, device: str) -> str:
+    """Choose the Vulkan device of this process by a part of its name; return the engine for the program."""
+    if engine not in (AUTO, _VULKAN) or _VULKAN not in find_engines(plan):
+        raise Invalid(
+            f"the device `{device}` is for engine {_VULKAN}",
+            why=f"engine is `{engine}`" if engine not in (AUTO, _VULKAN) else "the program has no VGF delegate",
+            fix="leave the device out, or compile with `-t vgf`",
+        )
+    # The worker reads it when it starts.
+    os.environ[DEVICE_VARIABLE] = device
+    return _VULKAN
 
 
 def find_engines(plan: Plan) -> set[str]:

@@ -2,167 +2,32 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tosaic.core.dtypes import BY_SCALAR_TYPE, NUMPY
-from tosaic.core.errors import Invalid, TosaicError
+from tosaic.core.errors import TosaicError
 from tosaic.core.hints import get_cli_form
-from tosaic.engines import shim
-from tosaic.engines.interpreter import BACKEND, Executor, Method
-from tosaic.formats import blob as ethosu_blob
+from tosaic.engines.interpreter import Executor, Method, Npu
+from tosaic.engines.runtime_backend import connect, load_runtime
 from tosaic.formats import ptd
 from tosaic.formats.blob import ALIGNMENT
 from tosaic.formats.external import read
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import Tensor
-from tosaic.formats.tensors import TensorType, from_array, lay_out, to_array, type_of
+from tosaic.formats.tensors import from_array, lay_out, to_array, type_of
 from tosaic.tools import wire
 from tosaic.tools.serve import serve
-
-#: Mangled name of the runtime's `register_backend`.
-_REGISTER = "_ZN10executorch7runtime16register_backendERKNS0_7BackendE"
-
-
-class _Tensor(ctypes.Structure):
-    """TosaicTensor of shim.cpp."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("bytes", ctypes.c_uint64),
-        ("dtype", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("sizes", ctypes.c_int64 * 16),
-        ("order", ctypes.c_uint8 * 16),
-    )
-    data: int | None
-    bytes: int
-    dtype: int
-    rank: int
-    sizes: Sequence[int]
-    order: Sequence[int]
-
-
-class _Spec(ctypes.Structure):
-    """TosaicSpec of shim.cpp."""
-
-    _fields_ = (("key", ctypes.c_char_p), ("value", ctypes.c_void_p), ("bytes", ctypes.c_uint64))
-    key: bytes
-    value: int | None
-    bytes: int
-
-
-_U64 = ctypes.c_uint64
-_INIT = ctypes.CFUNCTYPE(ctypes.c_int32, _U64, ctypes.c_void_p, _U64, ctypes.POINTER(_Spec), _U64, ctypes.c_void_p)
-_EXECUTE = ctypes.CFUNCTYPE(ctypes.c_int32, _U64, ctypes.POINTER(_Tensor), _U64)
-_DESTROY = ctypes.CFUNCTYPE(None, _U64)
-_TAKE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _U64)
-
-
-class _Callbacks(ctypes.Structure):
-    """TosaicCallbacks of shim.cpp."""
-
-    _fields_ = (("init", _INIT), ("execute", _EXECUTE), ("destroy", _DESTROY))
-
-
-class Backend:
-    """The delegates of the running program. An exception cannot pass through C++, so it is kept in `error`."""
-
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._library = library
-        self.executor: Executor | None = None
-        self.error: Exception | None = None
-        self._delegates: dict[int, tuple[bytes, list[tuple[str, bytes]], int]] = {}
-        # The C side copies neither the functions nor the name.
-        self._name = BACKEND.encode()
-        self._callbacks = _Callbacks(_INIT(self._init), _EXECUTE(self._execute), _DESTROY(self._destroy))
-
-    def register(self, register: Any) -> None:
-        """Register the backend in the runtime."""
-        address = ctypes.cast(register, ctypes.c_void_p)
-        code = self._library.tosaic_register(address, ctypes.c_char_p(self._name), ctypes.byref(self._callbacks))
-        if code:
-            raise RuntimeError(f"the runtime cannot register another backend (error {code:#x})")
-
-    def _init(self, number: int, blob: int | None, size: int, specs: Any, count: int, names: int | None) -> int:
-        try:
-            data = ctypes.string_at(blob or 0, size)
-            pairs = [_read_spec(specs[i]) for i in range(count)]
-            keys = ethosu_blob.list_keys(data).values()
-            parts = ethosu_blob.unpack(data, named=self._find(names, keys))
-            self._delegates[number] = (ethosu_blob.pack(parts) if keys else data, pairs, len(parts.inputs))
-        except Exception as error:
-            self.error = error
-            return 1
-        return 0
-
-    def _find(self, names: int | None, keys: Iterable[str]) -> dict[str, bytes]:
-        """Look these keys up in the runtime's named data."""
-        found: dict[str, bytes] = {}
-        for key in keys:
-
-            def take(data: int | None, size: int, key: str = key) -> None:
-                found[key] = ctypes.string_at(data or 0, size)
-
-            self._library.tosaic_find(ctypes.c_void_p(names), key.encode(), _TAKE(take))
-        return found
-
-    def _execute(self, number: int, tensors: Any, count: int) -> int:
-        try:
-            data, specs, inputs = self._delegates[number]
-            arrays = [_view(tensors[i]) for i in range(count)]
-            outputs = arrays[inputs:]
-            wanted = [TensorType(array.dtype, array.shape) for array in outputs]
-            assert self.executor is not None
-            results = self.executor(data, specs, [array.copy() for array in arrays[:inputs]], wanted)
-            given = [TensorType(array.dtype, array.shape) for array in results]
-            if given != wanted:
-                expected, found = (", ".join(map(str, types)) for types in (wanted, given))
-                raise Invalid(f"the NPU returns {found}, but the program takes {expected}")
-            for place, result in zip(outputs, results, strict=True):
-                np.copyto(place, result)
-        except Exception as error:
-            self.error = error
-            return 1
-        return 0
-
-    def _destroy(self, number: int) -> None:
-        self._delegates.pop(number, None)
-
-
-def _read_spec(spec: _Spec) -> tuple[str, bytes]:
-    return spec.key.decode(), ctypes.string_at(spec.value or 0, spec.bytes)
-
-
-def _view(tensor: _Tensor) -> Array:
-    """View the memory of a tensor as an array, with the dimensions in memory order."""
-    sizes, order = list(tensor.sizes)[: tensor.rank], list(tensor.order)[: tensor.rank]
-    dtype = np.dtype(NUMPY[BY_SCALAR_TYPE[tensor.dtype].name])
-    if tensor.bytes and not tensor.data:
-        raise Invalid("the runtime passes a tensor without memory to a delegate")
-    # An empty tensor still needs a valid address.
-    raw = (ctypes.c_uint8 * tensor.bytes).from_address(tensor.data or ctypes.addressof(tensor))
-    flat: Array = np.frombuffer(memoryview(raw), dtype)
-    return flat.reshape([sizes[dim] for dim in order])
 
 
 class _Runner:
     """ExecuTorch's runtime with the backend in it."""
 
     def __init__(self) -> None:
-        # In this order: torch, the runtime, its symbols made global, the quantized kernels, then their users. Not via
-        # `executorch.runtime`: that also imports all of exir, which takes longer than everything else here.
-        importlib.import_module("torch")
-        self._portable: Any = importlib.import_module("executorch.extension.pybindings._portable_lib")
-        handle = ctypes.CDLL(self._portable.__file__, ctypes.RTLD_GLOBAL)
-        importlib.import_module("executorch.kernels.quantized")
-        self.backend = Backend(ctypes.CDLL(str(shim.build())))
-        # By this handle, not by global name: other libraries have their own registries.
-        self.backend.register(getattr(handle, _REGISTER))
+        self._portable, library = load_runtime()
+        self.backend = connect(library, Npu)
 
     def run(
         self,
@@ -174,7 +39,7 @@ class _Runner:
         max_memory: int | None,
     ) -> list[Array]:
         method = Method(read(data, files, max_memory=max_memory), name, max_memory=max_memory)
-        self.backend.executor, self.backend.error = executor, None
+        self.backend.open, self.backend.error = lambda: executor, None
         method.check_inputs(arrays)
         values = method.plan.values
         specs = [spec for index in method.plan.inputs if isinstance(spec := values[index], Tensor)]

@@ -53,12 +53,12 @@ Executor: TypeAlias = Callable[[bytes, Sequence[tuple[str, bytes]], list[Array],
 def list_calls(plan: Plan) -> list[Call]:
     """List the calls of a program without jumps, for an engine that does not report them."""
     calls: list[Call] = []
-    for step in (step for chain in plan.chains for step in chain.instructions):
+    for at, step in (pair for chain in plan.chains for pair in enumerate(chain.instructions)):
         match step:
             case model.KernelCall(index):
-                calls.append(Call("kernel", str(plan.operators[index]), index))
+                calls.append(Call("kernel", str(plan.operators[index]), index, at))
             case model.DelegateCall(index):
-                calls.append(Call("delegate", plan.delegates[index].id, index))
+                calls.append(Call("delegate", plan.delegates[index].id, index, at))
             case _:
                 pass
     return calls

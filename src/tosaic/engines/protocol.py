@@ -45,11 +45,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outputs of a run, the calls it made, and for a board what its firmware did."""
+    """The outputs of a run, the calls it made, for a board what its firmware did, and the name of a Vulkan device."""
 
     outputs: list[Array]
     calls: Sequence[Call]
     execution: Execution | None = None
+    device: str = ""
 
 
 class Engine(Protocol):

@@ -31,11 +31,12 @@ MAX_FORECASTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a kernel or a delegate, by name; `index` counts the plan's delegates."""
+    """A call of a kernel or a delegate, by name; `index` counts the plan's delegates, `instruction` the chain's."""
 
     kind: Literal["kernel", "delegate"]
     name: str
     index: int
+    instruction: int = -1
 
 
 class Run:
@@ -79,7 +80,7 @@ class Run:
                 case model.KernelCall():
                     self._call_kernel(step, at - 1)
                 case model.DelegateCall():
-                    self._call_delegate(step)
+                    self._call_delegate(step, at - 1)
                 case model.MoveCall(source, target):
                     self._move(source, target)
                 case model.JumpFalseCall(condition, destination):
@@ -182,7 +183,7 @@ class Run:
             kernel = self.method.kernels[call.operator] = find_kernel(name)
         if len(call.args) < kernel.inputs + len(kernel.outs):
             raise Invalid(f"`{name}` is called with {len(call.args)} values, which is too few", where=where)
-        self.calls.append(Call("kernel", str(name), call.operator))
+        self.calls.append(Call("kernel", str(name), call.operator, at))
         values = [self.read(index) for index in call.args[: kernel.inputs]]
         outs = {i: self._make_out(call.args[i]) for i in kernel.outs}
         targets = [call.args[i] for i in outs] or call.args[kernel.inputs :]
@@ -258,7 +259,7 @@ class Run:
         else:
             self.write(index, result, what)
 
-    def _call_delegate(self, call: model.DelegateCall) -> None:
+    def _call_delegate(self, call: model.DelegateCall, at: int) -> None:
         delegate = self.plan.delegates[call.delegate]
         executor = self.method.executors.get(delegate.id)
         if executor is None:
@@ -272,7 +273,7 @@ class Run:
                 ),
             )
         inputs, outputs = self.method.split(call)
-        self.calls.append(Call("delegate", delegate.id, call.delegate))
+        self.calls.append(Call("delegate", delegate.id, call.delegate, at))
         specs = [self._tensor_spec(index) for index in outputs]
         wanted = [order_in_memory(spec) for spec in specs]
         arrays = [self.read_array(index, in_memory_order=True) for index in inputs]

@@ -33,8 +33,11 @@ class ReferenceModel(Engine):
         return Result(method.run(job.inputs), method.calls)
 
     def load(self, job: Job) -> Method:
+        # Backends use ExecuTorch's compile specs, and those import torch.
+        from tosaic.backends.registry import BACKENDS
+
         executor = make_reference(job.plan, job.sidecar)
-        executors = {delegate.id: executor for delegate in job.plan.delegates}
+        executors = {delegate.id: executor for delegate in job.plan.delegates if delegate.id in BACKENDS}
         return Method(job.program, job.method, executors=executors, max_memory=job.max_memory)
 
     def open(self, plan: Plan, sidecar: Sidecar | None, budget: Budget) -> Executor:
@@ -47,7 +50,7 @@ def make_reference(plan: Plan, sidecar: Sidecar | None) -> Executor:
     for index, delegate in enumerate(plan.delegates):
         if delegate.id == TOSA_BACKEND:
             graphs[_key(delegate.blob)] = delegate.blob
-        elif sidecar is not None and index < len(sidecar.delegates):
+        elif sidecar is not None and index < len(sidecar.delegates) and sidecar.delegates[index].tosa:
             graphs[_key(delegate.blob)] = sidecar.delegates[index].tosa
 
     def execute(

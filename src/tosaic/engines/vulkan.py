@@ -41,12 +41,16 @@ PROBE_SECONDS = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Whether a .vgf file runs here. `driver` is `emulated`, `native` or `kept` (the user's own settings)."""
+    """Whether a .vgf file runs here, and on which device.
+
+    `driver` is `emulated`, `native` or `kept` (the user's own settings).
+    """
 
     ok: bool
     reason: str = ""
     fix: str = ""
     driver: str = ""
+    device: str = ""
 
 
 @functools.cache
@@ -70,7 +74,7 @@ def probe() -> Probe:
         return Probe(ok=False, reason=error.why or error.what, fix=error.fix or INSTALL)
     if not np.array_equal(result, x + x):
         return Probe(False, "the driver computes x + x wrongly", f"use another driver: {INSTALL}")
-    return Probe(ok=True, driver=reply.body["driver"])
+    return Probe(ok=True, driver=reply.body["driver"], device=reply.body["device"])
 
 
 def require() -> None:
@@ -110,8 +114,8 @@ class VulkanRuntime(Engine):
         require()
 
     def run(self, job: Job) -> Result:
-        outputs = run(job.pte, job.inputs, method=job.method, max_memory=job.max_memory)
-        return Result(outputs, list_calls(job.plan))
+        reply = _run(job.pte, job.inputs, job.method, None, job.max_memory)
+        return Result(_read_outputs(reply), list_calls(job.plan), device=reply.body["device"])
 
     def open(self, plan: pte_file.Plan, sidecar: Sidecar | None, budget: Budget) -> Executor:
         require()
@@ -131,6 +135,10 @@ def run(
     Raises Invalid for a damaged file, wrong inputs or a plan beyond `max_memory` bytes, NoVulkan if there is no usable
     device, ToolFailed for a crash.
     """
+    return _read_outputs(_run(pte, inputs, method, timeout, max_memory))
+
+
+def _run(pte: bytes, inputs: Sequence[Array], method: str, timeout: float | None, max_memory: int | None) -> Reply:
     program = pte_file.read(pte, max_memory=max_memory)
     plan = program.find(method)
     budget = take_plan(program, plan, max_memory)
@@ -142,7 +150,7 @@ def run(
     orders = [
         value.dim_order for value in map(plan.values.__getitem__, plan.inputs) if isinstance(value, pte_file.Tensor)
     ]
-    return _read_outputs(_request(pte, method, _check_inputs(plan, inputs), timeout, orders))
+    return _request(pte, method, _check_inputs(plan, inputs), timeout, orders)
 
 
 def _take_resources(vgf: reader.Vgf, budget: Budget) -> None:
@@ -181,7 +189,8 @@ def _explain_missing(reply: Reply) -> NoVulkan:
     why = _find_reason(reply.log)
     if reply.body.get("trouble"):
         chosen = vulkan_env.chosen_by()
-        return NoVulkan(reply.body["trouble"], f"unset `{chosen}`" if chosen else INSTALL, reply.log)
+        fix = reply.body.get("fix") or (f"unset `{chosen}`" if chosen else INSTALL)
+        return NoVulkan(reply.body["trouble"], fix, reply.log)
     if "VK_ARM_tensors" in reply.log:
         fix = "unset TOSAIC_VULKAN: Tosaic then puts the Graph layer above the Tensor layer"
         return NoVulkan(f"the emulation layers are stacked in the wrong order ({why})", fix, reply.log)

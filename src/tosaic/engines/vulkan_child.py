@@ -13,26 +13,43 @@ from typing import Any
 
 from tosaic.core.errors import ToolFailed
 from tosaic.engines import vulkan_device, vulkan_env
+from tosaic.engines.vulkan_choice import choose_driver
 from tosaic.tools import wire
 from tosaic.tools.process import run_tool
 from tosaic.tools.serve import serve
 
 #: Set in the process that has its final environment: the dynamic loader reads it only at startup.
 _READY = "TOSAIC_VULKAN_READY"
+#: Why this process cannot run anything, and what to do: the answer to every request.
+_TROUBLE, _FIX = "TOSAIC_VULKAN_TROUBLE", "TOSAIC_VULKAN_FIX"
 _MODULE = "tosaic.engines.vulkan_child"
 _ASK = "from executorch.runtime import Runtime as R; print(R.get().backend_registry.is_available('VgfBackend'))"
 _ASK_SECONDS = 60.0
 
 
 def _prepare() -> dict[str, str]:
-    """Return the environment to run in: the user's own, a native driver's, or the emulation on a software driver."""
+    """Return the environment to run in: the user's own, a native driver's, or the emulation on the best driver."""
     parts = vulkan_env.find()
     kept = {**os.environ, **vulkan_env.keep(parts)}
     if vulkan_env.mode() == "keep":
         return {**kept, _READY: "kept"}
-    if parts.others and _has_backend(kept):
+    is_named = bool(os.environ.get(vulkan_env.DEVICE_VARIABLE))
+    if not is_named and parts.others and _has_backend(kept):
         return {**kept, _READY: "native"}
+    parts = choose_driver(parts, Path.cwd())
+    if is_named and parts.driver in parts.others:
+        only = {**os.environ, **vulkan_env.use_drivers(parts, Path.cwd(), [parts.driver])}
+        if _has_backend(only):
+            return {**only, _READY: "native"}
     return {**os.environ, **vulkan_env.emulate(parts, Path.cwd()), _READY: "emulated"}
+
+
+def _prepare_or_explain() -> dict[str, str]:
+    """Return the environment; if there is none, one in which every request gets the reason."""
+    try:
+        return _prepare()
+    except vulkan_env.NoVulkan as error:
+        return {**os.environ, _READY: "none", _TROUBLE: error.why, _FIX: error.fix}
 
 
 def _has_backend(environment: dict[str, str]) -> bool:
@@ -99,23 +116,26 @@ class _Programs:
 
 def _make_handler() -> Callable[[wire.Header, list[bytes]], tuple[wire.Header, Sequence[bytes]]]:
     programs: list[_Programs] = []
+    about = {"driver": os.environ[_READY], "device": ""}
 
     def handle(body: wire.Header, parts: list[bytes]) -> tuple[wire.Header, Sequence[bytes]]:
-        driver = os.environ[_READY]
+        if os.environ.get(_TROUBLE):
+            return {**about, "missing": True, "trouble": os.environ[_TROUBLE], "fix": os.environ[_FIX]}, ()
         if not programs:
-            trouble = vulkan_device.find_trouble(os.environ)
+            devices, trouble = vulkan_device.ask(os.environ)
             if trouble:
-                return {"driver": driver, "missing": True, "trouble": trouble}, ()
+                return {**about, "missing": True, "trouble": trouble}, ()
+            about["device"] = devices[0].name if devices else ""
             programs.append(_Programs())
         if not programs[0].has_backend():
-            return {"driver": driver, "missing": True}, ()
+            return {**about, "missing": True}, ()
         header, results = programs[0].run(body, parts)
-        return {"driver": driver, **header}, results
+        return {**about, **header}, results
 
     return handle
 
 
 if __name__ == "__main__":
     if _READY not in os.environ:
-        os.execve(sys.executable, [sys.executable, "-m", _MODULE], _prepare())  # noqa: S606
+        os.execve(sys.executable, [sys.executable, "-m", _MODULE], _prepare_or_explain())  # noqa: S606
     serve(_make_handler())

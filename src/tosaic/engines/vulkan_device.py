@@ -1,4 +1,4 @@
-"""The Vulkan device that would run a .vgf file, and its missing features; queried in a process that the driver may end.
+"""The Vulkan devices of an environment, and the features that they lack; asked in a process that a driver may end.
 
 The runtime opens a device regardless of its features, and a driver without small integers then crashes.
 """
@@ -9,12 +9,17 @@ import ctypes
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 from tosaic.tools.process import ToolTimedOut, run_tool
 
 _SECONDS = 60.0
 _VERSION_1_3 = (1 << 22) | (3 << 12)
-_NAME_OFFSET, _NAME_SIZE = 20, 256
+_KIND_OFFSET, _NAME_OFFSET, _NAME_SIZE = 16, 20, 256
+_MOST_DEVICES = 64
+CPU = "CPU"
+#: by Vulkan's number
+KINDS = ("other", "integrated GPU", "discrete GPU", "virtual GPU", CPU)
 _PROPERTIES_SIZE = 2048
 
 #: Feature structures: their number in Vulkan, how many flags they have, and the position of the required ones.
@@ -51,38 +56,58 @@ class _Instance(ctypes.Structure):
     )
 
 
-def find_trouble(environment: Mapping[str, str]) -> str:
-    """Find why the first device cannot run a .vgf file in an environment; empty if no problem is known."""
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device by its name and kind, and why it cannot run a .vgf file; empty if no problem is known."""
+
+    name: str
+    kind: str
+    trouble: str = ""
+
+
+def ask(environment: Mapping[str, str]) -> tuple[list[Device], str]:
+    """List the devices of an environment, and why its first one cannot run a .vgf file; empty if nothing is known."""
     arguments = [sys.executable, "-m", "tosaic.engines.vulkan_device"]
     try:
         done = run_tool("the driver", arguments, timeout=_SECONDS, environment=environment, keep_errors_apart=True)
     except ToolTimedOut:
-        return f"the driver did not answer within {_SECONDS:g} s"
+        return [], f"the driver did not answer within {_SECONDS:g} s"
     if done.signal:
-        return f"the driver crashed with {done.signal} when asked for its devices"
-    return json.loads(done.output)["trouble"] if done.code == 0 else ""
+        return [], f"the driver crashed with {done.signal} when asked for its devices"
+    if done.code:
+        return [], ""
+    answer = json.loads(done.output)
+    devices = [Device(**device) for device in answer["devices"]]
+    return devices, answer["trouble"] or next((device.trouble for device in devices), "")
 
 
-def _ask() -> str:
-    """Find the problem with the first device of this process's Vulkan."""
+def _list_devices() -> tuple[list[Device], str]:
+    """List the devices of this process's Vulkan, or say why there are none."""
     loader = ctypes.CDLL("libvulkan.so.1")
     application = _Application(api_version=_VERSION_1_3)
-    instance, count, device = ctypes.c_void_p(), ctypes.c_uint32(1), ctypes.c_void_p()
+    instance, count = ctypes.c_void_p(), ctypes.c_uint32(_MOST_DEVICES)
+    devices = (ctypes.c_void_p * _MOST_DEVICES)()
     code = loader.vkCreateInstance(
         ctypes.byref(_Instance(kind=1, application=ctypes.pointer(application))), None, ctypes.byref(instance)
     )
     if code < 0:
-        return f"the driver cannot be opened (error {code} of vkCreateInstance)"
-    if loader.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), ctypes.byref(device)) < 0 or not count.value:
-        return "the driver has no device"
+        return [], f"the driver cannot be opened (error {code} of vkCreateInstance)"
+    if loader.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), devices) < 0 or not count.value:
+        return [], "the driver has no device"
+    return [_describe(loader, ctypes.c_void_p(device)) for device in devices[: count.value]], ""
+
+
+def _describe(loader: ctypes.CDLL, device: ctypes.c_void_p) -> Device:
     properties = ctypes.create_string_buffer(_PROPERTIES_SIZE)
     loader.vkGetPhysicalDeviceProperties(device, properties)
     name = properties.raw[_NAME_OFFSET : _NAME_OFFSET + _NAME_SIZE].partition(b"\0")[0].decode("utf-8", "replace")
-    version = int.from_bytes(properties.raw[:4], "little")
+    version, number = (int.from_bytes(properties.raw[at : at + 4], "little") for at in (0, _KIND_OFFSET))
+    kind = KINDS[number] if number < len(KINDS) else KINDS[0]
     if version < _VERSION_1_3:
-        return f"the device `{name}` has Vulkan {version >> 22}.{version >> 12 & 1023}, and 1.3 is needed"
+        has = f"{version >> 22}.{version >> 12 & 1023}"
+        return Device(name, kind, f"the device `{name}` has Vulkan {has}, and 1.3 is needed")
     lacking = _list_lacking(loader, device)
-    return f"the device `{name}` has no {', '.join(lacking)}" if lacking else ""
+    return Device(name, kind, f"the device `{name}` has no {', '.join(lacking)}" if lacking else "")
 
 
 def _list_lacking(loader: ctypes.CDLL, device: ctypes.c_void_p) -> list[str]:
@@ -101,4 +126,5 @@ def _list_lacking(loader: ctypes.CDLL, device: ctypes.c_void_p) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps({"trouble": _ask()}))
+    found, why = _list_devices()
+    sys.stdout.write(json.dumps({"devices": [asdict(device) for device in found], "trouble": why}))

@@ -11,7 +11,7 @@ import ctypes
 import importlib.util
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -21,6 +21,8 @@ from tosaic.core.paths import find_cache_folder
 
 #: `auto` (the default), `keep` (use the VK_* variables as they are) or `off` (as if there were no Vulkan).
 MODE_VARIABLE = "TOSAIC_VULKAN"
+#: part of the name of the device to use
+DEVICE_VARIABLE = "TOSAIC_VULKAN_DEVICE"
 INSTALL = "tosaic doctor --fix vgf, or make setup-vgf in a checkout"
 
 Driver: TypeAlias = Literal["emulated", "native", "kept"]
@@ -29,18 +31,43 @@ _LAYERS = ("Graph", "Tensor")
 #: The newer name of a variable comes before its older one.
 _DRIVER_VARIABLES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
 _MANIFEST_FOLDERS = ("/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/usr/share/vulkan/icd.d")
+_SOFTWARE = "lvp_"
 #: Mesa's drivers by the prefix of their manifests: none of them has Arm's extensions built in.
-_MESA = ("lvp_", "intel_", "radeon_", "nouveau_", "virtio_", "gfxstream_", "dzn_", "asahi_", "freedreno_", "broadcom_")
+_MESA = (
+    _SOFTWARE,
+    "intel_",
+    "radeon_",
+    "nouveau_",
+    "virtio_",
+    "gfxstream_",
+    "dzn_",
+    "asahi_",
+    "freedreno_",
+    "broadcom_",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Parts that were found: folders of unpacked libraries, a driver's manifest, the layers' folder, other drivers."""
+    """Parts that were found.
+
+    libraries  folders of unpacked libraries
+    driver     the manifest of the driver to emulate on
+    layers     the folder of the emulation layers
+    others     drivers that may have Arm's extensions built in
+    drivers    all drivers to choose from
+    """
 
     libraries: tuple[Path, ...]
     driver: Path | None
     layers: Path | None
     others: tuple[Path, ...]
+    drivers: tuple[Path, ...] = ()
+
+    @property
+    def has_software(self) -> bool:
+        """Whether the software driver (lavapipe) is there."""
+        return any(driver.name.startswith(_SOFTWARE) for driver in self.drivers)
 
 
 class NoVulkan(ToolFailed):
@@ -82,9 +109,12 @@ def find() -> Parts:
         if name:
             raise NoVulkan(f"`{name}={chosen}` names no file", f"unset `{name}`, or name a driver's manifest")
         raise NoVulkan("there is no Vulkan driver (no manifest in icd.d)", INSTALL)
-    software = present[0] if chosen else next((p for p in present if p.name.startswith("lvp_")), None)
-    others = () if chosen else tuple(p for p in present if not p.name.startswith(_MESA))
-    return Parts(own, software, _find_layers(), others)
+    if chosen:
+        return Parts(own, present[0], _find_layers(), (), (present[0],))
+    # The software driver until another one has shown that it has a device.
+    driver = next((p for p in present if p.name.startswith(_SOFTWARE)), present[0])
+    others = tuple(p for p in present if not p.name.startswith(_MESA))
+    return Parts(own, driver, _find_layers(), others, tuple(present))
 
 
 def _loads(name: str) -> bool:
@@ -109,18 +139,15 @@ def _find_layers() -> Path | None:
 
 
 def require_emulation(parts: Parts) -> None:
-    """Raise NoVulkan if the driver must be emulated and a part for that is missing."""
+    """Raise NoVulkan if the driver must be emulated and the layers for that are missing."""
     if parts.layers is None:
         raise NoVulkan("the ML emulation layer is not installed", INSTALL)
-    if parts.driver is None:
-        raise NoVulkan("there is no software driver (lavapipe) to emulate on", INSTALL)
 
 
 def emulate(parts: Parts, folder: Path) -> dict[str, str]:
     """Write the manifests into `folder`; return the variables that make the loader use them."""
     require_emulation(parts)
     assert parts.layers is not None and parts.driver is not None
-    driver = str(_relocate(parts.driver, folder))
     places: list[str] = []
     for position, name in enumerate(_LAYERS):
         file = f"VkLayer_{name}.json"
@@ -133,9 +160,14 @@ def emulate(parts: Parts, folder: Path) -> dict[str, str]:
     return {
         "VK_LAYER_PATH": os.pathsep.join(places),
         "VK_INSTANCE_LAYERS": os.pathsep.join(f"VK_LAYER_ML_{name}_Emulation" for name in _LAYERS),
-        **dict.fromkeys(_DRIVER_VARIABLES, driver),
-        **_search_path(parts),
+        **use_drivers(parts, folder, [parts.driver]),
     }
+
+
+def use_drivers(parts: Parts, folder: Path, drivers: Sequence[Path]) -> dict[str, str]:
+    """Return the variables that make the loader use these drivers and no others; `folder` is for manifests."""
+    places = os.pathsep.join(str(_relocate(driver, folder)) for driver in drivers)
+    return {**dict.fromkeys(_DRIVER_VARIABLES, places), **_search_path(parts)}
 
 
 def keep(parts: Parts) -> Mapping[str, str]:

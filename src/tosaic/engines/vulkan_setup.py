@@ -60,7 +60,7 @@ def install(announce: Announce) -> vulkan.Probe:
 
 def _needs_packages() -> bool:
     try:
-        return vulkan_env.find().driver is None
+        return not vulkan_env.chosen_by() and not vulkan_env.find().has_software
     except vulkan_env.NoVulkan:
         return vulkan_env.mode() != "off"
 

@@ -109,7 +109,25 @@ UNIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 #: The root table of a .ptd file; the tables in it begin as those of a .pte do.
 DATA_FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType({"FlatTensor": ("version", "segments", "named_data")})
 
-_SLOTS = {kind: {name: slot for slot, name in enumerate(names)} for kind, names in {**FIELDS, **DATA_FIELDS}.items()}
+#: The tables of a .bpte file. Its tensors and values have the names of other tables in a .pte.
+BUNDLE_FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "BundledProgram": ("version", "method_test_suites", "program"),
+        "BundledMethodTestSuite": ("method_name", "test_cases"),
+        "BundledMethodTestCase": ("inputs", "expected_outputs"),
+        "BundledValue": ("val_type", "val"),
+        "BundledTensor": ("scalar_type", "sizes", "data", "dim_order"),
+    }
+)
+BUNDLE_UNIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"BundledValues": ("BundledTensor", "Int", "Bool", "Double")}
+)
+
+_SLOTS = {
+    kind: {name: slot for slot, name in enumerate(names)}
+    for kind, names in {**FIELDS, **DATA_FIELDS, **BUNDLE_FIELDS}.items()
+}
+_MEMBERS = {**UNIONS, **BUNDLE_UNIONS}
 
 
 class PteBuffer(Buffer):
@@ -185,9 +203,9 @@ class Row:
     def get_union(self, field: str, union: str) -> Row | None:
         """Return the member of a union; None for the member that has no fields."""
         code = self.get_int(f"{field}_type", "<B")
-        if not 0 < code <= len(UNIONS[union]):
-            raise self.fail(f"has {union} number {code}; expected 1 to {len(UNIONS[union])}")
-        kind = UNIONS[union][code - 1]
+        if not 0 < code <= len(_MEMBERS[union]):
+            raise self.fail(f"has {union} number {code}; expected 1 to {len(_MEMBERS[union])}")
+        kind = _MEMBERS[union][code - 1]
         if kind == "Null":
             return None
         row = self.get_row(field, kind)

@@ -88,9 +88,13 @@ def _convolve_transposed_2d(
         # An Ethos-U multiplies by all the zeros between the pixels of a TRANSPOSE_CONV2D: 3 to 5 times the cycles.
         if lo.target.is_npu and lo.next_q is not None:
             return as_subpixel_convs(lo, x, wide, q, bias, up, groups, lo.next_q)
-        if groups == 1 and not lo.target.is_npu:
+        if groups == 1 and not lo.target.is_npu and (lo.target.scatters_any_stride or _are_powers_of_two(up.stride)):
             return _transpose_conv2d(lo, x, wide, q, bias, up)
     return _convolve_zero_stuffed(lo, x, kernel, q, bias, up, groups)
+
+
+def _are_powers_of_two(numbers: Sequence[int]) -> bool:
+    return all(n & (n - 1) == 0 for n in numbers)
 
 
 def _transpose_conv2d(

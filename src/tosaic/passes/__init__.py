@@ -15,6 +15,7 @@ from tosaic.passes.copy_outputs import copy_outputs
 from tosaic.passes.cse import merge_equal_ops
 from tosaic.passes.dce import remove_dead_ops
 from tosaic.passes.fold_conv_scale import fold_conv_scale
+from tosaic.passes.pads_to_concat import concat_pads
 from tosaic.passes.separate_biases import separate_biases
 from tosaic.passes.separate_vela_pairs import separate_vela_pairs
 from tosaic.passes.transpose_to_conv import convert_transposes
@@ -39,6 +40,12 @@ PASSES: tuple[Pass, ...] = (
         "fold_conv_scale",
         lambda graph, _: fold_conv_scale(graph),
         why="first: two convolutions that differ only in what follows them are then not equal",
+    ),
+    Pass(
+        "pads_to_concat",
+        lambda graph, _: concat_pads(graph),
+        why="before cse and dce: its constants may be equal, and those of the pad are dead",
+        when=lambda target: target.family == "vgf",
     ),
     Pass(
         "cse",

@@ -1,4 +1,4 @@
-"""Contents of a compiled file: .pte, .ptd, .tosa, .vgf, an Ethos-U blob or a .tosaic sidecar, detected by its bytes."""
+"""Contents of a compiled file, detected by its bytes: .pte, .bpte, .ptd, .tosa, .vgf, Ethos-U blob or .tosaic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
 from tosaic.core.tensor_info import TensorInfo
-from tosaic.formats import blob, external, foreign, ptd, pte, sidecar
+from tosaic.formats import blob, bpte, external, foreign, ptd, pte, sidecar
 from tosaic.formats.tosa_reader import read as read_tosa
 from tosaic.formats.vgf import MAGIC as VGF_MAGIC
 from tosaic.ir.encode import count_bytes
@@ -110,7 +110,7 @@ class PtdContents:
 
 @dataclass(frozen=True, slots=True)
 class SidecarContents:
-    """A .tosaic file."""
+    """A .tosaic file. The delegates of backends that Tosaic does not know have no graph."""
 
     tosaic_version: str
     pte_sha256: str
@@ -118,14 +118,22 @@ class SidecarContents:
     options: Mapping[str, Any]
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    delegates: tuple[TosaContents, ...]
+    delegates: tuple[TosaContents | None, ...]
     summaries: tuple[Mapping[str, float], ...]
     samples: int
 
 
 @dataclass(frozen=True, slots=True)
+class BundleContents:
+    """What a .bpte has besides its program: the test cases of each method."""
+
+    pte_bytes: int
+    cases: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Contents:
-    """One file; exactly one of the last six fields is set, under the name of its kind."""
+    """One file; of the last seven fields one is set, under the name of its kind, and for a .bpte also its .pte."""
 
     kind: str
     bytes: int
@@ -136,6 +144,7 @@ class Contents:
     blob: BlobContents | None = None
     vgf: vgf.VgfContents | None = None
     sidecar: SidecarContents | None = None
+    bpte: BundleContents | None = None
 
     def to_json(self, file: str) -> dict[str, Any]:
         """Return the contents under the schema name, ready for json.dumps."""
@@ -147,7 +156,7 @@ class Contents:
         if self.tosa is not None:
             return [self.tosa]
         if self.sidecar is not None:
-            return list(self.sidecar.delegates)
+            return [tosa for tosa in self.sidecar.delegates if tosa is not None]
         methods = self.pte.methods if self.pte is not None else ()
         return [delegate.tosa for method in methods for delegate in method.delegates if delegate.tosa is not None]
 
@@ -169,6 +178,8 @@ def detect(data: bytes) -> str:
     """Detect the kind of a file by its first bytes, regardless of its name; empty if it is unknown."""
     if data[4:8] == b"ET12":
         return "pte"
+    if bpte.detect(data):
+        return "bpte"
     if data[4:8] == b"TOSA":
         return "tosa"
     if data[4:8] == ptd.IDENTIFIER:
@@ -195,6 +206,11 @@ def read(
     match kind:
         case "pte":
             return replace(contents, pte=_read_pte(data, beside, files, text, max_memory))
+        case "bpte":
+            bundle = bpte.read(data, max_memory=max_memory)
+            cases = {suite.method: len(suite.cases) for suite in bundle.suites}
+            inner = _read_pte(bundle.program, beside, files, text, max_memory)
+            return replace(contents, pte=inner, bpte=BundleContents(len(bundle.program), cases))
         case "tosa":
             return replace(contents, tosa=_read_tosa(data, text, budget))
         case "blob":
@@ -210,7 +226,7 @@ def read(
             raise Invalid(
                 "unknown file type",
                 why=f"it begins with {data[:8]!r}" if data else "it is empty",
-                fix="pass a .pte, .ptd, .tosa, .vgf or .tosaic file, or the blob of an Ethos-U delegate",
+                fix="pass a .pte, .bpte, .ptd, .tosa, .vgf or .tosaic file, or the blob of an Ethos-U delegate",
             )
 
 
@@ -246,6 +262,10 @@ def _read_blob(data: bytes, specs: Sequence[tuple[str, bytes]], budget: Budget) 
     )
 
 
+def _read_graph(delegate: sidecar.DelegateFiles, text: bool, budget: Budget) -> TosaContents | None:
+    return _read_tosa(delegate.tosa, text, budget) if delegate.tosa else None
+
+
 def _read_sidecar(found: sidecar.Sidecar, text: bool, budget: Budget) -> SidecarContents:
     return SidecarContents(
         tosaic_version=found.tosaic_version,
@@ -254,7 +274,7 @@ def _read_sidecar(found: sidecar.Sidecar, text: bool, budget: Budget) -> Sidecar
         options=dict(found.options),
         inputs=found.inputs,
         outputs=found.outputs,
-        delegates=tuple(_read_tosa(delegate.tosa, text, budget) for delegate in found.delegates),
+        delegates=tuple(_read_graph(delegate, text, budget) for delegate in found.delegates),
         summaries=tuple(dict(delegate.summary) for delegate in found.delegates),
         samples=len(found.samples),
     )
@@ -270,7 +290,7 @@ def _read_pte(
     kept, note = _open_sidecar(data, beside, max_memory)
     ports = _read_ports(constant.get(IO_METHOD), kept)
     graphs = kept.delegates if kept is not None else ()
-    known = [(_read_tosa(one.tosa, text, budget), one.summary.get("cycles_total")) for one in graphs]
+    known = [(_read_graph(one, text, budget), one.summary.get("cycles_total")) for one in graphs]
     methods = [_read_method(plan, ports, known, text, budget) for plan in program.plans if plan.name not in constant]
     plain = {name: value for name, value in constant.items() if isinstance(value, int | float | str)}
     return PteContents(tuple(methods), plain, tuple(segment.size for segment in program.segments), note)
@@ -322,7 +342,7 @@ def _read_tensor_info(item: Mapping[str, Any]) -> TensorInfo:
 def _read_method(
     plan: pte.Plan,
     ports: tuple[Sequence[TensorInfo], Sequence[TensorInfo]],
-    known: Sequence[tuple[TosaContents, float | None]],
+    known: Sequence[tuple[TosaContents | None, float | None]],
     text: bool,
     budget: Budget,
 ) -> MethodContents:

@@ -23,6 +23,7 @@ from tosaic.tools.vela import Slot
 Pairs = Iterator[tuple[str, str]]
 _KINDS = {
     "pte": "ExecuTorch program",
+    "bpte": "ExecuTorch program with test cases",
     "ptd": "data of an ExecuTorch program",
     "tosa": "TOSA graph",
     "blob": "Ethos-U delegate",
@@ -34,6 +35,9 @@ _KINDS = {
 def show_contents(page: Page, found: Contents, file: str, *, verbose: bool = False) -> None:
     """Print the output of `tosaic inspect`; if it is verbose, with Vela's own figures."""
     page.title(f"{_KINDS[found.kind]}, {found.bytes:,} bytes: `{file}`", gap=False)
+    if found.bpte is not None:
+        cases = [(f"tests of `{method}`", count(number, "case")) for method, number in found.bpte.cases.items()]
+        page.pairs([("program", f"{found.bpte.pte_bytes:,} bytes"), *cases])
     if found.pte is not None:
         _show_pte(page, found.pte, verbose)
     elif found.ptd is not None:
@@ -129,4 +133,5 @@ def _show_sidecar(page: Page, found: SidecarContents) -> None:
     for i, (tosa, summary) in enumerate(zip(found.delegates, found.summaries, strict=True)):
         page.title(f"delegate {i}")
         cycles = int(summary.get("cycles_total", 0.0))
-        page.pairs([*_pair_tosa(tosa), *([("NPU cycles", f"{cycles:,}, Vela's estimate")] if cycles else [])])
+        pairs = [("TOSA", "none: the delegate is for another backend")] if tosa is None else _pair_tosa(tosa)
+        page.pairs([*pairs, *([("NPU cycles", f"{cycles:,}, Vela's estimate")] if cycles else [])])

@@ -80,6 +80,7 @@ class RunLog:
     input_bytes: int
     outputs: tuple[Array, ...]
     execution: Execution | None = None
+    device: str = ""
 
     @property
     def scratch(self) -> int:
@@ -127,13 +128,14 @@ class RunLog:
         if self.execution is not None:
             return describe_device(self.execution, max_values)
         npu = f" for {self.target}" if self.target else ""
-        lines = [f"`{self.file}`{npu}, method `{self.method}`, engine {self.engine}"]
+        where = f" on `{self.device}`" if self.device else ""
+        lines = [f"`{self.file}`{npu}, method `{self.method}`, engine {self.engine}{where}"]
         found = [delegate.estimate for delegate in self.ran if delegate.estimate is not None]
         if found:
             cycles, seconds = sum(one.cycles for one in found), sum(one.seconds for one in found)
             when = f"{describe_time(seconds)} at {found[0].clock / 1e6:g} MHz"
             lines.append(f"NPU cycles  {cycles:,} ({when}), an estimate")
-        kernels = Counter(call.name for call in self.calls if call.kind == "kernel")
+        kernels = Counter(call.name for call in self.calls if call.kind == "kernel" or call.name in _ON_CPU)
         if kernels:
             lines.append(f"on the CPU  {', '.join(f'`{name}` x{number}' for name, number in kernels.items())}")
         for index, array in enumerate(self.outputs):
@@ -171,7 +173,7 @@ class RunLog:
         yield "Profiler report, cycles per operator:"
         for call in ran:
             delegate = self.delegates[call.index]
-            yield f"{call.name} {call.index} : cycle_cnt : {_show_cycles(delegate.cycles, delegate.vela)}"
+            yield f"{call.name} {call.index} : cycle_cnt : {_show_delegate(delegate)}"
             yield from _operation_lines(delegate.estimate)
         for name, count in Counter(call.name for call in self.calls if call.kind == "kernel").items():
             yield f"{name} : {count} calls : cycle_cnt : {_UNKNOWN} CPU cycles"
@@ -229,6 +231,7 @@ class RunLog:
             "schema": SCHEMA,
             "file": self.file,
             "engine": self.engine,
+            "vulkan_device": self.device,
             "model_size": self.model_size,
             "methods": self.methods,
             "method": self.method,
@@ -257,6 +260,7 @@ def make_log(
     outputs: Sequence[Array],
     beside: Sidecar | None = None,
     execution: Execution | None = None,
+    device: str = "",
 ) -> RunLog:
     """Make the log of a run. Vela's figures come from the .tosaic file next to the program."""
     plan = pte.find(method)
@@ -276,6 +280,7 @@ def make_log(
         input_bytes=sum(v.nbytes for i in plan.inputs if isinstance(v := plan.values[i], Tensor)),
         outputs=tuple(outputs),
         execution=execution,
+        device=device,
     )
 
 
@@ -295,6 +300,11 @@ def _add(numbers: Sequence[float | None]) -> float | None:
 
 def _show(value: float | None) -> str:
     return _UNKNOWN if value is None else f"{value:.0f} ({SOURCE})"
+
+
+def _show_delegate(delegate: DelegateInfo) -> str:
+    on_cpu = delegate.backend in _ON_CPU
+    return f"{_UNKNOWN} CPU cycles" if on_cpu else _show_cycles(delegate.cycles, delegate.vela)
 
 
 def _show_cycles(cycles: float | None, vela: float | None) -> str:
