@@ -42,10 +42,11 @@ def write_report(
         # Its packages print messages for their developers.
         import_torch()
     from tosaic.api.html_report import describe
-    from tosaic.report.files import open_program
+    from tosaic.report.files import check_is_program, open_program
     from tosaic.report.html import render
 
     data = read_program(file, max_memory)
+    check_is_program(data)
     files = read_data(file, data, data_files, max_memory)
     beside = file.with_suffix(".tosaic")
     kept = bytes(input_file.read(beside, max_memory)[0]) if beside.is_file() else None

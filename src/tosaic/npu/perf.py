@@ -114,7 +114,7 @@ def estimate(cmd_data: bytes | Stream, options: VelaOptions | System) -> Estimat
     for op, after in zip_longest(ops, ahead):
         if op.kind.is_kernel:
             cost = costs.measure(op, overlaps=_overlaps(after))
-            rows.append(Row(op.offset, *cost, timeline.start_kernel(cost[_CYCLES])))
+            rows.append(Row(op.offset, *cost, start=timeline.start_kernel(cost[_CYCLES])))
         elif op.kind is Kind.DMA:
             row = _measure_dma(op, system)
             rows.append(replace(row, start=timeline.start_transfer(row.cycles, op.accelerator)))

@@ -311,7 +311,7 @@ def _draw(profile: Profile, plan: MemoryPlan, memory: str, width: int, height: i
         peak_x=place_x(peak_time),
         peak_layer=_find_layer(plan, peak_time),
         steps=steps,
-        outline="".join(outline) + f"V{height}Z",
+        outline="".join(outline),
         rectangles=tuple(rectangles),
         holders=tuple(Holder(label, b.size, b.first, b.last, layer) for b, label, layer in holders),
         y_ticks=tuple(Tick(place_y(value), format_bytes(value)) for value in _list_round(size)),

@@ -42,13 +42,7 @@ def open_program(
     max_memory: int | None = None,
 ) -> Opened:
     """Read an untrusted .pte and profile it; `beside` is its .tosaic file, `files` are its .ptd files."""
-    if detect(data) != "pte":
-        kind = foreign.recognize(data)
-        raise Invalid(
-            "only a .pte has layers",
-            why=f"this is a file of type {kind}" if kind else "this file is of another kind",
-            fix="pass the .pte that `tosaic compile` has written",
-        )
+    check_is_program(data)
     program = external.read(data, files, max_memory=max_memory)
     kept, note = open_sidecar(data, beside, max_memory)
     why = "there is no .tosaic file next to the .pte" if beside is None else f"the .tosaic file is {note}"
@@ -56,6 +50,17 @@ def open_program(
     budget.take(program.taken, "the .pte file")
     profile = make_profile(program, kept, method=method, why_no_sidecar=why, budget=budget)
     return Opened(data, tuple(files), program, kept, profile)
+
+
+def check_is_program(data: bytes) -> None:
+    """Refuse a file that is no .pte."""
+    if detect(data) != "pte":
+        kind = foreign.recognize(data)
+        raise Invalid(
+            "only a .pte has layers",
+            why=f"this is a file of type {kind}" if kind else "this file is of another kind",
+            fix="pass the .pte that `tosaic compile` has written",
+        )
 
 
 def make_report(

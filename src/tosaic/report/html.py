@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from tosaic.core.tensor_info import TensorInfo
 from tosaic.formats.sidecar import Fallback
@@ -23,8 +27,7 @@ from tosaic.report.cycles import describe_time
 from tosaic.report.modules import fold_graph
 from tosaic.report.profile import Layer, Profile
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
+_CODE = re.compile("`([^`]+)`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +189,6 @@ def _make_head(data: ReportData) -> dict[str, Any]:
 @functools.cache
 def _load_templates() -> Environment:
     """Load the templates; everything that they insert is escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     found = Environment(
         loader=PackageLoader("tosaic.report"),
         autoescape=True,
@@ -195,17 +196,33 @@ def _load_templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {
+    functions: dict[str, Any] = {
         "bytes": format_bytes,
         "short": format_count,
         "time": describe_time,
         "color": classify,
-        "comma": lambda number: f"{number:,}",
-        "percent": lambda share: f"{share:.1%}" if share >= 0.0005 or not share else "< 0.1%",
+        "comma": _separate,
+        "percent": _to_percent,
         "conversion": is_conversion,
         "operator": _shorten,
+        "marked": _mark_code,
     }
+    for name, function in functions.items():
+        found.filters[name] = function
     return found
+
+
+def _mark_code(text: str) -> Markup:
+    """Escape a text of a report, and show what is in backticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704
+
+
+def _separate(number: int) -> str:
+    return f"{number:,}"
+
+
+def _to_percent(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.0005 or not share else "< 0.1%"
 
 
 def _shorten(op: str) -> str:

@@ -84,8 +84,9 @@ def _make_cell(profile: Profile, layer: Layer, name: str) -> object:
         return "" if layer.cycles is None else f"{profile.share(layer):.6f}"
     if name == "utilization":
         return f"{layer.utilization:.6f}" if layer.macs else ""
-    value = getattr(layer, name)
-    text = " ".join(value) if isinstance(value, tuple) else value
-    if isinstance(text, str):
-        return f"'{text}" if text.startswith(_FORMULA) else text
+    value: str | float | tuple[str, ...] | None = getattr(layer, name)
+    if isinstance(value, tuple):
+        value = " ".join(value)
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(_FORMULA) else value
     return "" if value is None else value

@@ -180,6 +180,11 @@ class Profile:
             total.update(layer.limits)
         return dict(total.most_common())
 
+    @property
+    def most_share(self) -> float:
+        """The largest part of the cycles that one layer takes."""
+        return max((self.share(layer) for layer in self.layers), default=0.0)
+
     def share(self, layer: Layer) -> float:
         """Return the layer's part of the cycles."""
         return layer.cycles / self.cycles if layer.cycles and self.cycles else 0.0
