@@ -59,7 +59,7 @@ class Reader(HTMLParser):
 
 
 def test_it_has_what_a_person_looks_for(page: str, data: ReportData, program: Program, lines: dict[str, int]) -> None:
-    text = " ".join(Reader(page).text.split())
+    text = re.sub(r"[\s`]", "", Reader(page).text)
     cycles = data.profile.cycles or 0
     for words in (
         "1 operator is on the CPU",
@@ -76,8 +76,7 @@ def test_it_has_what_a_person_looks_for(page: str, data: ReportData, program: Pr
         "In memory at the peak",
         "cycles on the CPU: they are not modeled",
     ):
-        assert words in text, words
-    assert all(f"{sum(held.values()):,}" or memory for memory, held in data.uses.items())
+        assert re.sub(r"[\s`]", "", words) in text, words
     assert data.uses == program.report().memory_uses
 
 

@@ -95,7 +95,9 @@ class ReportData:
         if not on_npu:
             return f"Nothing runs on {self.target}: the whole program is on the CPU."
         if not self.fallbacks:
-            return f"Everything runs on {self.target}."
+            converts = any(layer.device == "CPU" for layer in self.profile.layers)
+            rest = "; the CPU only converts inputs and outputs" if converts else ""
+            return f"Everything runs on {self.target}{rest}."
         noun = "operator" if self.fallbacks == 1 else "operators"
         verb = "is" if self.fallbacks == 1 else "are"
         return f"{self.fallbacks:,} {noun} {verb} on the CPU, {on_npu:,} layers run on {self.target}."
