@@ -24,7 +24,7 @@ from tosaic.formats.tosa_writer import names, read, serialize
 from tosaic.ir.graph import NUMPY, DType, Graph, Value
 from tosaic.npu.memory import Access, Memory
 from tosaic.npu.operation import Kind, Op, read_map, read_ofm_shape
-from tosaic.tools.vela_debug import Table, read_tables
+from tosaic.tools.vela_debug import Table, list_rows, parse_number, read_tables
 
 #: Bytes of intermediate values that one run of the reference model writes.
 _CHUNK = 64 << 20
@@ -116,23 +116,23 @@ class _Plan:
     def of(debug_db: str, graph: Graph) -> _Plan:
         tables = read_tables(debug_db)
         tensors = _read_tensors(tables, graph)
-        sources = {row["id"]: row["ext_key"] for row in _rows(tables, "source")}
-        details = {row["id"]: row for row in _rows(tables, "perf_debug")}
+        sources = {row["id"]: row["ext_key"] for row in list_rows(tables, "source")}
+        details = {row["id"]: row for row in list_rows(tables, "perf_debug")}
         scheduled: dict[str, _Write] = {}
         moves: list[str] = []
-        for row in _rows(tables, "perf"):
+        for row in list_rows(tables, "perf"):
             number, detail = row["id"], details.get(row["id"], {})
-            time = _count(detail.get("time_index", ""))
+            time = parse_number(detail.get("time_index", ""))
             found = tensors.get(_COPY.sub("", row["name"]), ())
             scheduled[number] = _Write(
                 number,
-                _count(sources.get(row["source_id"], "")),
-                tuple(_count(detail.get(f"ofm_shape_{axis}", "")) for axis in "nhwc"),
+                parse_number(sources.get(row["source_id"], "")),
+                tuple(parse_number(detail.get(f"ofm_shape_{axis}", "")) for axis in "nhwc"),
                 tuple(tensor for tensor in found if tensor.first <= time <= tensor.last),
             )
             if row["operator"] in _MOVES:
                 moves.append(number)
-        queue = {_count(row["offset"]): row["scheduled_id"] for row in _rows(tables, "queue")}
+        queue = {parse_number(row["offset"]): row["scheduled_id"] for row in list_rows(tables, "queue")}
         listed = set(queue.values())
         return _Plan(
             {offset: scheduled[number] for offset, number in queue.items() if number in scheduled},
@@ -150,17 +150,17 @@ def _read_tensors(tables: Mapping[str, Table], graph: Graph) -> dict[str, tuple[
     values = {name: value for value, name in names(graph).items()}
     plain: dict[str, _Tensor] = {}
     copies: dict[str, list[_Tensor]] = {}
-    for row in _rows(tables, "tensors"):
+    for row in list_rows(tables, "tensors"):
         name = _COPY.sub("", row["name"])
         value = values.get(name)
         if value is None or value.op is None or value.dtype not in _PLAIN:
             continue
         tensor = _Tensor(
             value,
-            _count(row["start_address"]),
-            _count(row["end_address"]),
-            _count(row["start_time"]),
-            _count(row["end_time"]),
+            parse_number(row["start_address"]),
+            parse_number(row["end_address"]),
+            parse_number(row["start_time"]),
+            parse_number(row["end_time"]),
             row["format"] == "NHCWB16",
             row["usage"] == "OpCascade",
         )
@@ -170,16 +170,6 @@ def _read_tensors(tables: Mapping[str, Table], graph: Graph) -> dict[str, tuple[
             # Where Vela has split an operator into several, each result may have the name; the last one has the value.
             plain[name] = tensor
     return {name: (tensor, *copies.get(name, ())) for name, tensor in plain.items()}
-
-
-def _rows(tables: Mapping[str, Table], name: str) -> Iterator[dict[str, str]]:
-    table = tables.get(name, Table((), ()))
-    return (dict(zip(table.columns, row, strict=False)) for row in table.rows)
-
-
-def _count(text: str) -> int:
-    """Parse a number of the database, -1 where there is none."""
-    return int(text, 0) if re.fullmatch(r"\d+|0x[0-9a-f]+", text) else -1
 
 
 class _Found(Exception):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,20 @@ import numpy as np
 import torch
 
 import tosaic
+from tosaic.api import html_report
 from tosaic.api.session import Session, decode_outputs, encode_inputs
 from tosaic.api.verification import ROUNDS, Verdict, as_called, verify
+from tosaic.backends.ethosu import EthosUCompileSpec
 from tosaic.backends.registry import find_backend
 from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid
+from tosaic.core.hints import get_cli_form
 from tosaic.core.output import write_files
 from tosaic.core.targets import Target
 from tosaic.core.tensor_info import TensorInfo
 from tosaic.driver.bundle import make_bundle
 from tosaic.driver.delegate import CompiledGraph, Delegate
-from tosaic.driver.kept import make_files
+from tosaic.driver.kept import make_files, shorten_path
 from tosaic.driver.named_data import list_data_files
 from tosaic.driver.pack import Signature
 from tosaic.driver.reason import Reason
@@ -34,7 +36,11 @@ from tosaic.engines import engine as engines
 from tosaic.formats import external, sidecar
 from tosaic.fx.arrays import to_torch
 from tosaic.npu.weights import WeightCache
+from tosaic.report.files import Opened
+from tosaic.report.html import ReportData, render, render_head
+from tosaic.report.profile import Profile, make_profile
 from tosaic.report.schema import DelegateReport, MemoryReport, Report
+from tosaic.tools.vela_options import VelaOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +143,8 @@ class Program:
             delegates=tuple(map(make_files, self.delegates)),
             samples=self.samples,
             traits=self.traits,
+            reasons=tuple(_keep(reason) for reason in self.reasons),
+            warnings=tuple(get_cli_form(warning) for warning in self.warnings),
         )
 
     def _options(self) -> dict[str, str]:
@@ -193,6 +201,25 @@ class Program:
             warnings=self.warnings,
         )
 
+    def profile(self) -> Profile:
+        """Return the layer profile: cycles and what limits them, bytes, shapes and source lines of every layer."""
+        return self._open().profile
+
+    def to_html(self, title: str = "program") -> str:
+        """Return the HTML report: one file, the same as that of `tosaic report`."""
+        return render(self._describe_report(title))
+
+    def _open(self) -> Opened:
+        files = tuple(self.data.values())
+        read, kept = external.read(self.pte, files), self._describe()
+        return Opened(self.pte, files, read, kept, make_profile(read, kept, options=self._vela_options()))
+
+    def _vela_options(self) -> VelaOptions | None:
+        return self.spec.options if isinstance(self.spec, EthosUCompileSpec) else None
+
+    def _describe_report(self, title: str) -> ReportData:
+        return html_report.describe(self._open(), title, options=self._vela_options())
+
     def _rows(self) -> list[tuple[str, str]]:
         compute = sum(1 for r in self.reasons if not r.is_io)
         rows = [
@@ -216,8 +243,12 @@ class Program:
         return f"<Program for {self.target.name}: {len(self.delegates)} delegates, {len(self.pte)} bytes>"
 
     def _repr_html_(self) -> str:
-        cells = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in self._rows())
-        return f"<table>{cells}</table>"
+        return render_head(self._describe_report("program"))
+
+
+def _keep(reason: Reason) -> sidecar.Fallback:
+    # The command reads this file, so the fix has its words.
+    return sidecar.Fallback(**asdict(replace(reason, where=shorten_path(reason.where), fix=get_cli_form(reason.fix))))
 
 
 def describe(signature: Signature) -> dict[str, str]:

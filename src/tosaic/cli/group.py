@@ -88,8 +88,15 @@ ENTRIES: Mapping[str, Entry] = MappingProxyType(
             (
                 "tosaic inspect ds_cnn.pte",
                 "tosaic inspect ds_cnn.tosaic --text",
+                "tosaic inspect ds_cnn.pte --layers",
+                "tosaic inspect ds_cnn.pte --csv layers.csv --trace trace.json",
                 "tosaic inspect ds_cnn.pte --commands",
             ),
+        ),
+        "report": Entry(
+            "tosaic.cli.report:write_report",
+            "Write an HTML report about a .pte.",
+            ("tosaic report ds_cnn.pte -o report.html", "tosaic report ds_cnn.pte --verify"),
         ),
         "ops": Entry(
             "tosaic.cli.catalog:show_ops",

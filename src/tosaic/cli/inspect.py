@@ -13,6 +13,7 @@ from tosaic.cli.run import Data, open_bundle, read_data
 from tosaic.cli.size import MaxMemory
 from tosaic.core import input_file
 from tosaic.core.errors import Invalid
+from tosaic.core.output import write_files
 
 if TYPE_CHECKING:
     from tosaic.report.contents import Contents
@@ -28,6 +29,23 @@ def show_file(
     commands: Annotated[
         bool, typer.Option("--commands", help="Print the command stream of every Ethos-U delegate in Vela's format.")
     ] = False,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Print the layer profile of a .pte: names, cycles, bytes of every layer.")
+    ] = False,
+    csv: Annotated[
+        Path | None,
+        typer.Option("--csv", metavar="FILE.csv", show_default=False, help="Write the layer profile as CSV."),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE.json",
+            show_default=False,
+            help="Write the layer profile as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing.",
+        ),
+    ] = None,
+    method: Annotated[str, typer.Option("--method", metavar="NAME", help="The method to profile.")] = "forward",
     data_files: Data = None,
     max_memory: MaxMemory = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print Vela's estimate of the cycles too.")] = False,
@@ -54,6 +72,9 @@ def show_file(
         if commands:
             _print_commands(program, "pte" if is_pte else kind, files, max_memory)
             return
+        if layers or csv or trace:
+            _show_layers(file, data, files, method, csv, trace, as_json, max_memory)
+            return
         kept = bytes(input_file.read(beside, max_memory)[0]) if is_pte and beside.is_file() else None
         found = contents.read(data, beside=kept, files=files, text=text, max_memory=max_memory)
     except Invalid as error:
@@ -69,6 +90,40 @@ def show_file(
         from tosaic.report.terminal import Page
 
         show_contents(Page(), found, str(file), verbose=verbose)
+
+
+def _show_layers(
+    file: Path,
+    data: bytes,
+    files: list[bytes],
+    method: str,
+    csv: Path | None,
+    trace: Path | None,
+    as_json: bool,
+    max_memory: int | None,
+) -> None:
+    from tosaic.report.files import open_program
+
+    beside = file.with_suffix(".tosaic")
+    kept = bytes(input_file.read(beside, max_memory)[0]) if beside.is_file() else None
+    profile = open_program(data, kept, files, method=method, max_memory=max_memory).profile
+    written: dict[Path, bytes] = {}
+    if csv is not None:
+        written[csv] = profile.to_csv().encode()
+    if trace is not None:
+        written[trace] = json.dumps(profile.to_trace(), indent=1, allow_nan=False).encode()
+    write_files(written)
+    if as_json:
+        typer.echo(json.dumps(profile.to_json(str(file)), indent=2, allow_nan=False))
+        return
+    from tosaic.report.layers import show_profile
+    from tosaic.report.terminal import Page, count
+
+    page = Page()
+    if not written:
+        show_profile(page, profile, str(file))
+    for path, content in written.items():
+        page.line(f"wrote `{path}` ({count(len(content), 'byte')})")
 
 
 def _print_text(found: Contents) -> None:

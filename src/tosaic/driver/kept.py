@@ -54,10 +54,14 @@ def _key(blob: bytes) -> str:
 
 
 def _strip_paths(origin: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove paths of this machine from an origin: files in the working folder or in a package keep a short path."""
-    path = str(origin["where"])
+    """Remove paths of this machine from an origin."""
+    return {k: v for k, v in origin.items() if k != "stack_trace"} | {"where": shorten_path(str(origin["where"]))}
+
+
+def shorten_path(path: str) -> str:
+    """Shorten a path: files in the working folder or in a package keep a part of it."""
     short = path.rpartition("/site-packages/")[2]
     if short == path:
         inside = Path(path).is_relative_to(Path.cwd())
         short = str(Path(path).relative_to(Path.cwd())) if inside else Path(path).name
-    return {k: v for k, v in origin.items() if k != "stack_trace"} | {"where": short}
+    return short

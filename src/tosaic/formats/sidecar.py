@@ -1,6 +1,6 @@
 """The .tosaic file next to a .pte: data for verify and reports, as a zip with the same bytes for the same content.
 
-manifest.json                      versions, the .pte's sha256, target, options, inputs and outputs
+manifest.json                      versions, the .pte's sha256, target, options, inputs and outputs, reasons for the CPU
 delegates/0/graph.tosa             the graph that was compiled
 delegates/0/origins.json           the location of each torch node, and the TOSA operators it was lowered to
 delegates/0/debug.xml              Vela's debug database
@@ -21,7 +21,7 @@ import math
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import NoReturn, TypeAlias, TypeVar
 
 from tosaic.core.budget import Budget
@@ -89,6 +89,21 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Fallback:
+    """A node on the CPU: why, what can be done, its location, and the node that it follows to the CPU."""
+
+    node: str = ""
+    op: str = ""
+    why: str = ""
+    fix: str = ""
+    where: str = ""
+    module: str = ""
+    layer: str = ""
+    cause: str = ""
+    is_io: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Sidecar:
     """The content of a .tosaic file."""
 
@@ -101,6 +116,9 @@ class Sidecar:
     delegates: tuple[DelegateFiles, ...] = ()
     samples: tuple[Sample, ...] = ()
     traits: tuple[Trait, ...] = ()
+    #: empty in files of releases that did not keep them
+    reasons: tuple[Fallback, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def check(self, pte: bytes) -> None:
         """Check that this file was made with this .pte."""
@@ -154,6 +172,8 @@ def _describe(sidecar: Sidecar) -> Json:
         "delegates": len(sidecar.delegates),
         "samples": [[len(sample.inputs), len(sample.outputs), len(sample.torch)] for sample in sidecar.samples],
         "traits": [asdict(trait) for trait in sidecar.traits],
+        "reasons": [asdict(reason) for reason in sidecar.reasons],
+        "warnings": list(sidecar.warnings),
     }
 
 
@@ -189,6 +209,8 @@ def read(data: bytes | bytearray, *, max_memory: int | None = None) -> Sidecar:
         delegates=tuple(_read_delegate(files, i) for i in range(_limit(manifest.get("delegates", int)))),
         samples=tuple(_read_sample(files, i, item, kinds) for i, item in enumerate(samples)),
         traits=tuple(_read_trait(item, "manifest.json traits") for item in traits),
+        reasons=tuple(_read_fallback(item, "manifest.json reasons") for item in manifest.get_optional("reasons")),
+        warnings=tuple(_as_text(item, "manifest.json warnings") for item in manifest.get_optional("warnings")),
     )
     if files.parts:
         _fail(sorted(files.parts)[0], "this file is not in the manifest")
@@ -226,6 +248,10 @@ class _Object:
 
     def get_list(self, name: str) -> list[Json]:
         return _as_list(self.values.get(name), f"{self.where} {name}")
+
+    def get_optional(self, name: str) -> list[Json]:
+        """Return a list that older files lack."""
+        return self.get_list(name) if name in self.values else []
 
     def get_flag(self, name: str) -> bool:
         value = self.values.get(name)
@@ -266,6 +292,16 @@ def _read_tensor_info(item: Json, where: str) -> TensorInfo:
 def _read_trait(item: Json, where: str) -> Trait:
     trait = _Object.of(item, where)
     return Trait(trait.get_flag("rounded"), trait.get_flag("quantized"), _read_scale(trait), trait.get("dtype", str))
+
+
+def _read_fallback(item: Json, where: str) -> Fallback:
+    reason = _Object.of(item, where)
+    texts = {one.name: reason.get(one.name, str) for one in fields(Fallback) if one.name != "is_io"}
+    return Fallback(**texts, is_io=reason.get_flag("is_io"))
+
+
+def _as_text(value: Json, where: str) -> str:
+    return value if isinstance(value, str) else _fail(where, "it is not a text")
 
 
 def _read_scale(item: _Object) -> float | None:

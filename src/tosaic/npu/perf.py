@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import tee, zip_longest
 from operator import itemgetter
 from typing import Any
@@ -46,7 +46,10 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One operation. `bottleneck` is `mac`, `output`, `command`, `dma`, or the name of a memory."""
+    """One operation. `bottleneck` is `mac`, `output`, `command`, `dma`, or the name of a memory.
+
+    `start` is the cycle of the stream in which it begins.
+    """
 
     offset: int
     kind: str
@@ -59,14 +62,20 @@ class Row:
     macs: int
     utilization: float
     traffic: Mapping[str, Traffic]
+    start: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.start + self.cycles
 
     @property
     def name(self) -> str:
         return f"{self.kind} {self.mode}".strip()
 
 
-#: all but the offset, which is the first
-_ROW_FIELDS = tuple(one.name for one in fields(Row))[1:]
+#: all but the offset, which is the first, and the start, which is the last
+_ROW_FIELDS = tuple(one.name for one in fields(Row))[1:-1]
+_CYCLES = _ROW_FIELDS.index("cycles")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +113,11 @@ def estimate(cmd_data: bytes | Stream, options: VelaOptions | System) -> Estimat
     next(ahead, None)
     for op, after in zip_longest(ops, ahead):
         if op.kind.is_kernel:
-            rows.append(costs.measure(op, overlaps=_overlaps(after)))
-            timeline.start_kernel(rows[-1].cycles)
+            cost = costs.measure(op, overlaps=_overlaps(after))
+            rows.append(Row(op.offset, *cost, start=timeline.start_kernel(cost[_CYCLES])))
         elif op.kind is Kind.DMA:
-            rows.append(_measure_dma(op, system))
-            timeline.start_transfer(rows[-1].cycles, op.accelerator)
+            row = _measure_dma(op, system)
+            rows.append(replace(row, start=timeline.start_transfer(row.cycles, op.accelerator)))
         elif op.kind is Kind.KERNEL_WAIT:
             timeline.wait(timeline.kernels, op.argument("n"))
         elif op.kind is Kind.DMA_WAIT:
@@ -126,13 +135,14 @@ class _Costs:
         self._known: dict[object, tuple[Any, ...]] = {}
         self._readers: dict[int, Callable[[Mapping[str, int]], object]] = {}
 
-    def measure(self, op: Op, *, overlaps: bool) -> Row:
+    def measure(self, op: Op, *, overlaps: bool) -> tuple[Any, ...]:
+        """Return the fields of an operation's row, without its offset and start."""
         key = op.kind, op.raw, overlaps, self._read_registers(op)
         known = self._known.get(key)
         if known is None:
             row = _measure_kernel(op, self._system, overlaps=overlaps)
             known = self._known[key] = tuple(getattr(row, name) for name in _ROW_FIELDS)
-        return Row(op.offset, *known)
+        return known
 
     def _read_registers(self, op: Op) -> object:
         """Read all registers but addresses and those of DMAs."""
@@ -167,14 +177,20 @@ class Timeline:
         self.kernels: deque[int] = deque([0], maxlen=4)
         self.transfers: deque[int] = deque([0], maxlen=8)
 
-    def start_kernel(self, cycles: int) -> None:
-        self.kernels.append(max(self._now, self.kernels[-1]) + cycles)
+    def start_kernel(self, cycles: int) -> int:
+        """Start a kernel operation and return the cycle in which it begins."""
+        start = max(self._now, self.kernels[-1])
+        self.kernels.append(start + cycles)
         # Two may be in flight: the third is not issued before the first has ended.
         self.wait(self.kernels, MAX_KERNELS)
+        return start
 
-    def start_transfer(self, cycles: int, accelerator: Accelerator) -> None:
-        self.transfers.append(max(self._now, self.transfers[-1]) + cycles)
+    def start_transfer(self, cycles: int, accelerator: Accelerator) -> int:
+        """Start a DMA and return the cycle in which it begins."""
+        start = max(self._now, self.transfers[-1])
+        self.transfers.append(start + cycles)
         self.wait(self.transfers, accelerator.max_transfers)
+        return start
 
     def wait(self, ends: deque[int], allowed: int) -> None:
         """Delay the next command until at most `allowed` of these are still in flight."""

@@ -287,7 +287,7 @@ def _read_pte(
     budget = Budget(len(data) + program.data_size, max_memory)
     budget.take(program.taken, "the .pte file")
     constant = {plan.name: plan.values[plan.outputs[0]] for plan in program.plans if _is_constant(plan)}
-    kept, note = _open_sidecar(data, beside, max_memory)
+    kept, note = open_sidecar(data, beside, max_memory)
     ports = _read_ports(constant.get(IO_METHOD), kept)
     graphs = kept.delegates if kept is not None else ()
     known = [(_read_graph(one, text, budget), one.summary.get("cycles_total")) for one in graphs]
@@ -301,7 +301,8 @@ def _is_constant(plan: pte.Plan) -> bool:
     return not plan.inputs and len(plan.outputs) == 1 and not any(chain.instructions for chain in plan.chains)
 
 
-def _open_sidecar(data: bytes, beside: bytes | None, max_memory: int | None) -> tuple[sidecar.Sidecar | None, str]:
+def open_sidecar(data: bytes, beside: bytes | None, max_memory: int | None) -> tuple[sidecar.Sidecar | None, str]:
+    """Read the .tosaic file next to a .pte: `none`, `fits`, or why it is not used; only one that fits is returned."""
     if beside is None:
         return None, "none"
     try:

@@ -24,6 +24,8 @@ _COUNTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 #: Prefix of the columns per memory: Vela writes them in the order of heap addresses.
 _LAST_FIXED: Mapping[str, str] = MappingProxyType({"perf": "mac_count", "perf_debug": "kernel_stride_z"})
 _TABLE = re.compile(r'<table name="(\w+)">\n<!\[CDATA\[\n(.*?)\]\]>\n</table>', re.DOTALL)
+#: a number, as short as a file offset is; Python refuses to parse very long ones
+_NUMBER = re.compile(r"0|[1-9]\d{0,17}|0x[0-9a-f]{1,16}", re.ASCII)
 #: Vela names an unnamed tensor by its number.
 _UNNAMED = re.compile(r"^#(\d+)")
 
@@ -43,6 +45,17 @@ def read_tables(xml: str) -> dict[str, Table]:
         columns, *rows = (tuple(row) for row in csv.reader(match[2].splitlines()))
         tables[match[1]] = Table(columns, tuple(rows))
     return tables
+
+
+def list_rows(tables: Mapping[str, Table], name: str) -> Iterator[dict[str, str]]:
+    """List the rows of a table by column; none if the database lacks it."""
+    table = tables.get(name, Table((), ()))
+    return (dict(zip(table.columns, row, strict=False)) for row in table.rows)
+
+
+def parse_number(text: str) -> int:
+    """Parse a number of the database, -1 where there is none."""
+    return int(text, 0) if _NUMBER.fullmatch(text) else -1
 
 
 def write_tables(tables: Mapping[str, Table]) -> str:
