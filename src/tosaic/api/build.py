@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
@@ -44,6 +43,7 @@ from tosaic.formats.npy import Array
 from tosaic.formats.sidecar import MAX_SAMPLES, Sample
 from tosaic.fx.arrays import to_numpy
 from tosaic.fx.source import QDQ, Source, overload
+from tosaic.fx.torch_compat import pytree
 from tosaic.ops import registry
 from tosaic.quantization.convert import can_convert
 from tosaic.quantization.convert import convert as convert_observers

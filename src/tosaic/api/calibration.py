@@ -8,13 +8,13 @@ from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
-import torch.utils._pytree as pytree
 from torch.utils.data import Dataset
 
 from tosaic.core.budget import DEFAULT
 from tosaic.core.errors import Invalid
 from tosaic.core.hints import Hint
 from tosaic.engines.inputs import read_content
+from tosaic.fx.torch_compat import pytree
 from tosaic.lower.arguments import is_sequence
 from tosaic.lower.convert import is_list
 

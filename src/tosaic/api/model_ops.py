@@ -66,7 +66,8 @@ def is_allowed(name: str, allowed: Collection[str] = ()) -> bool:
 def _is_operator(name: str) -> bool:
     """Tell whether torch has such an operator: other attributes of torch.ops load libraries and modules."""
     import torch
-    from torch._ops import HigherOrderOperator
+
+    from tosaic.fx.torch_compat import HigherOrderOperator
 
     found = _NAME.fullmatch(name)
     if found is None:
@@ -79,7 +80,8 @@ def _is_operator(name: str) -> bool:
 
 def _find(namespace: str, operator: str, overload: str) -> Any:
     import torch
-    from torch._ops import OpOverload, OpOverloadPacket
+
+    from tosaic.fx.torch_compat import OpOverload, OpOverloadPacket
 
     packet: Any = getattr(getattr(torch.ops, namespace), operator, None)
     found: Any = getattr(packet, overload, None) if issubclass(type(packet), OpOverloadPacket) else None
@@ -113,10 +115,9 @@ def _is_in_place(found: Any, operator: str) -> bool:
 
 def _is_composed(found: Any) -> bool:
     """Tell whether torch decomposes an operator: then a string argument is an option, not the name of something."""
-    import torch._decomp
+    from tosaic.fx.torch_compat import decomposition_table
 
-    decompositions: Any = torch._decomp
-    return found._can_decompose() or found in decompositions.decomposition_table
+    return found._can_decompose() or found in decomposition_table
 
 
 def _is_text(kind: str) -> bool:

@@ -1,16 +1,32 @@
-"""Two tricks that exir has no API for.
+"""The names of exir that come without a promise, and two tricks that exir has no API for.
 
-Both hold for the versions in VERSIONS; tests/driver/test_exir_compat.py shows that each is needed and works. Names of
-exir that come without a promise are also used in driver/exir.py, pack.py, named_data.py, tagging.py and exported.py,
-and in engines/vgf_pack.py, executorch_child.py and runtime_backend.py.
+All hold for the versions in VERSIONS; tests/driver/test_exir_compat.py shows that each trick is needed and works, and
+tests/test_private_names.py that no other module imports a private name of exir. The bindings of the C++ runtime are in
+engines/runtime_backend.py.
 """
 
 # Annotations are evaluated here (no `from __future__`), as in the compile specs that use this module.
+from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
+from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
 from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.dialects._ops import ops as exir_ops
+from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from torch.export import ExportedProgram
 
+__all__ = [
+    "VERSIONS",
+    "DataEntry",
+    "DataPayload",
+    "EdgeOpOverload",
+    "LocalSpec",
+    "NamedDataStore",
+    "NamedDataStoreOutput",
+    "exir_ops",
+    "replace_class",
+]
+
 #: the releases of ExecuTorch for which this was checked
-VERSIONS = ("1.4",)
+VERSIONS = ("1.4", "1.5")
 
 
 class LocalSpec(CompileSpec):

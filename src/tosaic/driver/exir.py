@@ -14,8 +14,6 @@ import torch
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
-from torch._decomp import core_aten_decompositions
-from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.passes.operator_support import OperatorSupportBase
@@ -37,6 +35,7 @@ from tosaic.driver.reason import Reason, log_reasons
 from tosaic.driver.tagging import find_clashes, find_number, tag_partitions
 from tosaic.formats.etdump import name_layer
 from tosaic.fx.source import ASSERTIONS, Constants, Source, find_module, list_modules, overload, torch_op
+from tosaic.fx.torch_compat import OpOverload, core_aten_decompositions
 from tosaic.tools.cache import CompileCache
 
 #: Partitions that `partition` has lowered and `preprocess` will need next, by the fingerprint of the partition.

@@ -10,10 +10,7 @@ from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from executorch.exir.operator.convert import to_out_variant
-from torch._C import DispatchKey
-from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import GraphModule, Node
@@ -27,6 +24,7 @@ from tosaic.fx.control_flow import unroll_program
 from tosaic.fx.decompositions import find_registered, functionalize, run_torch_decompositions
 from tosaic.fx.modes import inline_modes
 from tosaic.fx.source import FILLS, QDQ, input_node, is_overload, list_modules, overload, source_line
+from tosaic.fx.torch_compat import DispatchKey, OpOverload, pytree
 from tosaic.quantization.prepare import is_private, mutates
 
 _INPUT_WRITE = OutputKind.USER_INPUT_MUTATION

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
-
 from tosaic.backends.protocol import Artifact
+from tosaic.core.exir_compat import NamedDataStore, NamedDataStoreOutput
 from tosaic.formats.blob import ALIGNMENT
 
 

@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
-from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
@@ -26,6 +24,7 @@ from tosaic.driver.exported import find_decomposition, skip_noop_decompositions
 from tosaic.driver.named_data import store_external
 from tosaic.fx.source import ASSERTIONS, DEQUANTIZE, QDQ, QUANTIZE, Source, bind, overload
 from tosaic.fx.stub import stub
+from tosaic.fx.torch_compat import FakeTensorMode, pytree
 
 #: prefix of the names of buffers that a program writes to
 STATE = "tosaic_state_"

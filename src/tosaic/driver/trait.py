@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch.fx import Node
 
 from tosaic.formats.sidecar import Trait
 from tosaic.fx.source import DEQUANTIZE, QDQ, Source, bind, overload
+from tosaic.fx.torch_compat import pytree
 from tosaic.ops import registry
 
 #: from the most bits to the fewest

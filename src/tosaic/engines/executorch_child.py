@@ -64,8 +64,9 @@ def _merge(files: Sequence[bytes], max_memory: int | None) -> bytes | None:
     """Make one .ptd file of several, since the Python bindings of the runtime take only one."""
     if len(files) < 2:
         return files[0] if files else None
-    from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
     from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer
+
+    from tosaic.core.exir_compat import DataEntry, DataPayload
 
     named = {key: value for file in files for key, value in ptd.read(file, max_memory=max_memory).named.items()}
     entries = {key: DataEntry(index, ALIGNMENT, None) for index, key in enumerate(named)}

@@ -6,6 +6,7 @@ import ctypes
 import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -170,10 +171,23 @@ def load_runtime() -> tuple[Any, ctypes.CDLL]:
     # In this order: torch, the runtime, its symbols made global, the quantized kernels, then their users. Not via
     # `executorch.runtime`: that also imports all of exir, which takes longer than everything else here.
     importlib.import_module("torch")
-    bindings: Any = importlib.import_module("executorch.extension.pybindings._portable_lib")
-    library = ctypes.CDLL(bindings.__file__, ctypes.RTLD_GLOBAL)
+    bindings, file = _find_runtime()
+    library = ctypes.CDLL(str(file), ctypes.RTLD_GLOBAL)
     importlib.import_module("executorch.kernels.quantized")
     return bindings, library
+
+
+def _find_runtime() -> tuple[Any, Path]:
+    """Find the Python bindings of the runtime, and the library that has the runtime in it."""
+    package = "executorch.extension.pybindings"
+    try:
+        # ExecuTorch 1.4: one extension module with everything in it.
+        bindings: Any = importlib.import_module(f"{package}._portable_lib")
+        return bindings, Path(bindings.__file__)
+    except ModuleNotFoundError:
+        # 1.5: the bindings use a library that others share.
+        bindings = importlib.import_module(f"{package}._C")
+        return bindings, Path(bindings.__file__).parents[2] / "lib" / "libexecutorch.so"
 
 
 def connect(

@@ -6,10 +6,10 @@ import warnings
 
 import torch
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from torch._subclasses import FakeTensorMode
 
 from tosaic.formats import vgf as reader
 from tosaic.fx.stub import stub
+from tosaic.fx.torch_compat import FakeTensorMode
 
 
 def pack(vgf: bytes) -> bytes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch._decomp import core_aten_decompositions, decomposition_table
-from torch._ops import OperatorBase
 from torch.export import ExportedProgram
+
+from tosaic.fx.torch_compat import OperatorBase, core_aten_decompositions, decomposition_table
 
 
 def functionalize(program: ExportedProgram) -> ExportedProgram:

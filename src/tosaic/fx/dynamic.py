@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch.fx import Node
 
 from tosaic.core.errors import Unsupported
+from tosaic.fx.torch_compat import pytree
 
 
 def has_fixed_shape(value: Any) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from executorch.exir.dialects._ops import ops as exir_ops
-from executorch.exir.dialects.edge._ops import EdgeOpOverload
-from torch._guards import detect_fake_mode
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
+
+from tosaic.core.exir_compat import EdgeOpOverload, exir_ops
+from tosaic.fx.torch_compat import detect_fake_mode
 
 _LOCATION = ("stack_trace", "nn_module_stack")
 

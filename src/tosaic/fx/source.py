@@ -13,13 +13,12 @@ from functools import cache
 from typing import Any, TypeAlias, TypeGuard
 
 import torch
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import GraphModule, Node
 
 from tosaic.core.location import find_innermost
+from tosaic.fx.torch_compat import FakeTensor, OpOverload
 from tosaic.ir.graph import FROM_TORCH, DType
 
 DTYPES: Mapping[torch.dtype, DType] = {getattr(torch, name): dtype for name, dtype in FROM_TORCH.items()}

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from executorch.exir import EdgeCompileConfig
 from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 from torch.export import ExportedProgram
 from torch.export import graph_signature as specs
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.fx import Graph, GraphModule
+
+from tosaic.fx.torch_compat import pytree
 
 
 def stub(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> ExportedProgram:

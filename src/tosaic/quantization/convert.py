@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.fx.traceback import NodeSource, NodeSourceAction
 from torchao.quantization import pt2e
 
 from tosaic.fx.source import QDQ, has_tag, overload, torch_op
+from tosaic.fx.torch_compat import OpOverload
 from tosaic.quantization.prepare import ANNOTATION_KEY, attribute, is_written
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32)

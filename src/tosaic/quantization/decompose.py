@@ -10,15 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._guards import detect_fake_mode
-from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
 from tosaic.fx.decompositions import core_decompositions
 from tosaic.fx.source import overload, torch_op
+from tosaic.fx.torch_compat import OpOverload, detect_fake_mode, make_fx
 from tosaic.ops import registry
 from tosaic.quantization.prepare import (
     KEPT_META,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate, map_arg
 
 from tosaic.fx.source import torch_op
+from tosaic.fx.torch_compat import detect_fake_mode
 from tosaic.quantization.prepare import attribute
 
 _OTHERS = (torch.float16, torch.bfloat16, torch.float64)

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torchao.quantization import pt2e
 from torchao.quantization.pt2e import quantizer as specs
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
+from tosaic.fx.torch_compat import FakeTensor
 from tosaic.quantization.convert import has_fixed_range, has_inner_graphs
 from tosaic.quantization.prepare import ANNOTATION_KEY, attribute, mutates
 from tosaic.quantization.quantizer import TosaQuantizer

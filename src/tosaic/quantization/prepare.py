@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
@@ -17,6 +15,7 @@ from tosaic.core.errors import Unsupported
 from tosaic.core.internal import contained
 from tosaic.fx.arrays import to_torch
 from tosaic.fx.source import FILLS, aten, bind, fill, has_schema, has_tag, overload, schema, torch_op
+from tosaic.fx.torch_compat import FakeTensor, FakeTensorMode, OpOverload
 from tosaic.ir.graph import Array
 from tosaic.lower.arguments import is_sequence
 from tosaic.lower.aten import Aten

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Protocol, Self
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e import quantizer as pt2e
 
@@ -17,6 +16,7 @@ from tosaic.fx.control_flow import unroll_module
 from tosaic.fx.modes import inline
 from tosaic.fx.observers import with_args
 from tosaic.fx.source import bind, list_enclosing, module_stack, overload, torch_op
+from tosaic.fx.torch_compat import OpOverload
 from tosaic.lower.registry import Record
 from tosaic.ops import registry
 from tosaic.quantization import prepare

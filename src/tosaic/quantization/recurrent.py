@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node, Proxy
 from torch.fx.node import map_aggregate, map_arg
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.fx.proxy import GraphAppendingTracer
 
 from tosaic.fx.source import overload
+from tosaic.fx.torch_compat import FakeTensor
 from tosaic.quantization.widen_accumulated import STATE
 
 _aten = torch.ops.aten
