@@ -8,7 +8,7 @@ WORKERS ?= 2
 # Many tests start processes that import torch: they need its compiled modules, which this variable would not keep.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-vgf setup-board demo test test-all test-op golden bench bench-board bench-quick accuracy mutate lint format clean
+.PHONY: help setup setup-vgf setup-board demo test test-all test-op test-matrix golden bench bench-board bench-quick accuracy mutate lint format clean
 
 help:
 	@echo "make setup     build .venv with everything pinned in constraints.txt"
@@ -16,6 +16,7 @@ help:
 	@echo "make setup-board add what firmware needs: a cross compiler, and the CPU of the virtual board"
 	@echo "make demo      compile MobileNetV2 for an Ethos-U55 into out/, and run it on the simulator"
 	@echo "make test      the quick tests;  make test-all  every test;  make test-op OP=conv2d  those of one operator"
+	@echo "make test-matrix  the quick tests with other releases of Python and ExecuTorch; asks before it downloads"
 	@echo "make golden    rewrite the golden files of tests/golden"
 	@echo "make lint      ruff, basedpyright, import rules;  make format  rewrite in house format"
 	@echo "make bench     the side-by-side figures;  make bench-quick  three small models;  make bench-board  firmware"
@@ -56,6 +57,10 @@ test-all: setup
 # In one process: the others would take longer to start than the tests take.
 test-op: setup
 	$(BIN)/python -m pytest -q tests/ops tests/test_golden.py -m 'not slow' -k '[$(OP)- or [$(OP)]'
+
+# Environments of their own in the cache folder; never part of a check of a change.
+test-matrix: setup
+	$(BIN)/python tests/run_matrix.py
 
 golden: setup
 	$(BIN)/python tests/rewrite_golden.py

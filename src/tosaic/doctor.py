@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from tosaic.core.releases import TESTED
+
 #: packages whose version matters
 _PACKAGES = ("torch", "executorch", "torchao", "ethos-u-vela", "tosa-tools")
 _COMPILERS = ("c++", "g++", "clang++")
@@ -136,6 +138,7 @@ def _examine_all() -> Iterator[Check]:
     ranges = _read_ranges()
     for package in _PACKAGES:
         yield _check_package(package, ranges.get(package, ""))
+    yield _check_releases(version)
     yield _check_compiler()
     yield _check_folder()
 
@@ -158,6 +161,17 @@ def _check_package(package: str, wanted: str) -> Check:
         return Check(package, ok=False, found="not installed", fix=fix)
     usable = fits(version, wanted)
     return Check(package, usable, version if usable else f"{version}, but {wanted} is needed", fix)
+
+
+def _check_releases(python: str) -> Check:
+    """Check that this combination of releases is one that is tested."""
+    try:
+        torch, executorch = (importlib.metadata.version(name) for name in ("torch", "executorch"))
+    except importlib.metadata.PackageNotFoundError:
+        return Check("releases", ok=False, found="not known", fix="install torch and executorch", needed=False)
+    tested = any(one.matches(python, torch, executorch) for one in TESTED)
+    found = f"Python, torch and executorch are {'' if tested else 'not '}tested together"
+    return Check("releases", tested, found, f"use one of these: {'; '.join(map(str, TESTED))}", needed=False)
 
 
 def fits(version: str, wanted: str) -> bool:
