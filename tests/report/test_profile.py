@@ -276,6 +276,8 @@ def test_a_target_without_commands_has_names_and_no_cycles() -> None:
     assert any("delegate 0" in text for text in found.missing)
     json.dumps(found.to_json(), allow_nan=False)
     check_trace(found.to_trace())
+    page = program.to_html("net")
+    assert "there is no model of" in page and 'id="cycles"' not in page and "Program" in program._repr_html_()
 
 
 @pytest.mark.parametrize("target", ["ethos-u65-256", "ethos-u85-256"])
@@ -288,3 +290,23 @@ def test_other_families_add_up_too(target: str) -> None:
     assert delegate.estimate is not None
     assert sum(layer.cycles or 0 for layer in found.layers) == delegate.estimate.cycles
     assert {"0", "2"} <= {layer.module for layer in found.layers}
+
+
+class Lookup(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(32, 16)
+        self.head = torch.nn.Linear(16, 8)
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(index))
+
+
+def test_a_layer_that_is_only_a_dma_has_its_cycles() -> None:
+    with torch.random.fork_rng():
+        program = tosaic.compile(Lookup().eval(), (torch.randint(0, 32, (1, 6)),), target="ethos-u85-256")
+    found = program.profile()
+    table, head = find(found, "table", "embedding"), find(found, "head", "linear")
+    assert table.tosa == ("GATHER",) and table.commands == 1 and table.spans == ()
+    assert table.limits == {"DMA": table.dma_cycles} and table.dma_cycles > 0
+    assert head.reads == (table.index,) and (table.cycles or 0) + (head.cycles or 0) == found.cycles

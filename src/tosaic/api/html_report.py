@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import tosaic
 from tosaic.api.torch_reference import decode_real, find_sqnr
 from tosaic.formats.sidecar import Sidecar
 from tosaic.report.files import Opened, make_report
@@ -36,7 +37,8 @@ def describe(
             if i < len(outputs)
         ]
         accuracy = (*ran, *accuracy)
-    return make_report(opened, title, options=options, accuracy=accuracy, check=check)
+    version = tosaic.__version__
+    return make_report(opened, title, version=version, options=options, accuracy=accuracy, check=check)
 
 
 def _measure(kept: Sidecar) -> Iterator[Accuracy]:

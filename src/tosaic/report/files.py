@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import tosaic
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
 from tosaic.core.tensor_info import TensorInfo
@@ -67,6 +66,7 @@ def make_report(
     opened: Opened,
     title: str,
     *,
+    version: str = "",
     options: VelaOptions | None = None,
     accuracy: Sequence[Accuracy] = (),
     check: Check | None = None,
@@ -87,7 +87,7 @@ def make_report(
         uses=_measure_memory(plan, profile, options).list_uses(size) if profile.accelerator else {},
         program_bytes=size,
         sha256=hashlib.sha256(opened.data).hexdigest(),
-        version=tosaic.__version__,
+        version=version,
         options={} if kept is None else {name: str(value) for name, value in kept.options.items()},
         inputs=kept.inputs if kept is not None else inputs,
         outputs=kept.outputs if kept is not None else outputs,

@@ -60,7 +60,7 @@ class Layer:
     outputs      types of the tensors that it writes
     macs         multiplications; None where they are not known
     cycles       its part of the program's cycles: they add up. None where they are not known
-    limits       those cycles by bottleneck; `DMA` are the cycles in which it waits for data
+    limits       those cycles by bottleneck; `DMA` are the cycles in which the NPU waits for its data
     dma_cycles   cycles of its DMAs, most of which run while other layers compute
     utilization  the share of the possible multiplications that is used in its cycles
     weight_bytes      encoded weights and scales in the program
@@ -494,16 +494,16 @@ class _Group:
         """List the layers; their cycles add up to those of the delegate."""
         owners = {index: number for number, draft in enumerate(self._drafts) for index in draft.commands}
         spent = [Counter[str]() for _ in self._drafts]
+        waited = {row.end: index for index, row in enumerate(self._timed.rows) if not self._reads[index].ofm}
         now = 0
         for index, row in enumerate(self._timed.rows):
             if self._reads[index].ofm:
-                # Kernel operations run one after the other; a gap between two is a wait for a DMA.
-                spent[owners[index]][name_limit("dma")] += row.start - now
+                # Kernel operations run one after the other; a gap before one is a wait for a DMA, which ends then.
+                spent[owners[waited.get(row.start, index)]][name_limit("dma")] += row.start - now
                 spent[owners[index]][name_limit(row.bottleneck)] += row.cycles
                 now = row.end
         if self._timed.cycles > now:
-            last = max(range(len(self._timed.rows)), key=lambda index: self._timed.rows[index].end)
-            spent[owners[last]][name_limit("dma")] += self._timed.cycles - now
+            spent[owners[waited[self._timed.cycles]]][name_limit("dma")] += self._timed.cycles - now
         layers = [self._make(number, draft, spent[number]) for number, draft in enumerate(self._drafts)]
         return self._connect(layers)
 
