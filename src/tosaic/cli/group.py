@@ -85,6 +85,14 @@ ENTRIES: Mapping[str, Entry] = MappingProxyType(
                 "tosaic inspect ds_cnn.pte --commands",
             ),
         ),
+        "diff": Entry(
+            "tosaic.cli.diff:diff_files",
+            "Compare two compiled programs.",
+            (
+                "tosaic diff before.pte after.pte",
+                "tosaic diff before.pte after.pte --max-growth 2 --markdown",
+            ),
+        ),
         "ops": Entry(
             "tosaic.cli.catalog:show_ops",
             "List operators and their constraints.",
