@@ -52,6 +52,20 @@ ENTRIES: Mapping[str, Entry] = MappingProxyType(
                 "tosaic compile my_model.py --config board.toml -o build/",
             ),
         ),
+        "fit": Entry(
+            "tosaic.cli.fit:fit_model",
+            "Find the programs that fit on a board.",
+            (
+                "tosaic fit my_model.py -t ethos-u55-128 --sram 512K --flash 2M",
+                "tosaic fit my_model.py --board himax-we2 --calibration samples.npz",
+                "tosaic fit my_model.py --board my_board.toml -o best.pte",
+            ),
+        ),
+        "advise": Entry(
+            "tosaic.cli.advise:advise_model",
+            "Name the options that would make a program better.",
+            ("tosaic advise my_model.py -t ethos-u85-256", "tosaic advise mobilenet_v2 --io int8 --json"),
+        ),
         "build": Entry(
             "tosaic.cli.build:build_firmware",
             "Build the firmware of a board from a .pte.",
