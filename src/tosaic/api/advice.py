@@ -113,12 +113,13 @@ def _combine(variants: Variants, base: Choice, found: Sequence[Advice]) -> Advic
     """Compile all changes that pay together; None if there are fewer than two, or if together they do not pay."""
     if len(found) < 2:
         return None
-    options = base.options
+    changes: dict[str, Any] = {}
     for one in reversed(found):
         for name in ("layout", "io", "optimize", "memory_mode", "precision"):
-            value = getattr(one.choice.options, name)
+            value: Any = getattr(one.choice.options, name)
             if value != getattr(base.options, name):
-                options = replace(options, **{name: value})
+                changes[name] = value
+    options = replace(base.options, **changes)
     choice = variants.compile(options)
     if choice is None:
         return None

@@ -231,7 +231,8 @@ class Prepared:
         if isinstance(self.module, ExportedProgram):
             return self
         tensors = (*self.module.parameters(), *self.module.buffers())
-        return replace(self, module=copy.deepcopy(self.module, {id(tensor): tensor for tensor in tensors}))
+        with quiet():
+            return replace(self, module=copy.deepcopy(self.module, {id(tensor): tensor for tensor in tensors}))
 
 
 @quiet()

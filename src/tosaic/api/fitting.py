@@ -133,11 +133,10 @@ class _Search:
         self.base = self._make_base(space.targets[0])
 
     def _make_base(self, target: str) -> Options:
-        modes = self._list_modes(target)
-        default = find(target).memory_mode
+        modes = self.space.memory_modes
         return Options(
             target,
-            memory_mode=default if default in modes else modes[0],
+            memory_mode=modes[0] if modes else find(target).memory_mode,
             io=self.space.ios[0],
             layout=self.space.layouts[0],
             precision=(self.space.precisions or ("int8",))[0],
@@ -302,7 +301,8 @@ def _find_obstacles(variants: Variants, nearest: Choice, limits: Limits) -> dict
         in_sram = nearest.options.memory_mode == "Sram_Only"
         cpu = variants.fixed[nearest.options] - (nearest.flash if in_sram else 0)
         peaks = [list_peak_tensors(one) for one in files]
-        peak = max(peaks, key=lambda held: sum(one.bytes for one in held), default=[])
+        nothing: list[Held] = []
+        peak = max(peaks, key=lambda held: sum(one.bytes for one in held), default=nothing)
         on_cpu = [Held("", "tensors of the CPU", cpu)] if cpu else []
         stored = [Held("", "the program", nearest.flash)] if in_sram else []
         found["SRAM"] = tuple(_take_largest((*peak, *on_cpu, *stored)))

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 from tosaic.core import input_file
 from tosaic.core.errors import Invalid
@@ -69,6 +70,10 @@ def read_profile(path: Path) -> Profile:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"`{path}` is not a TOML file", why=str(error)) from None
     return _Reader(path, table).read()
+
+
+def _is_list(value: object) -> TypeGuard[list[object]]:
+    return isinstance(value, list)
 
 
 class _Reader:
@@ -140,7 +145,7 @@ class _Reader:
 
     def _get_texts(self, name: str) -> tuple[str, ...]:
         value = self._table.get(name, [])
-        items: list[object] = list(value) if isinstance(value, list) else [None]
+        items = value if _is_list(value) else [None]
         texts = [item for item in items if isinstance(item, str) and len(item) <= _MOST_TEXT and item.isprintable()]
         if len(texts) < len(items) or len(texts) > _MOST_SOURCES:
             raise self._fail(name, "it is not a list of short texts", f'write `{name} = ["...", "..."]`')

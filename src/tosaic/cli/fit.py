@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from tosaic.board.profile import list_profiles
+from tosaic.board.profile import find_profile, list_profiles
 from tosaic.cli import options as o
 from tosaic.cli.guard import Debug, Json, guarded
 from tosaic.cli.progress import Progress
@@ -19,10 +19,6 @@ from tosaic.core.errors import ExitStatus, Invalid
 from tosaic.core.hints import get_cli_form
 from tosaic.core.output import check_writable
 from tosaic.core.targets import find
-
-if TYPE_CHECKING:
-    from tosaic.board.profile import Profile
-    from tosaic.report.choices import Limits
 
 Targets = Annotated[
     list[str] | None,
@@ -105,8 +101,8 @@ def fit_model(
     from tosaic.api import model_file
     from tosaic.report.choices import Limits
 
-    profile = _find_profile(board)
-    limits = _make_limits(profile, sram, flash, dram)
+    profile = None if board is None else find_profile(board)
+    limits = Limits.of(profile, sram, flash, dram)
     if limits == Limits():
         raise Invalid("there is nothing to fit into", fix="pass --board, or --sram and --flash")
     names = target or (list(profile.accelerators) if profile is not None else ["ethos-u55-128"])
@@ -155,22 +151,3 @@ def fit_model(
         show_fit(Page(), report, verbose=verbose)
     if not report.front or any(choice.verified is False for choice in report.front):
         raise typer.Exit(ExitStatus.CHECK_FAILED)
-
-
-def _find_profile(board: str | None) -> Profile | None:
-    from tosaic.board.profile import find_profile
-
-    return None if board is None else find_profile(board)
-
-
-def _make_limits(profile: Profile | None, sram: int | None, flash: int | None, dram: int | None) -> Limits:
-    """Make the limits: an option has priority over the board."""
-    from tosaic.report.choices import Limits
-
-    if profile is None:
-        return Limits(sram, flash, dram)
-    return Limits(
-        profile.sram if sram is None else sram,
-        profile.flash if flash is None else flash,
-        (profile.dram or 0) if dram is None else dram,
-    )

@@ -66,6 +66,15 @@ ENTRIES: Mapping[str, Entry] = MappingProxyType(
             "Name the options that would make a program better.",
             ("tosaic advise my_model.py -t ethos-u85-256", "tosaic advise mobilenet_v2 --io int8 --json"),
         ),
+        "sweep": Entry(
+            "tosaic.cli.sweep:sweep_models",
+            "Compile many models for many targets.",
+            (
+                "tosaic sweep ds_cnn resnet8 -t ethos-u55-128 -t ethos-u85-256 -o results/",
+                "tosaic sweep my_model.py --all-targets --io float --io int8 -o results/ --verify",
+                "tosaic sweep ds_cnn --all-targets -o results/ --cluster tcp://scheduler:8786",
+            ),
+        ),
         "build": Entry(
             "tosaic.cli.build:build_firmware",
             "Build the firmware of a board from a .pte.",

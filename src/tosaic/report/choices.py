@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from tosaic.board.profile import Profile
 from tosaic.core.targets import find
 from tosaic.report.layers import Held
 
@@ -57,6 +58,17 @@ class Limits:
     sram: int | None = None
     flash: int | None = None
     dram: int | None = None
+
+    @staticmethod
+    def of(board: Profile | None, sram: int | None, flash: int | None, dram: int | None) -> Limits:
+        """Make the limits of a board; a size that is given has priority. A board without DRAM holds nothing there."""
+        if board is None:
+            return Limits(sram, flash, dram)
+        return Limits(
+            board.sram if sram is None else sram,
+            board.flash if flash is None else flash,
+            (board.dram or 0) if dram is None else dram,
+        )
 
     def list_excesses(self, choice: Choice) -> dict[str, int]:
         """List the bytes by which a choice exceeds each memory."""
