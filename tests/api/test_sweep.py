@@ -116,6 +116,12 @@ def test_one_sweep_at_a_time(tmp_path: Path) -> None:
         sweeping.sweep([], tmp_path)
 
 
+def test_only_a_regular_file_is_written(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "results.jsonl")
+    with pytest.raises(Invalid, match="cannot write"):
+        sweeping.sweep([], tmp_path)
+
+
 JOB = Job("<b>x</b>", Options("ethos-u55-128"), "0")
 
 

@@ -18,7 +18,7 @@ from tosaic.api.sweep_cluster import run_on_cluster
 from tosaic.api.sweep_worker import Outcome, run_here
 from tosaic.core import input_file
 from tosaic.core.errors import Invalid
-from tosaic.core.output import write_files
+from tosaic.core.output import find_target, write_files
 from tosaic.report.choices import Options
 from tosaic.report.sweep import DONE, Job, Result, read_result, write_page
 from tosaic.tools import vela
@@ -126,6 +126,7 @@ def sweep(
 @contextmanager
 def _lock(path: Path) -> Generator[TextIO]:
     """Open the results for one sweep at a time."""
+    find_target(path)
     try:
         file = path.open("a+", encoding="utf-8")
     except OSError as error:
