@@ -36,7 +36,7 @@ def test_sizes_that_are_none(text: str) -> None:
         parse_size(text)
 
 
-@pytest.mark.parametrize("command", ["compile", "run", "verify", "inspect"])
+@pytest.mark.parametrize("command", ["compile", "run", "verify", "inspect", "diff", "fit", "advise"])
 def test_every_command_that_reads_files_takes_a_limit(tosaic: Command, command: str) -> None:
     assert "--max-memory SIZE" in tosaic(command, "--help").stdout
     assert tosaic(command, "x.pte", "--max-memory", "lots").code == 2

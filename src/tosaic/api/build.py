@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -192,18 +193,95 @@ def compile(
 
     May be called from several threads, which take turns: torch.export serves one thread at a time.
     """
-    _check_choice("io", io, IO_KINDS)
     _check_choice("layout", layout, LAYOUTS)
+    spec = make_spec(target, system_config, memory_mode, external)
+    prepared = prepare(
+        model,
+        example_inputs,
+        spec,
+        kwargs=kwargs,
+        calibration=calibration,
+        io=io,
+        precision=precision,
+        precision_for=precision_for,
+        per_channel=per_channel,
+        quantizer=quantizer,
+        quantized=quantized,
+        delegate=delegate,
+        progress=progress,
+        max_memory=max_memory,
+    )
+    return finish(prepared, spec, io=io, layout=layout, delegate=delegate, etrecord=etrecord, progress=progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model that is exported and, if wanted, quantized: what all compiles with the same precision share."""
+
+    module: ExportedProgram | GraphModule
+    inputs: tuple[torch.Tensor, ...]
+    samples: list[Sample]
+    notes: tuple[str, ...]
+    seconds: Mapping[str, float]
+    precision: Precision
+    quantized: bool
+
+    def copy(self) -> Prepared:
+        """Copy the graph, which a compile changes; the weights are shared."""
+        if isinstance(self.module, ExportedProgram):
+            return self
+        tensors = (*self.module.parameters(), *self.module.buffers())
+        with quiet():
+            return replace(self, module=copy.deepcopy(self.module, {id(tensor): tensor for tensor in tensors}))
+
+
+@quiet()
+def prepare(
+    model: torch.nn.Module | ExportedProgram | GraphModule,
+    example_inputs: Sequence[Any] | None,
+    spec: ArmCompileSpec,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    calibration: Iterable[Any] | str | Path | None = None,
+    io: str = "float",
+    precision: str = DEFAULT,
+    precision_for: Mapping[str, str] | None = None,
+    per_channel: bool = True,
+    quantizer: Quantizer | None = None,
+    quantized: bool = True,
+    delegate: bool = True,
+    progress: Callable[[str], None] | None = None,
+    max_memory: int | None = None,
+) -> Prepared:
+    """Export and quantize a model: the first half of `compile`. The target matters only by its TOSA profile."""
+    _check_choice("io", io, IO_KINDS)
     chosen = Precision(precision, dict(precision_for or {}), per_channel)
     if quantizer is not None and not chosen.is_default:
         raise Invalid("both a precision and a quantizer are given", fix="set the precision in the quantizer")
-    spec = make_spec(target, system_config, memory_mode, external)
-    stages = Stages(progress)
-    notes: list[str] = []
+    stages, notes = Stages(progress), list[str]()
     model, inputs = _flatten_inputs(model, example_inputs, kwargs or {})
     module, samples = _export_and_quantize(
         model, inputs, spec, calibration, max_memory, quantizer or chosen, io, quantized, delegate, stages, notes
     )
+    return Prepared(module, inputs, samples, tuple(notes), stages.seconds, chosen, quantized)
+
+
+@quiet()
+def finish(
+    prepared: Prepared,
+    spec: ArmCompileSpec,
+    *,
+    io: str = "float",
+    layout: str = "nchw",
+    delegate: bool = True,
+    etrecord: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Program:
+    """Lower, compile and pack a prepared model: the second half of `compile`. It changes the graph of the model."""
+    _check_choice("io", io, IO_KINDS)
+    _check_choice("layout", layout, LAYOUTS)
+    stages, notes = Stages(progress, dict(prepared.seconds)), list(prepared.notes)
+    module, inputs = prepared.module, prepared.inputs
     source = _make_source(module, inputs)
     if delegate and carry_results(source, spec.target):
         source = _make_source(module, inputs)
@@ -221,7 +299,7 @@ def compile(
         notes.append(f"nothing runs on {spec.target.name}: all {len(built.plan.reasons):,} nodes are on the CPU")
     for number, one in enumerate(built.delegates):
         dump(one, spec, number)
-    if delegate and not quantized:
+    if delegate and not prepared.quantized:
         _refuse_float(source, built, spec)
     with stages.stage("pack"):
         metadata = describe(signature) if io != "float" or layout == "nhwc" else {}
@@ -231,8 +309,18 @@ def compile(
                 source, built, signature, find_backend(spec).id, spec.to_program(), metadata, with_etrecord=etrecord
             )
             record = write_etrecord(program) if etrecord else None
+    precision = prepared.precision.describe()
     finished = Program.make(
-        spec, built, signature, program, samples, find_traits(source), stages.seconds, notes, chosen.describe(), record
+        spec,
+        built,
+        signature,
+        program,
+        prepared.samples,
+        find_traits(source),
+        stages.seconds,
+        notes,
+        precision,
+        record,
     )
     log_reasons(finished.reasons)
     return finished

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -47,6 +47,7 @@ def compile_model(
     config_ini: o.ConfigIni = None,
     optimize: o.Optimize = None,
     arena_cache_size: o.ArenaCacheSize = None,
+    max_sram: o.MaxSram = None,
     vela_option: o.VelaOption = None,
     external: o.ExternalOption = None,
     no_delegate: o.NoDelegate = False,
@@ -85,6 +86,8 @@ def compile_model(
     flags = _list_flags(optimize, arena_cache_size, vela_option or ())
     _check_paths(path, header, parts, intermediates, calibration)
     _check_system(wanted, system_config, memory_mode, config_ini, flags)
+    if max_sram is not None:
+        _check_alone(flags, parts, intermediates, no_delegate, no_quantize, delegate_data_movement, etrecord)
     checked = model_file.check(model, max_memory)
     if verify:
         _require_engine(wanted)
@@ -94,33 +97,53 @@ def compile_model(
         from tosaic.api import build as api
 
         module, inputs = model_file.load(model, checked=checked, allow_ops=allow_op or ())
-        spec = api.make_spec(
-            wanted.name,
-            system_config,
-            memory_mode,
-            parts,
-            config_ini=None if config_ini is None else str(config_ini),
-            extra_flags=flags,
-        )
-        spec.dump_intermediate_artifacts_to(None if intermediates is None else str(intermediates))
-        spec.verify_passes = debug
-        spec.delegate_data_movement = delegate_data_movement
-        program = api.compile(
-            module,
-            inputs,
-            spec,
-            calibration=calibration,
-            io=io.value,
-            layout=layout.value,
-            precision=precision.value,
-            precision_for=modules,
-            per_channel=not per_tensor,
-            quantized=not no_quantize,
-            delegate=not no_delegate,
-            etrecord=etrecord,
-            progress=progress,
-            max_memory=max_memory,
-        )
+        if max_sram is not None:
+            program = _compile_within(
+                max_sram,
+                module,
+                inputs,
+                wanted.name,
+                model,
+                calibration,
+                io.value,
+                layout.value,
+                precision.value,
+                modules,
+                not per_tensor,
+                memory_mode,
+                system_config,
+                config_ini,
+                max_memory,
+                progress,
+            )
+        else:
+            spec = api.make_spec(
+                wanted.name,
+                system_config,
+                memory_mode,
+                parts,
+                config_ini=None if config_ini is None else str(config_ini),
+                extra_flags=flags,
+            )
+            spec.dump_intermediate_artifacts_to(None if intermediates is None else str(intermediates))
+            spec.verify_passes = debug
+            spec.delegate_data_movement = delegate_data_movement
+            program = api.compile(
+                module,
+                inputs,
+                spec,
+                calibration=calibration,
+                io=io.value,
+                layout=layout.value,
+                precision=precision.value,
+                precision_for=modules,
+                per_channel=not per_tensor,
+                quantized=not no_quantize,
+                delegate=not no_delegate,
+                etrecord=etrecord,
+                progress=progress,
+                max_memory=max_memory,
+            )
         files = _list_files(program, path, with_sidecar=not no_sidecar)
         if header is not None:
             from tosaic.report.header import write_header
@@ -190,6 +213,85 @@ def _check_system(
         tuple(split_flags(flags)),
     )
     check_options(options.with_config())
+
+
+def _check_alone(
+    flags: list[str],
+    external: list[str],
+    intermediates: Path | None,
+    no_delegate: bool,
+    no_quantize: bool,
+    data_movement: bool,
+    etrecord: bool,
+) -> None:
+    """Reject options that a search of the others has no place for."""
+    given = {
+        "--optimize, --arena-cache-size and --vela-option": bool(flags),
+        "--external": bool(external),
+        "--intermediates": intermediates is not None,
+        "--no-delegate": no_delegate,
+        "--no-quantize": no_quantize,
+        "--delegate-data-movement": data_movement,
+        "--etrecord": etrecord,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            fix = "leave one of them out; `tosaic fit` prints the options that fit"
+            raise Invalid(f"`--max-sram` cannot be combined with {name}", fix=fix)
+
+
+def _compile_within(
+    max_sram: int,
+    module: Any,
+    inputs: Any,
+    target: str,
+    model: str,
+    calibration: Path | None,
+    io: str,
+    layout: str,
+    precision: str,
+    modules: dict[str, str],
+    per_channel: bool,
+    memory_mode: str | None,
+    system_config: str | None,
+    config_ini: Path | None,
+    max_memory: int | None,
+    progress: Progress,
+) -> Program:
+    """Compile the fastest program that fits; without one, print what is in the way and exit."""
+    from tosaic.api.fitting import Space, fit
+    from tosaic.report.choices import Limits
+
+    space = Space(
+        (target,),
+        (io,),
+        (layout,),
+        (precision,),
+        (memory_mode,) if memory_mode else (),
+        system_config or "",
+        None if config_ini is None else str(config_ini),
+    )
+    found = fit(
+        module,
+        inputs,
+        space,
+        Limits(sram=max_sram),
+        calibration=calibration,
+        precision_for=modules,
+        per_channel=per_channel,
+        name=model,
+        verify=False,
+        progress=progress,
+        max_memory=max_memory,
+    )
+    if found.best is None:
+        from tosaic.report.fit import show_fit
+        from tosaic.report.terminal import Page
+
+        progress.finish()
+        show_fit(Page(), found.report)
+        raise typer.Exit(ExitStatus.CHECK_FAILED)
+    return found.best
 
 
 def _require_engine(target: Target) -> None:

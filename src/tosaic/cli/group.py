@@ -52,6 +52,29 @@ ENTRIES: Mapping[str, Entry] = MappingProxyType(
                 "tosaic compile my_model.py --config board.toml -o build/",
             ),
         ),
+        "fit": Entry(
+            "tosaic.cli.fit:fit_model",
+            "Find the programs that fit on a board.",
+            (
+                "tosaic fit my_model.py -t ethos-u55-128 --sram 512K --flash 2M",
+                "tosaic fit my_model.py --board himax-we2 --calibration samples.npz",
+                "tosaic fit my_model.py --board my_board.toml -o best.pte",
+            ),
+        ),
+        "advise": Entry(
+            "tosaic.cli.advise:advise_model",
+            "Name the options that would make a program better.",
+            ("tosaic advise my_model.py -t ethos-u85-256", "tosaic advise mobilenet_v2 --io int8 --json"),
+        ),
+        "sweep": Entry(
+            "tosaic.cli.sweep:sweep_models",
+            "Compile many models for many targets.",
+            (
+                "tosaic sweep ds_cnn resnet8 -t ethos-u55-128 -t ethos-u85-256 -o results/",
+                "tosaic sweep my_model.py --all-targets --io float --io int8 -o results/ --verify",
+                "tosaic sweep ds_cnn --all-targets -o results/ --cluster tcp://scheduler:8786",
+            ),
+        ),
         "build": Entry(
             "tosaic.cli.build:build_firmware",
             "Build the firmware of a board from a .pte.",
@@ -97,6 +120,14 @@ ENTRIES: Mapping[str, Entry] = MappingProxyType(
             "tosaic.cli.report:write_report",
             "Write an HTML report about a .pte.",
             ("tosaic report ds_cnn.pte -o report.html", "tosaic report ds_cnn.pte --verify"),
+        ),
+        "diff": Entry(
+            "tosaic.cli.diff:diff_files",
+            "Compare two compiled programs.",
+            (
+                "tosaic diff before.pte after.pte",
+                "tosaic diff before.pte after.pte --max-growth 2 --markdown",
+            ),
         ),
         "ops": Entry(
             "tosaic.cli.catalog:show_ops",

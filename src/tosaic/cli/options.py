@@ -130,6 +130,16 @@ ArenaCacheSize = Annotated[
         help="Size of the SRAM that Vela may use for tensors, e.g. 512K. Default: that of the memory mode.",
     ),
 ]
+MaxSram = Annotated[
+    int | None,
+    typer.Option(
+        "--max-sram",
+        metavar="SIZE",
+        parser=parse_size,
+        show_default=False,
+        help="Choose memory mode, goal and arena so that the program fits into this SRAM, e.g. 512K; see `tosaic fit`.",
+    ),
+]
 VelaOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -76,6 +76,10 @@ class Page:
             lines = [start + first, *(" " * len(start) + line for line in rest)]
             self._print("\n".join(" " * indent + line for line in lines), "" if number else "bold")
 
+    def raw(self, text: str) -> None:
+        """Print a line as it is, such as a command to paste: it is not wrapped."""
+        self._print(text)
+
     def _print(self, text: str, style: str = "") -> None:
         clean = "\n".join(line.rstrip() for line in text.split("\n"))
         self._console.print(Text(clean, style=style), soft_wrap=True)

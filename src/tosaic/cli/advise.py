@@ -1,0 +1,83 @@
+"""`tosaic advise`: the options that would make a program better, measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from tosaic.cli import options as o
+from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.progress import Progress
+from tosaic.cli.quiet import import_torch
+from tosaic.cli.size import MaxMemory
+from tosaic.core.hints import get_cli_form
+from tosaic.core.targets import find
+
+
+@guarded
+def advise_model(
+    model: o.Model,
+    target: o.TargetName = "ethos-u55-128",
+    calibration: o.Calibration = None,
+    io: o.IoOption = o.Io.FLOAT,
+    layout: o.LayoutOption = o.Layout.NCHW,
+    precision: o.PrecisionOption = o.PrecisionName.INT8,
+    memory_mode: o.MemoryMode = None,
+    system_config: o.SystemConfig = None,
+    optimize: o.Optimize = None,
+    arena_cache_size: o.ArenaCacheSize = None,
+    allow_op: o.AllowOp = None,
+    max_memory: MaxMemory = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Name the few changes of options that pay, each measured by compiling it.
+
+    The options are those of `tosaic compile`: what you use now. Fixes for operators on the CPU are listed too, but only
+    you can make and measure these.
+    """
+    from tosaic.api import model_file
+    from tosaic.report.choices import Options
+
+    wanted = find(target)
+    checked = model_file.check(model, max_memory)
+    progress = Progress(quiet=quiet)
+    try:
+        progress("load: importing PyTorch")
+        import_torch()
+        from tosaic.api.advice import advise
+
+        module, inputs = model_file.load(model, checked=checked, allow_ops=allow_op or ())
+        found = advise(
+            module,
+            inputs,
+            Options(
+                wanted.name,
+                memory_mode or wanted.memory_mode,
+                "" if optimize is None else optimize.value,
+                arena_cache_size,
+                io.value,
+                layout.value,
+                precision.value,
+                system_config or "",
+            ),
+            calibration=calibration,
+            name=model,
+            progress=progress,
+            max_memory=max_memory,
+        )
+    finally:
+        progress.finish()
+    hints = tuple(replace(hint, fix=get_cli_form(hint.fix)) for hint in found.hints)
+    found = replace(found, hints=hints, notes=tuple(map(get_cli_form, found.notes)))
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=2, allow_nan=False))
+        return
+    from tosaic.report.advice import show_advice
+    from tosaic.report.terminal import Page
+
+    show_advice(Page(), found)

@@ -1,0 +1,119 @@
+"""`tosaic sweep`: many models, targets and options."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tosaic.cli import options as o
+from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.progress import Progress
+from tosaic.cli.quiet import import_torch
+from tosaic.core.errors import ExitStatus, Invalid
+from tosaic.core.targets import ACCELERATORS, find
+
+
+@guarded
+def sweep_models(
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL...", help="Built-in models, .py files or .pt2 files.", show_default=False),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for the results.", show_default=False)
+    ],
+    target: Annotated[
+        list[str] | None,
+        typer.Option("-t", "--target", metavar="NAME", show_default=False, help="A target. Repeatable."),
+    ] = None,
+    all_targets: Annotated[bool, typer.Option("--all-targets", help="All eleven accelerators.")] = False,
+    io: Annotated[
+        list[o.Io] | None, typer.Option("--io", show_default=False, help="Repeatable. Default: float.")
+    ] = None,
+    layout: Annotated[
+        list[o.Layout] | None, typer.Option("--layout", show_default=False, help="Repeatable. Default: nchw.")
+    ] = None,
+    precision: Annotated[
+        list[o.PrecisionName] | None, typer.Option("--precision", show_default=False, help="Repeatable. Default: int8.")
+    ] = None,
+    memory_mode: Annotated[
+        list[str] | None,
+        typer.Option("--memory-mode", metavar="NAME", show_default=False, help="Repeatable. Default: the target's."),
+    ] = None,
+    optimize: Annotated[
+        list[o.Goal] | None, typer.Option("--optimize", show_default=False, help="Repeatable. Default: performance.")
+    ] = None,
+    calibration: o.Calibration = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare every program with TOSA and with torch.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Write the .pte and .tosaic files too.")] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option("-j", "--processes", min=1, metavar="N", show_default=False, help="Default: one per core."),
+    ] = None,
+    cluster: Annotated[
+        str, typer.Option("--cluster", metavar="ADDRESS", help="A Dask scheduler to run on: tcp://host:8786.")
+    ] = "",
+    retry: Annotated[bool, typer.Option("--retry", help="Run jobs again that failed.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compile each model for each target with each combination of options, on all cores of this machine.
+
+    DIR/results.jsonl gets a line per program as it is finished, DIR/table.html a table at the end. The same command
+    again runs only what is missing. The exit code is 1 if a job failed, or a check of --verify.
+    With --cluster, models and calibration data are read by the workers: they need the same paths.
+    """
+    names = [*(target or ()), *(ACCELERATORS if all_targets else ())]
+    if not names:
+        raise Invalid(
+            "there is no target to compile for", fix="pass -t NAME, several times if you like, or --all-targets"
+        )
+    targets = [find(name) for name in names]
+    for one in targets:
+        if not one.is_npu:
+            raise Invalid(f"`{one.name}` cannot be part of a sweep", fix="use the accelerators of `tosaic targets`")
+    if processes is not None and cluster:
+        raise Invalid("`--processes` and `--cluster` exclude each other", fix="leave one of them out")
+    if calibration is not None and not calibration.exists():
+        raise Invalid(f"there is no calibration data at `{calibration}`", fix="pass an existing file or folder")
+    progress = Progress(quiet=quiet)
+    try:
+        progress("load: importing PyTorch")
+        import_torch()
+        from tosaic.api.sweeping import plan_jobs, sweep
+
+        jobs = plan_jobs(
+            models,
+            {
+                "target": [one.name for one in targets],
+                "memory_mode": memory_mode or [""],
+                "optimize": [
+                    "" if goal is o.Goal.PERFORMANCE else goal.value for goal in optimize or [o.Goal.PERFORMANCE]
+                ],
+                "io": [one.value for one in io or [o.Io.FLOAT]],
+                "layout": [one.value for one in layout or [o.Layout.NCHW]],
+                "precision": [one.value for one in precision or [o.PrecisionName.INT8]],
+            },
+            calibration=calibration,
+            verify=verify,
+        )
+        cores = len(os.sched_getaffinity(0))
+        found = sweep(
+            jobs, output, processes=processes or cores, cluster=cluster, keep=keep, retry=retry, progress=progress
+        )
+    finally:
+        progress.finish()
+    if as_json:
+        typer.echo(json.dumps([result.to_json() for result in found.results], indent=2, allow_nan=False))
+    else:
+        from tosaic.report.sweep import show_sweep
+        from tosaic.report.terminal import Page
+
+        show_sweep(Page(), found.results, found.known, str(output))
+    if not found.ok:
+        raise typer.Exit(ExitStatus.CHECK_FAILED)
