@@ -106,7 +106,7 @@ def test_weights_are_observed_once_and_after_each_change(kind: str) -> None:
                 assert torch.equal(want, got)
 
 
-@pytest.mark.parametrize(("shape", "axis"), [((6,), 0), ((4, 6), 0), ((4, 6), 1), ((4, 6), -1), ((4, 6, 3, 2), 1)])
+@pytest.mark.parametrize(("shape", "axis"), [((4, 6), 0), ((4, 6), 1), ((4, 6), -1), ((4, 6, 3, 2), 1)])
 def test_channels_of_any_axis(shape: tuple[int, ...], axis: int) -> None:
     theirs, ours = (m.PerChannelMinMaxObserver(ch_axis=axis, dtype=torch.int8) for m in (pt2e, observer))
     weight = torch.arange(-10.0, 400.0)[: torch.Size(shape).numel()].reshape(shape).contiguous()

@@ -159,7 +159,7 @@ class PerChannelMinMaxObserver(pt2e.PerChannelMinMaxObserver):
 
     def _reduce(self, x: torch.Tensor) -> torch.Tensor:
         """Reduce each channel to two numbers, its smallest and its largest: torch finds one at a time far sooner."""
-        if x.numel() == 0 or x.dim() < 2:
+        if x.numel() == 0 or x.dim() < 2:  # torchao's to refuse
             return x
         rows = x.movedim(self.ch_axis, 0).flatten(1)
         ends = torch.stack((rows.amin(1), rows.amax(1)))
