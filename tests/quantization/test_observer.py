@@ -106,6 +106,17 @@ def test_weights_are_observed_once_and_after_each_change(kind: str) -> None:
                 assert torch.equal(want, got)
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((4, 6), 0), ((4, 6), 1), ((4, 6), -1), ((4, 6, 3, 2), 1)])
+def test_channels_of_any_axis(shape: tuple[int, ...], axis: int) -> None:
+    theirs, ours = (m.PerChannelMinMaxObserver(ch_axis=axis, dtype=torch.int8) for m in (pt2e, observer))
+    weight = torch.arange(-10.0, 400.0)[: torch.Size(shape).numel()].reshape(shape).contiguous()
+    for one in (theirs, ours):
+        one(weight)
+        one(weight.flip(0) * 1.5)
+    assert torch.equal(theirs.min_val, ours.min_val)
+    assert torch.equal(theirs.max_val, ours.max_val)
+
+
 class Net(nn.Module):
     """Convolutions with norms: with and without a bias, one that is read twice, one weight read twice."""
 

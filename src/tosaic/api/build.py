@@ -45,6 +45,7 @@ from tosaic.formats.sidecar import MAX_SAMPLES, Sample
 from tosaic.fx.arrays import to_numpy
 from tosaic.fx.source import QDQ, Source, overload
 from tosaic.fx.torch_compat import pytree
+from tosaic.fx.unlift import unlift
 from tosaic.ops import registry
 from tosaic.quantization.convert import can_convert
 from tosaic.quantization.convert import convert as convert_observers
@@ -101,27 +102,35 @@ def quantize(
     quantizer: Quantizer | None = None,
 ) -> GraphModule:
     """Quantize an exported program after training, with calibration samples."""
-    return unroll_loops(_quantize(program, samples, quantizer, []))
-
-
-def _quantize(
-    program: ExportedProgram,
-    samples: Iterable[Sequence[torch.Tensor]],
-    quantizer: Quantizer | None,
-    notes: list[str],
-) -> GraphModule:
-    """Quantize, and record what calibration has measured; recurrent layers stay rolled."""
     exported: Any = program
     if not isinstance(exported, ExportedProgram):
         raise Invalid(
             f"the program is `{type(exported).__name__}`, not an exported one",
             fix="pass torch.export.export(model, inputs)",
         )
-    chosen = quantizer or TosaQuantizer().set_global(get_symmetric_quantization_config())
     program = make_functional(program)
+    return unroll_loops(_quantize(program, _unlift(program), samples, quantizer, []))
+
+
+def _unlift(program: ExportedProgram) -> GraphModule:
+    with collect_garbage_after():
+        return unlift(program)
+
+
+def _quantize(
+    program: ExportedProgram,
+    module: GraphModule,
+    samples: Iterable[Sequence[torch.Tensor]],
+    quantizer: Quantizer | None,
+    notes: list[str],
+) -> GraphModule:
+    """Quantize the module of a program, and record what calibration has measured; recurrent layers stay rolled.
+
+    The module is used up.
+    """
+    chosen = quantizer or TosaQuantizer().set_global(get_symmetric_quantization_config())
     with torch.no_grad():
         with collect_garbage_after():
-            module = program.module(check_guards=False)
             _reset(module, program)
             fold_norms(module)
             own = isinstance(chosen, TosaQuantizer)
@@ -459,8 +468,9 @@ def _export_and_quantize(
         else:
             names = [node.name for node in Source.of_program(program).inputs]
             samples = data.read(calibration, inputs, max_memory, names=names, notes=notes)
-        results = _run(program.module(), samples)
-        module = _quantize(program, stages.count("quantize", samples), quantizer, notes)
+        module = _unlift(program)
+        results = _run(module, samples)
+        module = _quantize(program, module, stages.count("quantize", samples), quantizer, notes)
         if not has_loops(module):
             return module, _keep(samples, results, _run(module, samples))
     with stages.stage("unroll"):

@@ -13,10 +13,11 @@ import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torchao.quantization import pt2e
 
 from tosaic.fx.arrays import to_numpy
@@ -29,6 +30,8 @@ _AT_ONCE = 4
 _PART = 2**18
 #: Wider ranges overflow when they are scaled; torch has a way of its own for them.
 _WIDEST = 2.0**100
+_Floats: TypeAlias = "NDArray[np.float32]"
+_HALF, _ONE, _THREE = np.float32(0.5), np.float32(1.0), np.float32(3.0)
 
 
 class HistogramObserver(pt2e.HistogramObserver):
@@ -105,26 +108,26 @@ class HistogramObserver(pt2e.HistogramObserver):
             self._found = self.min_val + width * first, self.min_val + width * (last + 1)
         return self._found
 
+    @np.errstate(all="ignore")  # like torch
     def _measure_errors(self, ranges: Sequence[tuple[int, int]]) -> list[float]:
         """Measure the error of quantizing to each of some ranges, in the same steps and roundings as torchao."""
         source = (self.max_val.item() - self.min_val.item()) / self.bins
         if source == 0.0:
             return [0.0] * len(ranges)
         levels = self.dst_nbins
-        device = self.histogram.device
-        widths = torch.tensor([source * (last - first + 1) / levels for first, last in ranges], dtype=torch.float64)
-        wide, half = (w.to(device, torch.float32)[:, None] for w in (widths, widths / 2))
-        starts = torch.tensor([first for first, _ in ranges], device=device)[:, None]
-        begins = (torch.arange(self.bins, device=device) - starts) * source
-        ends = begins + source
-        level_of_begin, level_of_end = (
-            torch.div(x, wide, rounding_mode="floor").clamp_(0, levels - 1) for x in (begins, ends)
-        )
-        density = self.histogram / source
-        errors = _integrate(begins - (level_of_begin + 0.5) * wide, half, density)
-        errors += (level_of_end - level_of_begin - 1) * _integrate(-half, half, density)
+        widths = np.array([[source * (last - first + 1) / levels] for first, last in ranges])
+        wide, half = (w.astype(np.float32) for w in (widths, widths / 2))
+        step = np.float32(source)
+        starts = np.array([[first] for first, _ in ranges])
+        begins = (np.arange(self.bins) - starts).astype(np.float32) * step
+        ends = begins + step
+        level_of_begin, level_of_end = (_find_levels(x, wide, levels) for x in (begins, ends))
+        density = to_numpy(self.histogram) / step
+        errors = _integrate(begins - (level_of_begin + _HALF) * wide, half, density)
+        errors += (level_of_end - level_of_begin - _ONE) * _integrate(-half, half, density)
         errors += _integrate(-half, ends - (level_of_end * wide + half), density)
-        return to_numpy(errors.sum(1)).tolist()
+        # Only torch adds up in its own order.
+        return to_numpy(torch.from_numpy(errors).sum(1)).tolist()
 
 
 class MinMaxObserver(pt2e.MinMaxObserver):
@@ -151,8 +154,17 @@ class PerChannelMinMaxObserver(pt2e.PerChannelMinMaxObserver):
         if self._seen is None or not self._seen.is_of(x_orig):
             self._seen = _Version.make(x_orig)
             base: Any = super()
-            base.forward(x_orig)
+            base.forward(self._reduce(x_orig.detach()))
         return x_orig
+
+    def _reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """Reduce each channel to two numbers, its smallest and its largest: torch finds one at a time far sooner."""
+        if x.numel() == 0 or x.dim() < 2:  # torchao's to refuse
+            return x
+        rows = x.movedim(self.ch_axis, 0).flatten(1)
+        ends = torch.stack((rows.amin(1), rows.amax(1)))
+        # The other dimensions keep their number.
+        return ends.reshape(2, -1, *[1] * (x.dim() - 2)).movedim(1, self.ch_axis)
 
 
 @dataclass(frozen=True)
@@ -170,9 +182,15 @@ class _Version:
         return self.tensor is tensor and self.changes == tensor._version
 
 
-def _integrate(begin: torch.Tensor, end: torch.Tensor, density: torch.Tensor) -> torch.Tensor:
+def _find_levels(x: _Floats, wide: _Floats, levels: int) -> _Floats:
+    """Find the quantized value of each number."""
+    # In float64 the quotient of two float32 is never rounded to an integer.
+    return np.clip(np.floor(x / wide.astype(np.float64)), 0, levels - 1).astype(np.float32)
+
+
+def _integrate(begin: _Floats, end: _Floats, density: _Floats) -> _Floats:
     """Integrate the square of a distance."""
-    return density * ((end * end * end - begin * begin * begin) / 3)
+    return density * ((end * end * end - begin * begin * begin) / _THREE)
 
 
 def _is_sorted(numbers: torch.Tensor) -> bool:

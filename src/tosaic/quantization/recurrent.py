@@ -112,7 +112,7 @@ def run_steps(
     """Compute the state before each step of a rolled layer, from the products of all inputs; only its shape if fake."""
     count = products.shape[axis]
     if isinstance(products, FakeTensor):
-        return tuple(torch.stack([part] * count, axis) for part in start)
+        return tuple(part.new_empty((*part.shape[:axis], count, *part.shape[axis:])) for part in start)
     state: tuple[Any, ...] = tuple(start)
     seen: list[tuple[Any, ...]] = [()] * count
     for at in range(count)[:: -1 if back else 1]:
