@@ -41,13 +41,47 @@ def strip_guards(module: GraphModule) -> None:
 
 
 def make_functional(module: GraphModule) -> None:
-    """Turn `relu_` into `relu` where the difference is not visible."""
+    """Turn `relu_` into `relu` where the difference is not visible; an input gets what is written to it at the end."""
+    inputs: dict[Node, Node] = {}
     for node in list(module.graph.nodes):
         if node.op != "call_function" or not isinstance(node.target, OpOverload) or not mutates(node):
             continue
         twin = _find_functional(torch_op(node))
-        if twin is not None and is_private(node):
+        if twin is None:
+            continue
+        if is_private(node) and node.args[0] not in inputs.values():
             node.target = twin
+        elif registry().find(overload(node)) is None and registry().find(str(twin)) is not None:
+            _defer_write(module.graph, node, twin, inputs)
+    with module.graph.inserting_before(module.graph.output_node()):
+        for given, result in inputs.items():
+            written = module.graph.call_function(torch.ops.aten.copy_.default, (given, result))
+            written.meta["val"] = given.meta["val"]
+
+
+def _defer_write(graph: Graph, node: Node, twin: Any, inputs: dict[Node, Node]) -> None:
+    """Make a call functional that writes to an input of the model: what is computed later reads its result.
+
+    `inputs` are the inputs that were written to, with their numbers.
+    """
+    changed: Any = node.args[0]
+    given = next((i for i, result in inputs.items() if result is changed), changed)
+    if given.op != "placeholder" or given.meta["val"].shape != node.meta["val"].shape:
+        return
+    order = {n: i for i, n in enumerate(graph.nodes)}
+    earlier = [u for u in changed.users if order[u] < order[node]]
+    if any(_may_view(u) for u in earlier):
+        return
+    for user in [u for u in changed.users if order[u] > order[node]]:
+        user.replace_input_with(changed, node)
+    node.target = twin
+    inputs[given] = node
+
+
+def _may_view(node: Node) -> bool:
+    """Tell whether the result of a call may be in the memory of its operand."""
+    record = registry().find(overload(node)) if node.op == "call_function" else None
+    return record is None or record.moves
 
 
 def _find_functional(op: Any) -> Any:
@@ -74,7 +108,7 @@ def is_private(node: Node) -> bool:
     changed: Any = node.args[0]
     while isinstance(changed, Node) and changed.op == "call_function" and len(changed.users) == 1:
         record = registry().find(overload(changed))
-        if record is not None and not record.moves:
+        if overload(changed) in FILLS or (record is not None and not record.moves):
             return True
         if not changed.args or not isinstance(changed.args[0], Node):
             # What is made of no tensor at all is in memory of its own.
