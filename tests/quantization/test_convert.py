@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -207,6 +208,30 @@ def test_an_input_that_is_written_to_is_quantized_and_gets_the_numbers_at_the_en
     assert torch.allclose(got, wanted, atol=0.1)
     assert not torch.equal(x, samples[0])
     assert torch.allclose(x, wanted_x, atol=0.05)
+
+
+def test_an_elementwise_call_in_place_does_not_change_the_calibration_data() -> None:
+    def compute(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x += y
+        return x.relu_() * 2.0
+
+    x, y = torch.tensor([[1.0, -2.0]]), torch.tensor([[0.5, 0.5]])
+    model = torch.export.export(Function(compute), (x.clone(), y)).module()
+    prepared = quantize_pt2e.prepare_pt2e(model, TosaQuantizer().set_global(get_symmetric_quantization_config()))
+    prepared(x, y)
+    assert torch.equal(x, torch.tensor([[1.0, -2.0]]))
+    assert torch.allclose(quantize_pt2e.convert_pt2e(prepared)(x, y), torch.tensor([[3.0, 0.0]]), atol=0.03)
+
+
+class Function(nn.Module):
+    """A module that calls a function."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.function(*inputs)
 
 
 class ViewedInput(nn.Module):

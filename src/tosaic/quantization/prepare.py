@@ -41,41 +41,48 @@ def strip_guards(module: GraphModule) -> None:
 
 
 def make_functional(module: GraphModule) -> None:
-    """Turn `relu_` into `relu` where the difference is not visible; an input gets what is written to it at the end."""
-    inputs: dict[Node, Node] = {}
+    """Turn `relu_` into `relu` where the difference is not visible, or is visible in an input of the model only.
+
+    An input gets what the model writes to a part of it at the end. What an elementwise operator would leave in it, such
+    as a relu in place, is dropped.
+    """
+    results: dict[Node, Node] = {}
+    written: list[Node] = []
     for node in list(module.graph.nodes):
         if node.op != "call_function" or not isinstance(node.target, OpOverload) or not mutates(node):
             continue
-        twin = _find_functional(torch_op(node))
+        name, twin = overload(node), _find_functional(torch_op(node))
         if twin is None:
             continue
-        if is_private(node) and node.args[0] not in inputs.values():
+        given = next((i for i, result in results.items() if result is node.args[0]), node.args[0])
+        if is_private(node) and given not in results:
             node.target = twin
-        elif registry().find(overload(node)) is None and registry().find(str(twin)) is not None:
-            _defer_write(module.graph, node, twin, inputs)
+        elif isinstance(given, Node) and registry().find(str(twin)) and _detach(module.graph, node, given):
+            node.target = twin
+            results[given] = node
+            written += [given] if registry().find(name) is None else []
     with module.graph.inserting_before(module.graph.output_node()):
-        for given, result in inputs.items():
-            written = module.graph.call_function(torch.ops.aten.copy_.default, (given, result))
-            written.meta["val"] = given.meta["val"]
+        for given in dict.fromkeys(written):
+            write = module.graph.call_function(torch.ops.aten.copy_.default, (given, results[given]))
+            write.meta["val"] = given.meta["val"]
 
 
-def _defer_write(graph: Graph, node: Node, twin: Any, inputs: dict[Node, Node]) -> None:
-    """Make a call functional that writes to an input of the model: what is computed later reads its result.
-
-    `inputs` are the inputs that were written to, with their numbers.
-    """
+def _detach(graph: Graph, node: Node, given: Node) -> bool:
+    """Let what comes after a call that changes an input of the model read its result; False if that is not possible."""
     changed: Any = node.args[0]
-    given = next((i for i, result in inputs.items() if result is changed), changed)
-    if given.op != "placeholder" or given.meta["val"].shape != node.meta["val"].shape:
-        return
+    if given.op != "placeholder" or _type(given) != _type(node):
+        return False
     order = {n: i for i, n in enumerate(graph.nodes)}
-    earlier = [u for u in changed.users if order[u] < order[node]]
-    if any(_may_view(u) for u in earlier):
-        return
+    if any(_may_view(user) for user in changed.users if order[user] < order[node]):
+        return False
     for user in [u for u in changed.users if order[u] > order[node]]:
         user.replace_input_with(changed, node)
-    node.target = twin
-    inputs[given] = node
+    return True
+
+
+def _type(node: Node) -> tuple[Any, Any]:
+    value = node.meta["val"]
+    return value.shape, value.dtype
 
 
 def _may_view(node: Node) -> bool:
