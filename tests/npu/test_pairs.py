@@ -18,7 +18,7 @@ from tosaic.core.errors import ToolCrashed
 from tosaic.engines import reference
 from tosaic.ir import ops
 from tosaic.ir.build import Builder
-from tosaic.ir.graph import Array, Graph, Type, Value
+from tosaic.ir.graph import Array, DType, Graph, Type, Value
 from tosaic.npu import Fault
 from tosaic.passes.separate_biases import separate_biases
 from tosaic.passes.separate_vela_pairs import separate_vela_pairs
@@ -481,10 +481,11 @@ def test_widened_numbers_are_joined(bench: Bench, target: str, name: str) -> Non
     check_wrong(bench, Case(b.finish([joined])), target)
 
 
+@pytest.mark.parametrize("dtype", [I8, I16])
 @pytest.mark.parametrize("target", TARGETS)
-def test_concatenated_maxima(bench: Bench, target: str) -> None:
+def test_concatenated_maxima(bench: Bench, target: str, dtype: DType) -> None:
     b = Builder()
-    parts = [ops.reduce_max(b, b.input(Type(I8, (1, 5, 6, 4))), 3) for _ in range(2)]
+    parts = [ops.reduce_max(b, b.input(Type(dtype, (1, 5, 6, 4))), 3) for _ in range(2)]
     check_wrong(bench, Case(b.finish([ops.concat(b, parts, 3)])), target)
 
 

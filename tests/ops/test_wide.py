@@ -94,3 +94,49 @@ def test_sums_over_a_transposed_tensor(name: str) -> None:
     assert got.shape == want.shape
     assert np.abs(got - want).max() <= 0.02 * np.abs(want).max()
     assert program.verify().ok
+
+
+def thirty_two(eps: float = 2**-16) -> TosaQuantizer:
+    """Quantize sums to 32 bits, functions from 16 to 32 bits, inputs and outputs to 16 bits."""
+    observer: Any = HistogramObserver.with_args(eps=eps)
+    wide = QuantizationSpec(torch.int32, observer, -(2**31), 2**31 - 1, torch.per_tensor_symmetric)
+    narrow = QuantizationSpec(torch.int16, observer, -(2**15), 2**15 - 1, torch.per_tensor_symmetric)
+    quantizer = TosaQuantizer().set_global(QuantizationConfig(wide, wide, None))
+    quantizer.set_node_target(torch.ops.aten.sigmoid.default, QuantizationConfig(narrow, wide, None))
+    return quantizer.set_io(QuantizationConfig(narrow, narrow, None))
+
+
+WIDE = {
+    "add": lambda x, y: x + y,
+    "alpha": lambda x, y: torch.sub(x, y[:1], alpha=0.5) + 0.25,
+    "function": lambda x, y: torch.sigmoid(torch.sigmoid(x) + torch.sigmoid(y)),
+}
+
+
+@pytest.mark.parametrize("target", ["TOSA-1.0+INT+int16", "ethos-u85-256"])
+@pytest.mark.parametrize("name", WIDE)
+def test_sums_and_functions_of_32_bits(name: str, target: str) -> None:
+    x, y = draw(3, 17) * 3.0, draw(3, 17, seed=2)
+    model = tosaic.quantize(torch.export.export(samples.Call(WIDE[name]), (x, y)), [(x, y)], thirty_two())
+    assert any("int32" in str(n.args) for n in model.graph.nodes)
+    program = tosaic.compile(model, (x, y), target, quantized=True)
+    assert len(program.delegates) == 1 and not [r for r in program.reasons if not r.is_io]
+    (got,) = program.run(x, y, engine="npu" if "ethos" in target else "tosa")
+    # One step of the 16 bits at the end.
+    step = float(model(x, y).abs().max()) / 2**15 + 2**-16
+    assert np.abs(got - model(x, y).numpy()).max() <= 1.01 * step
+
+
+def test_ethos_u55_refuses_32_bits() -> None:
+    x, y = draw(3, 17), draw(3, 17, seed=2)
+    model = tosaic.quantize(torch.export.export(samples.Call(WIDE["add"]), (x, y)), [(x, y)], thirty_two())
+    program = tosaic.compile(model, (x, y), "ethos-u55-128", quantized=True)
+    assert any("does not store numbers that are quantized to 32 bits" in r.why for r in program.reasons)
+
+
+def test_more_than_30_bits_are_refused() -> None:
+    x, y = draw(3, 17), draw(3, 17, seed=2)
+    model = tosaic.quantize(torch.export.export(samples.Call(WIDE["add"]), (x, y)), [(x, y)], thirty_two(2**-31))
+    program = tosaic.compile(model, (x, y), "TOSA-1.0+INT+int16", quantized=True)
+    assert not program.delegates
+    assert any("need more than 30 bits" in r.why and "eps" in str(r.fix) for r in program.reasons)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -177,3 +178,74 @@ def test_a_dropout_in_place_needs_no_second_trace(monkeypatch: pytest.MonkeyPatc
             torch.randn(2, 4),
         )
     assert len(tosaic.compile(model, (x,), "ethos-u55-128", calibration=[(x,)]).delegates) == 1
+
+
+class Writes(nn.Module):
+    """Writes to its input twice, and to a tensor of its own that has only its shape."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        before = x * 2.0
+        x.index_copy_(0, torch.tensor([0, 2]), y)
+        x.index_fill_(1, torch.tensor([1]), 0.5)
+        filled = torch.full_like(y, 0.0).fill_(0.25)
+        return before + x * filled.amax()
+
+
+def test_an_input_that_is_written_to_is_quantized_and_gets_the_numbers_at_the_end() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        samples = (torch.randn(3, 4), torch.randn(2, 4))
+    quantizer = TosaQuantizer().set_global(get_symmetric_quantization_config())
+    exported = torch.export.export(Writes(), tuple(t.clone() for t in samples)).module()
+    prepared = quantize_pt2e.prepare_pt2e(exported, quantizer)
+    prepared(*(t.clone() for t in samples))
+    found = quantize_pt2e.convert_pt2e(prepared)
+    targets = [str(n.target) for n in found.graph.nodes]
+    assert "aten.index_put.default" in targets
+    assert not {"aten.index_copy_.default", "aten.index_fill_.int_Scalar", "aten.full_like.default"} & set(targets)
+    (wanted_x, wanted_y), (x, y) = ([t.clone() for t in samples] for _ in range(2))
+    wanted, got = Writes()(wanted_x, wanted_y), found(x, y)
+    assert torch.allclose(got, wanted, atol=0.1)
+    assert not torch.equal(x, samples[0])
+    assert torch.allclose(x, wanted_x, atol=0.05)
+
+
+def test_an_elementwise_call_in_place_does_not_change_the_calibration_data() -> None:
+    def compute(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x += y
+        return x.relu_() * 2.0
+
+    x, y = torch.tensor([[1.0, -2.0]]), torch.tensor([[0.5, 0.5]])
+    model = torch.export.export(Function(compute), (x.clone(), y)).module()
+    prepared = quantize_pt2e.prepare_pt2e(model, TosaQuantizer().set_global(get_symmetric_quantization_config()))
+    prepared(x, y)
+    assert torch.equal(x, torch.tensor([[1.0, -2.0]]))
+    assert torch.allclose(quantize_pt2e.convert_pt2e(prepared)(x, y), torch.tensor([[3.0, 0.0]]), atol=0.03)
+
+
+class Function(nn.Module):
+    """A module that calls a function."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.function(*inputs)
+
+
+class ViewedInput(nn.Module):
+    """Reads a view of its input after writing to the input."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        row = x[0]
+        x.index_copy_(0, torch.tensor([0]), y)
+        return row * 2.0
+
+
+def test_a_write_that_a_view_of_the_input_shows_stays_in_place() -> None:
+    sample = (torch.zeros(2, 3), torch.ones(1, 3))
+    model = torch.export.export(ViewedInput(), sample).module()
+    TosaQuantizer().set_global(get_symmetric_quantization_config()).transform_for_annotation(model)
+    targets = [str(n.target) for n in model.graph.nodes]
+    assert "aten.index_copy_.default" in targets and "aten.copy_.default" not in targets

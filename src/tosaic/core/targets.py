@@ -28,6 +28,7 @@ class Target:
     divides_integers     a division of int32 tensors
     has_reduce_min       REDUCE_MIN. Vela 5.2.0 miscompiles it before a RESHAPE for Ethos-U55 and U65
     reduces_int32        REDUCE_MAX and REDUCE_MIN in 32 bits
+    stores_int32         numbers that are quantized to 32 bits. Vela 5.2.0 rescales them wrongly for Ethos-U55 and U65
     wraps_casts          CAST to an integer of fewer bits. Vela 5.2.0 fuses it for Ethos-U55 and U65, and saturates
     has_shifts           shifts of all integers. Ethos-U55 and U65 shift int32 only, and round where they shift right
     reverses_any_axis    REVERSE along any axis and in 32 bits, not only of the rows and columns of an image
@@ -60,6 +61,7 @@ class Target:
     divides_integers: bool = True
     has_reduce_min: bool = True
     reduces_int32: bool = True
+    stores_int32: bool = True
     wraps_casts: bool = True
     has_shifts: bool = True
     reverses_any_axis: bool = True
@@ -102,6 +104,7 @@ def _u55(macs: int) -> Target:
         divides_integers=False,
         has_reduce_min=False,
         reduces_int32=False,
+        stores_int32=False,
         wraps_casts=False,
         has_shifts=False,
         reverses_any_axis=False,

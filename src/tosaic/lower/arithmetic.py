@@ -15,7 +15,7 @@ from tosaic.ir.build import Builder
 from tosaic.ir.encode import encode
 from tosaic.ir.graph import RANGES, Array, DType, Value
 from tosaic.ir.qparams import QParams, accumulator, quantize
-from tosaic.lower.lowering import NHWC, Lowering, of_image
+from tosaic.lower.lowering import NHWC, Lowering, find_most, of_image
 from tosaic.lower.tensor import Const, Stored, Tensor, of_value, with_value
 
 Binary = Callable[[Builder, Value, Value], Value]
@@ -87,6 +87,13 @@ def add(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: boo
         elif alpha != 1.0:
             y = multiply(lo, y, lo.scalar(alpha, y))
         return build_binary(lo, in_int32(lo, op), x, y)
+    wide = _find_unit(x, y, alpha)
+    if wide is not None:
+        (a, b), view = lo.align(x, y)
+        terms = [
+            lo.rescale(v, DType.I32, [t.qparams.s * f / wide], t.qparams.zp) for v, t, f in ((a, x, 1.0), (b, y, alpha))
+        ]
+        return replace(with_value(view, op(lo.b, *terms), accumulator((wide,))), reach=_SUM)
     xq, yq = lo.codes(x, "first operand").qparams, lo.codes(y, "second operand").qparams
     sx, sy = xq.s, yq.s * alpha
     # Ethos-U55 fuses the operands' rescales only if both are 1 or if they differ and the larger is 2**19 (2**14).
@@ -96,6 +103,20 @@ def add(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: boo
     wide_a = lo.rescale(a, DType.I32, [sx / unit], xq.zp)
     wide_b = lo.rescale(b, DType.I32, [sy / unit], yq.zp)
     return with_value(view, op(lo.b, wide_a, wide_b), accumulator((unit,)))
+
+
+#: the largest sum of two operands of 32 bits, in steps
+_SUM = 2.0**28
+
+
+def _find_unit(x: Tensor, y: Tensor, alpha: float) -> float | None:
+    """Find the steps for a sum with an operand of 32 bits, which is a sum or a function itself; None for other sums."""
+    if x.q is None or y.q is None or not any(isinstance(t, Stored) and t.reach is not None for t in (x, y)):
+        return None
+    most = [None if isinstance(t, Stored) and (t.lut is not None or t.clamp) else find_most(t) for t in (x, y)]
+    if most[0] is None or most[1] is None:
+        return None
+    return (most[0] + alpha * most[1]) / _SUM or 1.0
 
 
 def multiply(lo: Lowering, x: Tensor, y: Tensor) -> Stored:

@@ -259,6 +259,8 @@ class Lowering:
                 ),
                 kind="float",
             )
+        if q.dtype is DType.I32:
+            return self._quantize_to_int32(t, q)
         if t.lut is not None:
             return with_value(t, self._tabulate(t.value, t.lut, q))
         if t.is_code:
@@ -269,6 +271,37 @@ class Lowering:
             raise Unsupported("a per-channel result can only be quantized with its channels last")
         value = self.rescale(t.value, q.dtype, [s / q.s for s in t.q.scale], 0, q.zp)
         return with_value(t, self._bound(value, q, t.clamp, None))
+
+    def _quantize_to_int32(self, t: Stored, q: QParams) -> Stored:
+        """Quantize to 32 bits a tensor whose largest number is known: RESCALE is not defined beyond 30 bits."""
+        if not self.target.stores_int32:
+            raise Unsupported("the target does not store numbers that are quantized to 32 bits", _USE_INT16)
+        most = find_most(t)
+        if most is None or t.clamp is not None:
+            raise Unsupported("only sums and functions of 8 or 16 bits can be quantized to 32 bits", _USE_INT16)
+        if q.zp:
+            raise Unsupported("32-bit numbers have no zero point", "use a symmetric quantization")
+        if most / q.s > _REACH:
+            raise Unsupported(
+                f"numbers up to {most:g} in steps of {q.s:g} need more than 30 bits",
+                "give the observer a larger `eps`, its smallest scale",
+            )
+        if t.lut is not None:
+            tables, fine = self.fit(t.lut, q), _find_finest(t.lut)
+            value = self._add_tables(t.value, tables)
+            value = self.rescale(value, DType.I32, [fine.s * 2.0**-interpolation.FRACTION / q.s])
+        else:
+            value = self.rescale(t.value, DType.I32, [t.qparams.s / q.s], t.qparams.zp)
+        return replace(with_value(t, value), reach=most / q.s + 1.0)
+
+    def _add_tables(self, value: Value, tables: Sequence[interpolation.Table]) -> Value:
+        """Emit tables and their sum, with all bits of TABLE."""
+        if value.dtype is DType.I8:
+            value = self.rescale(value, DType.I16, [256.0])
+        total, *others = (tosa.table(self.b, self._approach(value, table), table.entries) for table in tables)
+        for other in others:
+            total = tosa.add(self.b, total, other)
+        return total
 
     def _tabulate(self, value: Value, lut: npt.NDArray[np.float32], q: QParams) -> Value:
         if not {value.dtype, q.dtype} <= {DType.I8, DType.I16}:
@@ -285,6 +318,7 @@ class Lowering:
 
     def fit(self, lut: npt.NDArray[np.float32], q: QParams) -> Sequence[interpolation.Table]:
         """Find the tables for a function of 16-bit values; their sum has finer steps if the result has 8 bits."""
+        q = _find_finest(lut) if q.dtype is DType.I32 else q
         with np.errstate(over="ignore"):
             steps = np.clip(fill_gaps(lut).astype(np.float64) / q.s, q.qmin - q.zp, q.qmax - q.zp) * _refine(q)
         key = steps.tobytes()
@@ -306,16 +340,18 @@ class Lowering:
         return self._bound(self.rescale(total, q.dtype, [1.0 / _refine(q)], 0, q.zp), q, None, None)
 
     def _look_up(self, value: Value, table: interpolation.Table) -> Value:
-        """Emit TABLE and the rounding of its result to 16 bits, for the numbers near a center."""
+        """Emit TABLE and the rounding of its result to 16 bits."""
+        found = tosa.table(self.b, self._approach(value, table), table.entries)
+        return self.rescale(found, DType.I16, [2.0**-interpolation.FRACTION])
+
+    def _approach(self, value: Value, table: interpolation.Table) -> Value:
+        """Emit the distance of numbers from the center of a table, in its steps."""
         if table.center:
             # Vela makes one command of a difference of two rescaled operands.
             center = self.constant(np.full((1,) * value.rank, table.center, np.int16), DType.I16)
             operands = (self.rescale(v, DType.I32, [1.0]) for v in (value, center))
-            value = self.rescale(tosa.sub(self.b, *operands), DType.I16, [2.0**table.zoom])
-        elif table.zoom:
-            value = self.rescale(value, DType.I16, [2.0**table.zoom])
-        found = tosa.table(self.b, value, table.entries)
-        return self.rescale(found, DType.I16, [2.0**-interpolation.FRACTION])
+            return self.rescale(tosa.sub(self.b, *operands), DType.I16, [2.0**table.zoom])
+        return self.rescale(value, DType.I16, [2.0**table.zoom]) if table.zoom else value
 
     def emit_table(self, t: Stored) -> Value:
         """Emit a TABLE for a pending function whose results are int8 numbers or booleans."""
@@ -356,10 +392,33 @@ class Lowering:
         return self.next_q
 
 
+def find_most(t: Tensor) -> float | None:
+    """Find a bound of the magnitude of quantized numbers; None if it is not known, as that of a sum of products."""
+    if isinstance(t, Const):
+        return float(np.abs(t.real()).max(initial=0.0))
+    if t.lut is not None:
+        return float(np.abs(fill_gaps(t.lut.astype(np.float32))).max())
+    if t.is_code:
+        return max(t.qparams.qmax - t.qparams.zp, t.qparams.zp - t.qparams.qmin) * t.qparams.s
+    return None if t.reach is None else t.reach * t.qparams.s
+
+
+def _find_finest(lut: npt.NDArray[np.float32]) -> QParams:
+    """Find the qparams of 16 bits that hold all results of a function."""
+    least, most = RANGES[DType.I16]
+    largest = float(np.abs(fill_gaps(lut)).max()) or 1.0
+    return QParams((largest / most,), (0,), DType.I16, least, most)
+
+
 def _refine(q: QParams) -> float:
     """Return how much finer the steps of 16-bit tables are than those of their result."""
     return 1.0 if q.dtype is DType.I16 else 128.0
 
+
+_USE_INT16 = "quantize its result to int16"
+
+#: the largest number that RESCALE is used for
+_REACH = 2.0**29
 
 #: the longest dimension that Vela 5.2 transposes
 _LONGEST = 1 << 16

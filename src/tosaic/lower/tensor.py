@@ -85,6 +85,7 @@ class Stored(_Described):
     An int32 value with `q` is an accumulator: it becomes int8 where the program quantizes it.
     TOSA has no unsigned types: `unsigned` numbers are uint8 in torch. A value that the graph receives has their bits, a
     computed one has the numbers less 128 until it leaves the graph. Only a dequantize reads them.
+    `reach` is the largest magnitude of numbers that are quantized to 32 bits; None if it is not known.
     """
 
     shape: tuple[int, ...]
@@ -94,6 +95,7 @@ class Stored(_Described):
     lut: npt.NDArray[np.float32] | None = None
     clamp: tuple[float, float] | None = None
     unsigned: bool = False
+    reach: float | None = None
 
     is_const = False
 
@@ -155,7 +157,8 @@ def of_value(value: Value, q: QParams | None = None) -> Stored:
 
 def with_value(like: Stored, value: Value, q: QParams | None = None) -> Stored:
     """Wrap a new value of the same physical shape in the same pending view."""
-    return replace(like, value=value, q=q, lut=None, clamp=None, unsigned=False)
+    reach = like.reach if q is not None and q is like.q else None
+    return replace(like, value=value, q=q, lut=None, clamp=None, unsigned=False, reach=reach)
 
 
 def fill_gaps(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

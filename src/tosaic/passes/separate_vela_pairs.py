@@ -10,7 +10,7 @@ _BEFORE_JOINING    The same happens to a rescale of a concatenated tensor into a
 _is_unbounded      A number that is rescaled to 16 bits and then to 32, or to 8 bits and then to 16, does not saturate.
 _find_unequal      Neither does a sum that is rescaled to 8 bits and then added to a number of 16 bits, or multiplied by
                    one.
-_is_joined_wrongly An extremum of 8 bits or a rescale to 32 that is concatenated with others has a wrong address.
+_is_joined_wrongly An extremum of 8 or 16 bits or a rescale to 32 that is concatenated with others has a wrong address.
 _MOVES             32-bit numbers that were sliced or concatenated are rescaled as if they had not been.
 _separate_rescaled A rescaled and then reshaped tensor is read in a wrong shape by several sums, products or extrema. If
                    it is a SLICE, also by a single SELECT or operator on bits.
@@ -170,8 +170,8 @@ def _pads_images(op: Op) -> bool:
 
 
 def _is_joined_wrongly(value: Value) -> bool:
-    """Tell whether CONCAT and PAD need a copy: of an extremum of 8 bits, and of a rescale to 32 bits."""
-    wrong = {DType.I8: ("REDUCE_MAX", "REDUCE_MIN"), DType.I32: ("RESCALE",)}
+    """Tell whether CONCAT and PAD need a copy: of an extremum of 8 or 16 bits, and of a rescale to 32 bits."""
+    wrong = {**dict.fromkeys(_SMALL, ("REDUCE_MAX", "REDUCE_MIN")), DType.I32: ("RESCALE",)}
     return _find_source(value) in wrong.get(value.dtype, ())
 
 

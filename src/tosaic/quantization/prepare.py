@@ -40,13 +40,54 @@ def strip_guards(module: GraphModule) -> None:
 
 
 def make_functional(module: GraphModule) -> None:
-    """Turn `relu_` into `relu` where the difference is not visible."""
+    """Turn `relu_` into `relu` where the difference is not visible, or is visible in an input of the model only.
+
+    An input gets what the model writes to a part of it at the end. What an elementwise operator would leave in it, such
+    as a relu in place, is dropped.
+    """
+    results: dict[Node, Node] = {}
+    written: list[Node] = []
     for node in list(module.graph.nodes):
         if node.op != "call_function" or not isinstance(node.target, OpOverload) or not mutates(node):
             continue
-        twin = _find_functional(torch_op(node))
-        if twin is not None and is_private(node):
+        name, twin = overload(node), _find_functional(torch_op(node))
+        if twin is None:
+            continue
+        given = next((i for i, result in results.items() if result is node.args[0]), node.args[0])
+        if is_private(node) and given not in results:
             node.target = twin
+        elif isinstance(given, Node) and registry().find(str(twin)) and _detach(module.graph, node, given):
+            node.target = twin
+            results[given] = node
+            written += [given] if registry().find(name) is None else []
+    with module.graph.inserting_before(module.graph.output_node()):
+        for given in dict.fromkeys(written):
+            write = module.graph.call_function(torch.ops.aten.copy_.default, (given, results[given]))
+            write.meta["val"] = given.meta["val"]
+
+
+def _detach(graph: Graph, node: Node, given: Node) -> bool:
+    """Let what comes after a call that changes an input of the model read its result; False if that is not possible."""
+    changed: Any = node.args[0]
+    if given.op != "placeholder" or _type(given) != _type(node):
+        return False
+    order = {n: i for i, n in enumerate(graph.nodes)}
+    if any(_may_view(user) for user in changed.users if order[user] < order[node]):
+        return False
+    for user in [u for u in changed.users if order[u] > order[node]]:
+        user.replace_input_with(changed, node)
+    return True
+
+
+def _type(node: Node) -> tuple[Any, Any]:
+    value = node.meta["val"]
+    return value.shape, value.dtype
+
+
+def _may_view(node: Node) -> bool:
+    """Tell whether the result of a call may be in the memory of its operand."""
+    record = registry().find(overload(node)) if node.op == "call_function" else None
+    return record is None or record.moves
 
 
 def _find_functional(op: Any) -> Any:
@@ -73,7 +114,7 @@ def is_private(node: Node) -> bool:
     changed: Any = node.args[0]
     while isinstance(changed, Node) and changed.op == "call_function" and len(changed.users) == 1:
         record = registry().find(overload(changed))
-        if record is not None and not record.moves:
+        if overload(changed) in FILLS or (record is not None and not record.moves):
             return True
         if not changed.args or not isinstance(changed.args[0], Node):
             # What is made of no tensor at all is in memory of its own.
