@@ -7,9 +7,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from tosaic.core.tensor_info import TensorInfo
@@ -192,7 +193,7 @@ def _make_head(data: ReportData) -> dict[str, Any]:
 def _load_templates() -> Environment:
     """Load the templates; everything that they insert is escaped."""
     found = Environment(
-        loader=PackageLoader("tosaic.report"),
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
