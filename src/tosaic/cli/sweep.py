@@ -20,6 +20,7 @@ from tosaic.core.targets import ACCELERATORS, find
 @guarded
 def sweep_models(
     models: Annotated[
+        # click counts the words; with a list as type, the help would show that type.
         list[str],
         typer.Argument(metavar="MODEL...", help="Built-in models, .py files or .pt2 files.", show_default=False),
     ],
@@ -32,20 +33,26 @@ def sweep_models(
     ] = None,
     all_targets: Annotated[bool, typer.Option("--all-targets", help="All eleven accelerators.")] = False,
     io: Annotated[
-        list[o.Io] | None, typer.Option("--io", show_default=False, help="Repeatable. Default: float.")
+        list[o.Io] | None,
+        typer.Option("--io", metavar="float|int8|uint8|int16", show_default=False, help="Repeatable. Default: float."),
     ] = None,
     layout: Annotated[
-        list[o.Layout] | None, typer.Option("--layout", show_default=False, help="Repeatable. Default: nchw.")
+        list[o.Layout] | None,
+        typer.Option("--layout", metavar="nchw|nhwc", show_default=False, help="Repeatable. Default: nchw."),
     ] = None,
     precision: Annotated[
-        list[o.PrecisionName] | None, typer.Option("--precision", show_default=False, help="Repeatable. Default: int8.")
+        list[o.PrecisionName] | None,
+        typer.Option("--precision", metavar="int8|a16w8|a8w4", show_default=False, help="Repeatable. Default: int8."),
     ] = None,
     memory_mode: Annotated[
         list[str] | None,
         typer.Option("--memory-mode", metavar="NAME", show_default=False, help="Repeatable. Default: the target's."),
     ] = None,
     optimize: Annotated[
-        list[o.Goal] | None, typer.Option("--optimize", show_default=False, help="Repeatable. Default: performance.")
+        list[o.Goal] | None,
+        typer.Option(
+            "--optimize", metavar="size|performance", show_default=False, help="Repeatable. Default: performance."
+        ),
     ] = None,
     calibration: o.Calibration = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every program with TOSA and with torch.")] = False,
