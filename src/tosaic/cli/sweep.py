@@ -19,11 +19,8 @@ from tosaic.core.targets import ACCELERATORS, find
 
 @guarded
 def sweep_models(
-    models: Annotated[
-        # click counts the words; with a list as type, the help would show that type.
-        list[str],
-        typer.Argument(metavar="MODEL...", help="Built-in models, .py files or .pt2 files.", show_default=False),
-    ],
+    # Hidden, as its line would show the type `list[str]`; the text below says what it is.
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", show_default=False, hidden=True)],
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for the results.", show_default=False)
     ],
@@ -71,6 +68,7 @@ def sweep_models(
 ) -> None:
     """Compile each model for each target with each combination of options, on all cores of this machine.
 
+    MODEL is the name of a built-in model, a .py file (which is run) or a .pt2 file, as for `tosaic compile`.
     DIR/results.jsonl gets a line per program as it is finished, DIR/table.html a table at the end. The same command
     again runs only what is missing. The exit code is 1 if a job failed, or a check of --verify.
     With --cluster, models and calibration data are read by the workers: they need the same paths.
