@@ -171,17 +171,34 @@ def test_a_process_that_dies_loses_nothing(tmp_path: Path) -> None:
     assert Counter((tmp_path / "log.txt").read_text().split()) == {"one": 1, "two": 2, "three": 1, "four": 2}
 
 
+#: Workers log the jobs that they have finished.
+PRELOAD = """
+from tosaic.api import sweep_cluster
+
+run = sweep_cluster.run_job
+
+def run_and_log(job, memory, *, keep):
+    outcome = run(job, memory, keep=keep)
+    with open("finished.txt", "a") as log:
+        log.write(f"{job.key}\\n")
+    return outcome
+
+sweep_cluster.run_job = run_and_log
+"""
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
     """A Dask scheduler and two workers, in processes of their own."""
     pytest.importorskip("distributed", reason="the cluster test needs `pip install 'tosaic[cluster]'`")
-    contact = tmp_path / "scheduler.json"
+    contact, preload = tmp_path / "scheduler.json", tmp_path / "preload.py"
+    preload.write_text(PRELOAD)
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = os.environ | {"PYTHONPATH": paths, "DASK_DISTRIBUTED__WORKER__DAEMON": "False"}
     dask = [sys.executable, "-m", "dask"]
     host = ["--scheduler-file", str(contact), "--no-dashboard"]
     commands = [[*dask, "scheduler", "--host", "127.0.0.1", "--port", "0", *host]]
-    commands += [[*dask, "worker", "--nthreads", "1", "--no-nanny", *host]] * 2
+    commands += [[*dask, "worker", "--nthreads", "1", "--no-nanny", "--preload", str(preload), *host]] * 2
     with (tmp_path / "cluster.log").open("wb") as log:
         running = []
         try:
@@ -208,6 +225,8 @@ def test_a_cluster_equals_this_machine_also_if_a_worker_dies(tmp_path: Path, clu
         pid = tmp_path / "two.pid"
         while not (pid.exists() and pid.read_text()):
             time.sleep(0.1)
+        # What this worker has finished before is on its way.
+        time.sleep(3)
         os.kill(int(pid.read_text()), signal.SIGKILL)
 
     killer = threading.Thread(target=kill, daemon=True)
@@ -218,6 +237,8 @@ def test_a_cluster_equals_this_machine_also_if_a_worker_dies(tmp_path: Path, clu
     assert [result.status for result in far.results] == [DONE] * 10
     lines = (tmp_path / "far" / "results.jsonl").read_text().splitlines()
     assert Counter(json.loads(line)["key"] for line in lines) == dict.fromkeys((job.key for job in jobs), 1)
+    finished = Counter((tmp_path / "finished.txt").read_text().split())
+    assert finished == dict.fromkeys((job.key for job in jobs), 1)
     near = sweeping.sweep(jobs, tmp_path / "near", processes=1, keep=True)
     assert near.results == far.results
     files = {path.name: path.read_bytes() for path in (tmp_path / "near").iterdir()}

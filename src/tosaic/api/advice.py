@@ -54,7 +54,8 @@ def advise(
         variants.forget([options])
         if choice is not None:
             found += _judge(base, choice, field, value)
-    found.sort(key=lambda one: one.gains[0].percent)
+    # What may cost accuracy comes last.
+    found.sort(key=lambda one: (one.choice.options.precision != options.precision, one.gains[0].percent))
     together = _combine(variants, base, found[:MOST_ADVICE])
     notes = tuple(variants.notes)
     return AdviceReport(name, base, tuple(found[:MOST_ADVICE]), together, hints, variants.compiles, notes)
@@ -94,8 +95,10 @@ def _judge(base: Choice, choice: Choice, field: str, value: str) -> list[Advice]
     best, worst = gains[0].percent, max(gain.percent for gain in gains)
     if -best < LEAST_GAIN or -best <= worst:
         return []
-    words = f"--{field.replace('_', '-')} {value}"
-    return [Advice(words, tuple(gains), choice, _CONSEQUENCES.get(field, ""))]
+    words, consequence = f"--{field.replace('_', '-')} {value}", _CONSEQUENCES.get(field, "")
+    if field == "precision" and base.sqnr is not None and choice.sqnr is not None:
+        consequence = f"SQNR {base.sqnr:.1f} to {choice.sqnr:.1f} dB"
+    return [Advice(words, tuple(gains), choice, consequence)]
 
 
 def _compare(base: Choice, choice: Choice) -> list[Gain]:
@@ -110,12 +113,16 @@ def _compare(base: Choice, choice: Choice) -> list[Gain]:
 
 
 def _combine(variants: Variants, base: Choice, found: Sequence[Advice]) -> Advice | None:
-    """Compile all changes that pay together; None if there are fewer than two, or if together they do not pay."""
+    """Compile all changes that pay together, but for the precision: nobody should lose accuracy by a line to paste.
+
+    The result is None if there are fewer than two, or if together they do not pay.
+    """
+    found = [one for one in found if one.choice.options.precision == base.options.precision]
     if len(found) < 2:
         return None
     changes: dict[str, Any] = {}
     for one in reversed(found):
-        for name in ("layout", "io", "optimize", "memory_mode", "precision"):
+        for name in ("layout", "io", "optimize", "memory_mode"):
             value: Any = getattr(one.choice.options, name)
             if value != getattr(base.options, name):
                 changes[name] = value

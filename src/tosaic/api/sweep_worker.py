@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Pipe, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
@@ -28,9 +28,14 @@ class Outcome:
 
 def run_job(job: Job, memory: dict[str, Any], *, keep: bool) -> Outcome:
     """Run a job. `memory` keeps the model of the last one, so that the next does not have to quantize it again."""
+    import torch
+
     from tosaic.api import model_file
     from tosaic.api.variants import Variants
 
+    threads = torch.get_num_threads()
+    # The cores are busy with other jobs. And the last bits of float sums depend on the number of threads.
+    torch.set_num_threads(1)
     try:
         name = f"{job.content} {job.model} {job.calibration}"
         if name not in memory:
@@ -53,12 +58,14 @@ def run_job(job: Job, memory: dict[str, Any], *, keep: bool) -> Outcome:
     except Exception as error:
         # Any other error of one job must not end the sweep.
         return Outcome(Result(job, FAILED, first_line(error)))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def run_here(jobs: Sequence[Job], *, processes: int, keep: bool) -> Iterator[Outcome]:
     """Run jobs in processes of this machine, and yield each outcome as it comes."""
     waiting, tries = deque(jobs), Counter[str]()
-    workers: dict[Connection, _Worker] = {}
+    workers: dict[Any, _Worker] = {}
     try:
         while waiting or workers:
             while waiting and len(workers) < processes:
@@ -66,12 +73,11 @@ def run_here(jobs: Sequence[Job], *, processes: int, keep: bool) -> Iterator[Out
                 workers[worker.connection] = worker
                 worker.give(waiting.popleft())
             for connection in wait(list(workers)):
-                assert isinstance(connection, Connection)
                 worker = workers[connection]
                 job = worker.job
                 assert job is not None
                 try:
-                    outcome: Outcome = connection.recv()
+                    outcome: Outcome = worker.connection.recv()
                 except (EOFError, OSError):
                     del workers[connection]
                     status = worker.stop()
@@ -99,7 +105,8 @@ class _Worker:
     """A process that runs one job after the other."""
 
     process: SpawnProcess
-    connection: Connection
+    #: of a type that depends on the platform
+    connection: Any
     job: Job | None = None
 
     @staticmethod
@@ -126,15 +133,11 @@ class _Worker:
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _serve(connection: Connection, keep: bool) -> None:
+def _serve(connection: Any, keep: bool) -> None:
     """Run the jobs that come over a connection until it is closed."""
-    import torch
-
     from tosaic.core.quiet import silence
 
     silence()
-    # All cores are busy with jobs.
-    torch.set_num_threads(1)
     memory: dict[str, Any] = {}
     while True:
         try:

@@ -32,15 +32,22 @@ Targets = Annotated[
 ]
 Ios = Annotated[
     list[o.Io] | None,
-    typer.Option("--io", show_default=False, help="A type of inputs and outputs. Repeatable. Default: float and int8."),
+    typer.Option(
+        "--io",
+        metavar="float|int8|uint8|int16",
+        show_default=False,
+        help="A type of inputs and outputs. Repeatable. Default: float and int8.",
+    ),
 ]
 Layouts = Annotated[
-    list[o.Layout] | None, typer.Option("--layout", show_default=False, help="A layout. Repeatable. Default: both.")
+    list[o.Layout] | None,
+    typer.Option("--layout", metavar="nchw|nhwc", show_default=False, help="A layout. Repeatable. Default: both."),
 ]
 Precisions = Annotated[
     list[o.PrecisionName] | None,
     typer.Option(
         "--precision",
+        metavar="int8|a16w8|a8w4",
         show_default=False,
         help="A precision. Repeatable. Default: int8, and others where flash is short or --calibration is given.",
     ),

@@ -19,10 +19,8 @@ from tosaic.core.targets import ACCELERATORS, find
 
 @guarded
 def sweep_models(
-    models: Annotated[
-        list[str],
-        typer.Argument(metavar="MODEL...", help="Built-in models, .py files or .pt2 files.", show_default=False),
-    ],
+    # Hidden, as its line would show the type `list[str]`; the text below says what it is.
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", show_default=False, hidden=True)],
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for the results.", show_default=False)
     ],
@@ -32,20 +30,26 @@ def sweep_models(
     ] = None,
     all_targets: Annotated[bool, typer.Option("--all-targets", help="All eleven accelerators.")] = False,
     io: Annotated[
-        list[o.Io] | None, typer.Option("--io", show_default=False, help="Repeatable. Default: float.")
+        list[o.Io] | None,
+        typer.Option("--io", metavar="float|int8|uint8|int16", show_default=False, help="Repeatable. Default: float."),
     ] = None,
     layout: Annotated[
-        list[o.Layout] | None, typer.Option("--layout", show_default=False, help="Repeatable. Default: nchw.")
+        list[o.Layout] | None,
+        typer.Option("--layout", metavar="nchw|nhwc", show_default=False, help="Repeatable. Default: nchw."),
     ] = None,
     precision: Annotated[
-        list[o.PrecisionName] | None, typer.Option("--precision", show_default=False, help="Repeatable. Default: int8.")
+        list[o.PrecisionName] | None,
+        typer.Option("--precision", metavar="int8|a16w8|a8w4", show_default=False, help="Repeatable. Default: int8."),
     ] = None,
     memory_mode: Annotated[
         list[str] | None,
         typer.Option("--memory-mode", metavar="NAME", show_default=False, help="Repeatable. Default: the target's."),
     ] = None,
     optimize: Annotated[
-        list[o.Goal] | None, typer.Option("--optimize", show_default=False, help="Repeatable. Default: performance.")
+        list[o.Goal] | None,
+        typer.Option(
+            "--optimize", metavar="size|performance", show_default=False, help="Repeatable. Default: performance."
+        ),
     ] = None,
     calibration: o.Calibration = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every program with TOSA and with torch.")] = False,
@@ -64,6 +68,7 @@ def sweep_models(
 ) -> None:
     """Compile each model for each target with each combination of options, on all cores of this machine.
 
+    MODEL is the name of a built-in model, a .py file (which is run) or a .pt2 file, as for `tosaic compile`.
     DIR/results.jsonl gets a line per program as it is finished, DIR/table.html a table at the end. The same command
     again runs only what is missing. The exit code is 1 if a job failed, or a check of --verify.
     With --cluster, models and calibration data are read by the workers: they need the same paths.

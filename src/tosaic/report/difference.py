@@ -128,20 +128,23 @@ def show_difference(page: Page, found: Difference, *, verbose: bool = False) -> 
     page.title(f"`{found.before.file}` -> `{found.after.file}`", gap=False)
     if found.is_same:
         page.line("the files are identical")
-    page.rows(_HEAD, [change.describe() for change in found.totals])
+    _show_table(page, found.totals)
     times = [figures.seconds for figures in (found.before, found.after)]
     if all(seconds is not None for seconds in times):
         page.line(f"time {' -> '.join(describe_time(seconds or 0.0) for seconds in times)}, an estimate")
     for title, changes, left_out in _list_tables(found, verbose):
         page.title(title)
-        page.rows(_HEAD, [change.describe() for change in changes])
+        _show_table(page, changes)
         if left_out:
             page.line(f"and {left_out:,} more (`-v` lists all)")
     for note in _list_notes(found):
         page.line(note)
 
 
-_HEAD = ("", "before", "after", "change")
+def _show_table(page: Page, changes: Sequence[Change]) -> None:
+    # The names are last: they may be long, and the last column is wrapped.
+    rows = [change.describe() for change in changes]
+    page.rows(("before", "after", "change", ""), [(*cells, name) for name, *cells in rows])
 
 
 def write_markdown(found: Difference) -> str:
