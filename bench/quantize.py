@@ -23,14 +23,11 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 sys.path.append(str(Path(__file__).resolve().parent))
 
 from clock import Clock
+from stages import MODELS, Sample, load
 
 import tosaic
-from tosaic import zoo
 from tosaic.quantization.quantizer import TosaQuantizer
 from tosaic.quantization.recipes import get_symmetric_quantization_config
-
-MODELS = ("mobilenet_v2", "encoder_layer", "encoder8")
-Sample = tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -40,16 +37,6 @@ class Side:
     stage: float
     calibration: float
     found: list[Any]
-
-
-def load(name: str, count: int) -> tuple[torch.nn.Module, list[Sample]]:
-    if name.startswith("encoder") and name[7:].isdigit():
-        torch.manual_seed(0)
-        layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
-        model = torch.nn.TransformerEncoder(layer, int(name[7:])).eval()
-        return model, [(torch.randn(1, 32, 64),) for _ in range(count)]
-    model, _ = zoo.load(name)
-    return model, [x if isinstance(x, tuple) else (x,) for x in zoo.inputs(name, count, 1)]
 
 
 def quantize_with_torchao(program: Any, samples: Sequence[Sample], clock: Clock) -> Any:

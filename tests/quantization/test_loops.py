@@ -12,6 +12,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 import tosaic
 from tosaic.api import build
+from tosaic.fx.unlift import unlift
 from tosaic.quantization.loops import has_loops, unroll_loops
 from tosaic.quantization.quantizer import TosaQuantizer
 from tosaic.quantization.recipes import get_symmetric_quantization_config
@@ -99,7 +100,8 @@ def test_quantization_has_the_same_nodes_for_any_number_of_steps() -> None:
     sizes: set[int] = set()
     for steps in (3, 30):
         net, inputs = make("lstm", steps=steps)
-        module = build._quantize(torch.export.export(net, inputs), [inputs], None, [])
+        program = torch.export.export(net, inputs)
+        module = build._quantize(program, unlift(program), [inputs], None, [])
         assert has_loops(module)
         sizes.add(len(module.graph.nodes))
         assert len(unroll_loops(module).graph.nodes) > 20 * steps

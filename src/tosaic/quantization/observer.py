@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torchao.quantization import pt2e
 
-from tosaic.fx.arrays import to_numpy
+from tosaic.fx.arrays import to_numpy, to_torch
 
 #: the share of all numbers that a range gives up per move
 _STEP = 1e-5
@@ -122,12 +122,12 @@ class HistogramObserver(pt2e.HistogramObserver):
         begins = (np.arange(self.bins) - starts).astype(np.float32) * step
         ends = begins + step
         level_of_begin, level_of_end = (_find_levels(x, wide, levels) for x in (begins, ends))
-        density = to_numpy(self.histogram) / step
+        density = to_numpy(self.histogram).astype(np.float32) / step
         errors = _integrate(begins - (level_of_begin + _HALF) * wide, half, density)
         errors += (level_of_end - level_of_begin - _ONE) * _integrate(-half, half, density)
         errors += _integrate(-half, ends - (level_of_end * wide + half), density)
         # Only torch adds up in its own order.
-        return to_numpy(torch.from_numpy(errors).sum(1)).tolist()
+        return to_numpy(to_torch(errors).sum(1)).tolist()
 
 
 class MinMaxObserver(pt2e.MinMaxObserver):
