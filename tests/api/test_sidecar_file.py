@@ -107,7 +107,7 @@ def test_folder_of_intermediates(files: Path) -> None:
     """The names are in the order of the delegates, and such that Model Explorer's adapter finds them."""
     paths = sorted((files / "all").glob("*.tosa"))
     assert [path.read_bytes() for path in paths] == [(files / f"{i}.tosa").read_bytes() for i in range(2)]
-    assert [re.match(r"output_tag(\d+)_", path.name)[1] for path in paths] == ["000", "001"]
+    assert [re.findall(r"output_tag(\d+)_", path.name) for path in paths] == [["000"], ["001"]]
     done = verify(files, "all")
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[0].startswith("2 delegate runs compared")

@@ -85,8 +85,8 @@ def test_debug_info_of_every_delegate(mode: ArmCompileSpec.DebugMode, tmp_path: 
     spec.dump_debug_info(mode)
     program = torch.export.export(Net(), (torch.ones(5, dtype=torch.int32),))
     built = build(Source.of_program(program), spec)
-    for delegate in built.delegates:
-        dump(delegate, spec)
+    for number, delegate in enumerate(built.delegates):
+        dump(delegate, spec, number)
     assert len(built.delegates) == 2
     assert len(list(folder.glob("*.tosa"))) == 2
     assert len(list(folder.glob("*.vela.bin"))) == 2

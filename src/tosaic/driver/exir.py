@@ -62,7 +62,7 @@ class TosaicPartitioner(Partitioner):
         self._asked: tuple[ExportedProgram | None, list[OpOverload]] = (None, [])
         #: the constants of every program that is still to be partitioned
         self._waiting: list[Constants] = []
-        #: the backend that exir finds, which only exists while somebody keeps it
+        #: the backend that exir finds: a class exists only as long as something refers to it
         self._found = self.backend
 
     def register_custom_partition_op(self, op: OpOverload) -> None:

@@ -29,7 +29,7 @@ _KEPT: CompileCache[Kept] = CompileCache(lambda kept: len(kept.files.tosa) + len
 
 
 def keep(delegate: Delegate, spec: ArmCompileSpec) -> None:
-    """Keep the files of a delegate whose .pte is written by somebody else."""
+    """Keep the files of a delegate whose .pte ExecuTorch will write."""
     options = find_backend(spec).describe_options(spec)
     _KEPT.put(_key(delegate.blob), Kept(make_files(delegate), spec.target.name, options))
 

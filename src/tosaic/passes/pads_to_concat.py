@@ -21,12 +21,12 @@ def concat_pads(graph: Graph) -> Graph:
 
 
 def _concat(b: Builder, op: Op) -> Value | None:
-    value, padding, filler = op.inputs
-    if padding.op is None or filler.op is None:
+    value = op.inputs[0]
+    sizes, filler = (None if one.op is None else one.op.data for one in op.inputs[1:])
+    if sizes is None or filler is None:
         return None
-    number = decode(filler.op.attrs["data"], DType.BF16).reshape(-1)[0]
-    sizes = np.asarray(padding.op.attrs["data"]).reshape(-1, 2)
-    for axis, pair in enumerate(sizes.tolist()):
+    number = float(decode(filler, DType.BF16)[0])
+    for axis, pair in enumerate(sizes.reshape(-1, 2).tolist()):
         before, after = ([] if not n else [_fill(b, value, axis, n, number)] for n in pair)
         if before or after:
             value = tosa.concat(b, [*before, value, *after], axis)

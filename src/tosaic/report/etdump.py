@@ -69,7 +69,7 @@ def _time_layers(delegate: DelegateInfo, files: DelegateFiles, instruction: int,
     last: _Layer | None = None
     for row in (row for row in found.rows if row.kind != Kind.DMA.name):
         # The database lists only the first of several commands of one operator.
-        last = layers.get(str(row.offset), last)
+        last = layers.get(str(row.offset)) or last
         rows.setdefault(last or _Layer(f"0x{row.offset:06x} {row.name}", row.name, ""), []).append(row)
     for layer, own in rows.items():
         cycles = sum(row.cycles for row in own)
