@@ -60,7 +60,9 @@ def examine_vgf(import_torch: Callable[[], None]) -> Iterator[Check]:
     from tosaic.engines import vulkan
 
     probe = vulkan.probe()
-    found = f"runs: one operator, {probe.driver} on `{probe.device}`" if probe.ok else probe.reason
+    wrong = vulkan.find_wrong_operator() if probe.ok else ""
+    note = f"; files of other compilers may fail: it computes {wrong} wrongly" if wrong else ""
+    found = f"runs: one operator, {probe.driver} on `{probe.device}`{note}" if probe.ok else probe.reason
     yield Check("Vulkan", probe.ok, found, probe.fix or _FIX_VGF, needed=False, target=VGF)
 
 

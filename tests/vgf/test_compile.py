@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +205,37 @@ def test_transposed_convolutions_scatter_by_powers_of_two(stride: Any, scatters:
     kinds = {op.kind for op in delegate.ops}
     assert ("TRANSPOSE_CONV2D" in kinds) is scatters
     assert ("CONV2D" in kinds) is not scatters
+
+
+def make_scatter_program() -> tosaic.Program:
+    """Compile TRANSPOSE_CONV2D with stride 3, which Tosaic does not use for VGF."""
+    x, kernel = vulkan.make_scatter()
+    model = torch.nn.ConvTranspose2d(1, 1, 5, stride=3, bias=False).eval()
+    model.weight.data = torch.from_numpy(kernel)[None, None]
+    spec = VgfCompileSpec()
+    spec.target = replace(spec.target, scatters_any_stride=True)
+    return tosaic.compile(model, (torch.from_numpy(x),), spec, quantized=False)
+
+
+def test_file_that_finds_wrong_operators() -> None:
+    program = make_scatter_program()
+    assert "TRANSPOSE_CONV2D" in {op.kind for op in program.delegates[0].ops}
+    assert program.pte == Path(vulkan.__file__).with_name("scatter.pte").read_bytes()
+
+
+@pytest.mark.usefixtures("device")
+def test_wrong_operators_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    vulkan.find_wrong_operator.cache_clear()
+    assert vulkan.find_wrong_operator() == ""
+    correct = vulkan._read_outputs
+
+    def spoil(reply: Any) -> list[Any]:
+        (result,) = correct(reply)
+        # Row 0 counted once too often.
+        result[0, 0, 0] += 1
+        return [result]
+
+    monkeypatch.setattr(vulkan, "_read_outputs", spoil)
+    vulkan.find_wrong_operator.cache_clear()
+    assert vulkan.find_wrong_operator() == "transposed convolutions with strides that are not powers of 2"
+    vulkan.find_wrong_operator.cache_clear()

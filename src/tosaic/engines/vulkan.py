@@ -77,6 +77,30 @@ def probe() -> Probe:
     return Probe(ok=True, driver=reply.body["driver"], device=reply.body["device"])
 
 
+@functools.cache
+def find_wrong_operator() -> str:
+    """Find an operator that the device computes wrongly, or not at all, although the probe succeeds; empty if none.
+
+    Tosaic's own files do not have this one: see `Target.scatters_any_stride`.
+    """
+    pte = importlib.resources.files("tosaic.engines").joinpath("scatter.pte").read_bytes()
+    x, kernel = make_scatter()
+    name = "transposed convolutions with strides that are not powers of 2"
+    try:
+        (result,) = _read_outputs(_request(pte, "forward", [x], PROBE_SECONDS, [(0, 1, 2, 3)]))
+    except TosaicError:
+        return name
+    wanted = np.zeros((1, 1, 3 * x.shape[2] + 2, 3 * x.shape[3] + 2), np.float32)
+    for row, column in np.ndindex(x.shape[2:]):
+        wanted[0, 0, 3 * row : 3 * row + 5, 3 * column : 3 * column + 5] += x[0, 0, row, column] * kernel
+    return "" if np.array_equal(result, wanted) else name
+
+
+def make_scatter() -> tuple[Array, Array]:
+    """Make the input and the kernel of a transposed convolution with stride 3, of small whole numbers."""
+    return np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3), np.arange(25, dtype=np.float32).reshape(5, 5)
+
+
 def require() -> None:
     """Raise NoVulkan if no .vgf file can run."""
     found = probe()
