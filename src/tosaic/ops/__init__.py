@@ -30,7 +30,6 @@ from tosaic.ops import (
     scatter,
     shape,
     shuffle,
-    sort,
     statistics,
     window,
 )
@@ -65,7 +64,6 @@ __all__ = [
     "scatter",
     "shape",
     "shuffle",
-    "sort",
     "statistics",
     "window",
 ]
