@@ -174,8 +174,8 @@ def test_a_process_that_dies_loses_nothing(tmp_path: Path) -> None:
 #: Workers log the jobs that they have finished.
 PRELOAD = """
 from tosaic.api import sweep_cluster
-
-run = sweep_cluster.run_job
+# Not from the module that is changed here: a worker may load this file twice.
+from tosaic.api.sweep_worker import run_job as run
 
 def run_and_log(job, memory, *, keep):
     outcome = run(job, memory, keep=keep)

@@ -12,6 +12,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from tosaic.core.errors import TosaicError, first_line
+from tosaic.core.quiet import import_quietly, silence
 from tosaic.report.sweep import CRASHED, DONE, FAILED, Job, Result
 
 #: How often a job is started whose process dies.
@@ -135,8 +136,8 @@ class _Worker:
 
 def _serve(connection: Any, keep: bool) -> None:
     """Run the jobs that come over a connection until it is closed."""
-    from tosaic.core.quiet import silence
-
+    # Its packages print messages for their developers, some of them while they are imported.
+    import_quietly("torchao.quantization")
     silence()
     memory: dict[str, Any] = {}
     while True:
