@@ -4,8 +4,9 @@
     python bench/stages.py --models lstm20 lstm500 gru20 gru500 --until end
 
 The sides take turns, each in a process of its own: the first compile of a model warms up, and the least seconds of the
-others count. `--until` names the first stage that is left out; `end` compiles everything, and `vela` is then Vela's
-share of the stage `compile`. `encoder8` has eight layers, `lstm500` is an LSTM of 500 steps with 64 hidden numbers.
+others count. `--until` names the first stage that is left out; `end` compiles everything, and `vela` is then what Vela
+takes in its own process, beside the seconds of the stage `compile`.
+`encoder8` has eight layers, `lstm500` is an LSTM of 500 steps with 64 hidden numbers.
 """
 
 from __future__ import annotations
