@@ -258,9 +258,11 @@ def make_table() -> Array:
     return np.arange(-128, 128, dtype=np.int8)[::-1].copy()
 
 
-def make_saturated_sum_times_int16() -> Case:
+def make_saturated_sum_times_int16(*, after_a_pair: bool = False) -> Case:
     b = Builder()
     x, y, z = b.input(Type(I8, (1, 4, 4, 8))), b.input(Type(I8, (1, 4, 4, 8))), b.input(Type(I16, (1, 4, 4, 8)))
+    if after_a_pair:
+        x = ops.reduce_max(b, ops.slice(b, x, (0, 1, 0, 0), (1, 2, 4, 8)), 1)
     total = ops.rescale(b, ops.add(b, widen(b, x), widen(b, y)), I8, multiplier=[1 << 30], shift=[30])
     product = ops.mul(b, widen(b, total), widen(b, z))
     return Case(b.finish([ops.rescale(b, product, I8, multiplier=[1 << 30], shift=[44])]))
@@ -358,6 +360,11 @@ def test_what_is_returned_and_transposed_is_kept_apart(bench: Bench, target: str
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_sum_saturates_before_a_product_of_16_bits(bench: Bench, target: str) -> None:
     check_wrong(bench, make_saturated_sum_times_int16(), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_pair_after_another_one_is_kept_apart(bench: Bench, target: str) -> None:
+    check_wrong(bench, make_saturated_sum_times_int16(after_a_pair=True), target)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -89,14 +89,11 @@ def separate_vela_pairs(graph: Graph) -> Graph:
     graph = _separate_shapes(_separate_choices(graph))
     fused, joined, unequal, uses = _find_fused(graph), _find_joined(graph), _find_unequal(graph), count_uses(graph)
 
-    def rule(b: Builder, op: Op) -> Value | None:
-        if _reduces_column(op):
-            return _reduce_before_last(b, op)
-        if op.kind in _JOINS and any(map(_is_joined_wrongly, op.inputs)):
-            b.ops.append(with_inputs(op, tuple(_copy(b, v) if _is_joined_wrongly(v) else v for v in op.inputs)))
-            return b.ops[-1].outputs[0]
+    def is_wrong(op: Op) -> bool:
+        if _reduces_column(op) or (op.kind in _JOINS and any(map(_is_joined_wrongly, op.inputs))):
+            return True
         if op.kind == "RESCALE" and op.inputs[0].dtype is DType.I32:
-            return _separate(b, op) if _find_source(op.inputs[0]) in _MOVES else None
+            return _find_source(op.inputs[0]) in _MOVES
         widens = op.kind == "RESCALE" and op.outputs[0].dtype is not DType.I8 and op.outputs[0] not in fused
         wrong = (
             _BEFORE_WIDENING if widens else _AFTER_SLICE if _pads_images(op) or _is_split(op) else _BEFORE.get(op.kind)
@@ -104,13 +101,19 @@ def separate_vela_pairs(graph: Graph) -> Graph:
         if op.kind == "RESCALE" and op.outputs[0] in joined:
             wrong = _BEFORE_JOINING
         if not op.inputs or op.inputs[0].dtype not in _SMALL:
-            return None
+            return False
         lost = op.outputs[0] in unequal and uses[op.inputs[0]] == 1 and _is_sum(op.inputs[0])
-        if lost or (widens and _is_unbounded(op)) or (wrong is not None and _find_source(op.inputs[0]) in wrong):
-            return _separate(b, op)
-        return None
+        return lost or (widens and _is_unbounded(op)) or (wrong is not None and _find_source(op.inputs[0]) in wrong)
 
-    return replace_ops(graph, rule)
+    def rule(b: Builder, op: Op) -> Value:
+        if _reduces_column(op):
+            return _reduce_before_last(b, op)
+        if op.kind not in _JOINS:
+            return _separate(b, op)
+        b.ops.append(with_inputs(op, tuple(_copy(b, v) if _is_joined_wrongly(v) else v for v in op.inputs)))
+        return b.ops[-1].outputs[0]
+
+    return replace_ops(graph, rule, is_wrong)
 
 
 def _is_unbounded(rescale: Op) -> bool:
@@ -290,14 +293,13 @@ def _separate_factors(graph: Graph) -> Graph:
     factors = {_find_tensor(op.inputs[1]) for op in graph.ops if op.kind == "MATMUL"}
     uses, returned = count_uses(graph), {_find_tensor(value) for value in graph.outputs}
 
-    def rule(b: Builder, op: Op) -> Value | None:
+    def is_wrong(op: Op) -> bool:
         if op.kind != "TRANSPOSE" or op.outputs[0] not in factors:
-            return None
+            return False
         tensor = _find_tensor(op.inputs[0])
-        is_shared_slice = _find_source(tensor) in _AFTER_SLICE and uses[tensor] > 1
-        return _separate(b, op) if tensor in returned or is_shared_slice else None
+        return tensor in returned or (_find_source(tensor) in _AFTER_SLICE and uses[tensor] > 1)
 
-    return replace_ops(graph, rule)
+    return replace_ops(graph, _separate, is_wrong)
 
 
 def _reshape(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
