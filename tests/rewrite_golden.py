@@ -7,7 +7,7 @@ from support.cycles import list_cycles
 from support.golden import CYCLES, OPS, PASS_FILES, SUFFIX, list_ops, write_op, write_pass
 from support.npu_bench import Bench
 from tosaic.core.targets import ACCELERATORS
-from tosaic.passes import PASSES
+from tosaic.passes import ALL
 
 
 def rewrite(folder: Path, texts: dict[str, str]) -> None:
@@ -20,7 +20,7 @@ def rewrite(folder: Path, texts: dict[str, str]) -> None:
 
 
 def main() -> int:
-    rewrite(PASS_FILES, {step.name: write_pass(step.name) for step in PASSES})
+    rewrite(PASS_FILES, {step.name: write_pass(step.name) for step in ALL})
     rewrite(OPS, {op: write_op(op) for op in list_ops()})
     CYCLES.write_text("\n\n".join("\n".join(list_cycles(Bench(), target)) for target in ACCELERATORS) + "\n")
     return 0

@@ -13,7 +13,6 @@ from support.apis import Call, compile_both, list_left
 from support.extras import needs_converter
 from tosaic.api.build import export, make_spec, quantize
 from tosaic.backends import converter
-from tosaic.core.errors import Unsupported
 from tosaic.driver.delegate import build
 from tosaic.formats.tosa_writer import names, read, serialize
 from tosaic.fx.source import Source
@@ -69,12 +68,9 @@ def test_a_blob_that_does_not_fit_its_call_is_no_delegate(
     real = tool.compile_cached
     monkeypatch.setattr(tool, "compile_cached", lambda tosa, *rest: real(lose_an_output(tosa), *rest))
     model = Call(lambda layer, x: (layer(x), x * x)).eval()
-    with pytest.raises(Unsupported, match=r"the compiled delegate has outputs of 32 x . bytes, but the call has 32 x"):
-        tosaic.compile(model, (X,), target)
-    monkeypatch.setenv("TOSAIC_STRICT", "0")
     left = tosaic.compile(model, (X,), target)
     assert left.delegates == ()
-    assert any("internal error" in r.why for r in left.reasons)
+    assert any("its outputs are 32 x" in r.why for r in left.reasons)
     assert len(left.run(X)) == 2
 
 

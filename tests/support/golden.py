@@ -11,7 +11,7 @@ from tosaic.driver.partition import partition
 from tosaic.fx.source import Source
 from tosaic.ir.text import to_text
 from tosaic.ops import registry
-from tosaic.passes import PASSES
+from tosaic.passes import ALL
 
 GOLDEN = TESTS / "golden"
 OPS, PASS_FILES, CYCLES = GOLDEN / "ops", GOLDEN / "passes", GOLDEN / "cycles.txt"
@@ -53,7 +53,7 @@ def write_op(op: str) -> str:
 def write_pass(name: str) -> str:
     """Write the example of a pass before and after it."""
     target, make_graph = GRAPHS[name]
-    (step,) = (step for step in PASSES if step.name == name)
+    (step,) = (step for step in ALL if step.name == name)
     before = make_graph()
     after = step.run(before, find(target))
     return f"# {name}, {target}: before\n{to_text(before)}# after\n{to_text(after)}"

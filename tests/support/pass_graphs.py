@@ -73,6 +73,15 @@ def _make_repeated_output() -> Graph:
     return b.finish([x, x])
 
 
+def _make_views() -> Graph:
+    """Make an outer product of a part of a tensor with itself."""
+    b = Builder()
+    part = ops.slice(b, b.input(Type(DType.I8, (8,))), (2,), (4,))
+    shapes = (ops.reshape(b, part, (4, 1)), ops.reshape(b, part, (1, 4)))
+    x, y = (ops.rescale(b, value, DType.I32, multiplier=[1 << 30], shift=[30]) for value in shapes)
+    return b.finish([ops.rescale(b, ops.mul(b, x, y), DType.I8, multiplier=[1 << 30], shift=[37])])
+
+
 def _make_bf16_pad() -> Graph:
     b = Builder()
     return b.finish([ops.pad(b, b.input(Type(DType.BF16, (2, 3))), (0, 0, 1, 2), -1.5)])
@@ -88,4 +97,5 @@ GRAPHS: Mapping[str, tuple[str, Callable[[], Graph]]] = {
     "transpose_to_conv": (_U55, _make_transpose),
     "separate_biases": (_U55, make_two_biases),
     "copy_outputs": ("vgf", _make_repeated_output),
+    "separate_all": (_U55, _make_views),
 }

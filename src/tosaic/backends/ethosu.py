@@ -7,12 +7,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from tosaic import npu
 from tosaic.backends.protocol import Artifact, Backend, MemoryUse, Sizes
 from tosaic.core.compile_spec import ArmCompileSpec, coerce
 from tosaic.core.errors import Invalid
 from tosaic.core.targets import ACCELERATORS, Target, find
 from tosaic.formats import blob
 from tosaic.formats.external import PLACEMENTS
+from tosaic.ir.graph import Array
 from tosaic.npu.perf import Estimate, estimate
 from tosaic.tools import vela
 from tosaic.tools.vela_options import (
@@ -113,12 +115,34 @@ class EthosUCompileSpec(ArmCompileSpec):
         )
 
 
+#: The largest delegate that is run before it is accepted, by Vela's estimate of its cycles: a tenth of a second here.
+MOST_SIMULATED = 500_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EthosUArtifact(Artifact):
     """A delegate with all of Vela's reports about it."""
 
     compiled: vela.Compiled
     options: VelaOptions
+
+    @property
+    def is_simulated(self) -> bool:
+        return self.summary["cycles_total"] <= MOST_SIMULATED
+
+    def simulate(self, inputs: Sequence[Array]) -> list[Array]:
+        compiled = self.compiled
+        return npu.run(
+            compiled.cmd_data,
+            compiled.weight_data,
+            compiled.scratch_size,
+            inputs,
+            compiled.inputs,
+            compiled.outputs,
+            fast_scratch_size=compiled.fast_scratch_size,
+            check_uninitialized=True,
+            check_waits=True,
+        )
 
     def estimate_cycles(self) -> Estimate:
         return estimate(self.compiled.cmd_data, self.options)

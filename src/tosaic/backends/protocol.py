@@ -13,6 +13,7 @@ from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid
 from tosaic.core.targets import Target
 from tosaic.formats.blob import Payload
+from tosaic.ir.graph import Array
 from tosaic.npu.perf import Estimate
 
 #: bytes per element and number of elements of each tensor
@@ -37,6 +38,15 @@ class Artifact:
     summary: Mapping[str, float] = field(default_factory=dict[str, float])
     debug_db: str = ""
     external: tuple[Payload, ...] = ()
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether there is a simulator for the delegate that does not take long."""
+        return False
+
+    def simulate(self, inputs: Sequence[Array]) -> list[Array]:
+        """Run the delegate on its simulator."""
+        raise NotImplementedError
 
     def estimate_cycles(self) -> Estimate | None:
         """Estimate the cycles of the delegate from its commands, if it has commands."""

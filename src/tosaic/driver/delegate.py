@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +20,10 @@ from tosaic.core.heap import collect_garbage_after
 from tosaic.core.internal import InternalError, contained, is_strict
 from tosaic.core.output import write_files
 from tosaic.core.specification import Specification
-from tosaic.driver.interface import Unread, check_artifact, check_graph
+from tosaic.driver.interface import Unread, check_graph, compare_io
 from tosaic.driver.partition import Check, Partition, Plan, Trial, partition_and_lower
 from tosaic.driver.reason import explain
+from tosaic.driver.rehearsal import find_fault
 from tosaic.formats.tosa_writer import names, serialize
 from tosaic.fx.source import QDQ, Source, find_module, overload, source_line
 from tosaic.ir.graph import Graph, Op
@@ -29,6 +31,8 @@ from tosaic.ir.text import to_text
 from tosaic.ir.verifier import verify
 from tosaic.lower.walk import lower
 from tosaic.passes import Observer, run_passes
+
+_log = logging.getLogger("tosaic")
 
 #: how often a rejected partition is tried again without the node that was rejected
 MAX_REFUSALS = 32
@@ -81,10 +85,13 @@ def lower_partition(
     nhwc: IoNodes,
     trial: Trial | None = None,
     observe: Observer | None = None,
+    *,
+    separate: bool = False,
 ) -> tuple[Graph, bytes]:
     """Lower a partition and run the passes; return the verified TOSA graph and its .tosa bytes.
 
-    `trial` is the lowering that the partitioner tried, which includes the partition.
+    `trial` is the lowering that the partitioner tried, which includes the partition. `separate` keeps all operators
+    apart.
     """
     graph = None if trial is None else trial.cut(partition)
     if graph is None:
@@ -92,7 +99,8 @@ def lower_partition(
     if observe is not None:
         observe("lower", graph)
     try:
-        graph = run_passes(graph, spec.target, observe=observe, verify_between=spec.verify_passes or is_strict())
+        between = spec.verify_passes or is_strict()
+        graph = run_passes(graph, spec.target, observe=observe, verify_between=between, separate=separate)
         verify(graph, Specification.parse(spec.target.tosa_spec))
     except Invalid as error:
         raise Unsupported(error.what, error.fix, where=error.where) from error
@@ -124,7 +132,13 @@ class Lowered:
 
 
 def lower_checked(
-    source: Source, partition: Partition, spec: ArmCompileSpec, nhwc: IoNodes = frozenset(), trial: Trial | None = None
+    source: Source,
+    partition: Partition,
+    spec: ArmCompileSpec,
+    nhwc: IoNodes = frozenset(),
+    trial: Trial | None = None,
+    *,
+    separate: bool = False,
 ) -> Lowered:
     """Lower a partition to a .tosa file, and check that it has the inputs and outputs of the call."""
     stages: dict[str, str] = {}
@@ -133,13 +147,32 @@ def lower_checked(
         stages[f"{len(stages)}_{name}"] = to_text(graph)
 
     observe = keep if spec.get_intermediate_path() is not None else None
-    graph, tosa = lower_partition(source, partition, spec, nhwc, trial, observe)
+    graph, tosa = lower_partition(source, partition, spec, nhwc, trial, observe, separate=separate)
     check_graph(source, partition, graph, nhwc)
     return Lowered(tuple(n.name for n in partition.nodes), _list_ops(graph), tosa, stages)
 
 
-def compile_partition(source: Source, partition: Partition, lowered: Lowered, spec: ArmCompileSpec) -> Delegate:
-    """Compile a lowered partition; raise ToolFailed if the tool rejects it."""
+def compile_partition(
+    source: Source, partition: Partition, lowered: Lowered, spec: ArmCompileSpec, nhwc: IoNodes = frozenset()
+) -> Delegate:
+    """Compile a lowered partition; raise ToolFailed if the tool rejects it.
+
+    What the tool miscompiles is compiled again from a graph in which all operators are kept apart.
+    """
+    tool = find_backend(spec).tool
+    try:
+        return _compile_lowered(source, partition, lowered, spec)
+    except Miscompiled as error:
+        _log.warning("%s: %s; all operators of this delegate are kept apart now", error.what, error.why)
+    try:
+        separated = lower_checked(source, partition, spec, nhwc, separate=True)
+        return _compile_lowered(source, partition, separated, spec)
+    except Miscompiled as error:
+        raise RefusedPartition(error, tool, []) from error
+
+
+def _compile_lowered(source: Source, partition: Partition, lowered: Lowered, spec: ArmCompileSpec) -> Delegate:
+    """Compile a partition; raise Miscompiled if the tool crashes, or if its commands are wrong."""
     backend = find_backend(spec)
     try:
         artifact = backend.compile(lowered.tosa, spec)
@@ -148,10 +181,16 @@ def compile_partition(source: Source, partition: Partition, lowered: Lowered, sp
         nodes = proven or _find_named_nodes(lowered.ops, partition, error.names)
         raise RefusedPartition(error, backend.tool, nodes, proven=bool(proven)) from error
     except ToolCrashed as error:
-        raise RefusedPartition(error, backend.tool, []) from error
-    check_artifact(source, partition, artifact)
+        raise Miscompiled(error.what, log=error.log, why=error.why) from error
+    fault = compare_io(source, partition, artifact) or find_fault(lowered.tosa, artifact)
+    if fault:
+        raise Miscompiled(f"{backend.tool} miscompiled a delegate", why=fault)
     origins = describe_origins(lowered.ops, partition)
     return Delegate(partition, lowered.ops, lowered.tosa, artifact, origins, lowered.stages)
+
+
+class Miscompiled(ToolFailed):
+    """A graph that the tool crashes on, or for which its commands are wrong; `why` says what is wrong."""
 
 
 def _list_ops(graph: Graph) -> tuple[TosaOpInfo, ...]:
@@ -197,7 +236,7 @@ def build(
             plan, lowered = _plan(source, spec, check, refused, nhwc)
         delegates: list[Delegate] = []
         for partition, one in zip(plan.partitions, lowered, strict=True):
-            made = _compile(source, partition, one, spec)
+            made = _compile(source, partition, one, spec, nhwc)
             if isinstance(made, Delegate):
                 delegates.append(made)
                 continue
@@ -239,14 +278,14 @@ def _lower(
 
 
 def _compile(
-    source: Source, partition: Partition, lowered: Lowered | Failure, spec: ArmCompileSpec
+    source: Source, partition: Partition, lowered: Lowered | Failure, spec: ArmCompileSpec, nhwc: IoNodes
 ) -> Delegate | Failure:
     """Compile a lowered partition, or return why it cannot be built."""
     if isinstance(lowered, Failure):
         return lowered
     try:
         with contained("compiling a delegate", planned=(Invalid, ToolFailed)):
-            return compile_partition(source, partition, lowered, spec)
+            return compile_partition(source, partition, lowered, spec, nhwc)
     except RefusedPartition as error:
         other = "write it with other operators" if spec.target.has_booleans else "use an Ethos-U85, or other operators"
         fix = error.fix if error.proven else other
@@ -280,7 +319,7 @@ def find_refused_nodes(
         rest = {n: Unsupported("left out while searching") for n in source.calls() if n not in kept}
         with collect_garbage_after():
             plan, lowered = _plan(source, spec, None, rest, nhwc)
-        made = (_compile(source, part, one, spec) for part, one in zip(plan.partitions, lowered, strict=True))
+        made = (_compile(source, part, one, spec, nhwc) for part, one in zip(plan.partitions, lowered, strict=True))
         return any(isinstance(m, Failure) and not m.proven for m in made)
 
     pieces = partition.clusters or tuple((n,) for n in partition.nodes)

@@ -16,6 +16,7 @@ from tosaic.passes.cse import merge_equal_ops
 from tosaic.passes.dce import remove_dead_ops
 from tosaic.passes.fold_conv_scale import fold_conv_scale
 from tosaic.passes.pads_to_concat import concat_pads
+from tosaic.passes.separate_all import separate_all
 from tosaic.passes.separate_biases import separate_biases
 from tosaic.passes.separate_vela_pairs import separate_vela_pairs
 from tosaic.passes.transpose_to_conv import convert_transposes
@@ -83,13 +84,33 @@ PASSES: tuple[Pass, ...] = (
     ),
 )
 
+#: Runs after all others for a graph whose compiled commands were found to be wrong.
+SEPARATE_ALL = Pass(
+    "separate_all",
+    lambda graph, _: separate_all(graph),
+    why="last: a pass that moves or removes operators would undo it",
+    when=lambda target: target.is_npu,
+)
+
+ALL = (*PASSES, SEPARATE_ALL)
+
 #: Called with the name of a pass and the graph after it.
 Observer: TypeAlias = Callable[[str, Graph], None]
 
 
-def run_passes(graph: Graph, target: Target, *, observe: Observer | None = None, verify_between: bool = False) -> Graph:
-    """Run all passes that apply to the target. `verify_between` names the pass that made a graph invalid."""
-    for step in PASSES:
+def run_passes(
+    graph: Graph,
+    target: Target,
+    *,
+    observe: Observer | None = None,
+    verify_between: bool = False,
+    separate: bool = False,
+) -> Graph:
+    """Run all passes that apply to the target, and with `separate` the one that keeps all operators apart.
+
+    `verify_between` names the pass that made a graph invalid.
+    """
+    for step in (*PASSES, SEPARATE_ALL) if separate else PASSES:
         if not step.when(target):
             continue
         graph = step.run(graph, target)

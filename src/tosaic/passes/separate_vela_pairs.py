@@ -35,12 +35,11 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 
-import numpy as np
-
 from tosaic.ir import ops as tosa
 from tosaic.ir.build import Builder
-from tosaic.ir.graph import RANGES, DType, Graph, Op, Value
+from tosaic.ir.graph import DType, Graph, Op, Value
 from tosaic.ir.infer import get_shape
+from tosaic.passes.copies import copy_value as _copy
 from tosaic.passes.dce import remove_dead_ops
 from tosaic.passes.replace import count_uses, replace_ops, with_inputs
 
@@ -145,7 +144,6 @@ def _find_unequal(graph: Graph) -> set[Value]:
 
 
 _SMALL = (DType.I8, DType.I16)
-_IDENTITY = np.arange(-128, 128, dtype=np.int8)
 #: the number of dimensions that Vela handles as they are
 _MOST_DIMENSIONS = 4
 #: the largest dilation and stride that a single command has
@@ -340,16 +338,6 @@ def _find_tensor(value: Value) -> Value:
     return value
 
 
-def _copy(b: Builder, value: Value) -> Value:
-    """Copy a value by an identity operator."""
-    if value.dtype is DType.I8:
-        return tosa.table(b, value, _IDENTITY)
-    if value.dtype is DType.I16:
-        # Ethos-U55 has no bits, and after a maximum Ethos-U85 loses the limits of 16 bits.
-        return tosa.clamp(b, value, *RANGES[DType.I16])
-    return (tosa.logical_or if value.dtype is DType.BOOL else tosa.maximum)(b, value, value)
-
-
 def _separate_shapes(graph: Graph) -> Graph:
     """Insert a table before a broadcast operand whose tensor is also read in another shape."""
     reshaped = {_find_root(op.inputs[0]) for op in graph.ops if op.kind == "RESHAPE"}
@@ -388,7 +376,7 @@ def _find_root(value: Value) -> Value:
 def _copy_operand(b: Builder, value: Value) -> Value:
     """Insert an identity table before the operand's rescale."""
     if value.dtype is DType.I8 or value.op is None or value.op.kind not in ("RESHAPE", "RESCALE"):
-        return tosa.table(b, value, _IDENTITY) if value.dtype is DType.I8 else value
+        return _copy(b, value) if value.dtype is DType.I8 else value
     new = with_inputs(value.op, (_copy_operand(b, value.op.inputs[0]), *value.op.inputs[1:]))
     if new is not value.op:
         b.ops.append(new)

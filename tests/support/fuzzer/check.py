@@ -373,7 +373,7 @@ def _is_internal(error: TosaicError) -> bool:
         if not isinstance(cause, TosaicError) and "tosaic" in _place(cause):
             return True
         cause = cause.__cause__
-    return "internal error" in error.what or "the compiled delegate has" in error.what
+    return "internal error" in error.what
 
 
 def _place(error: BaseException) -> str:
