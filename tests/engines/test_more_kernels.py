@@ -30,6 +30,8 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "mish": lambda x: F.mish(x),
     "softshrink": lambda x: F.softshrink(x),
     "std": lambda x: x.std(-1),
+    # Factors that do not belong to the size: torch takes the last element, and so does the kernel.
+    "upsample_nearest_exact2d": lambda x: torch.ops.aten._upsample_nearest_exact2d(x, [9, 11], 1.25, 1.3),
     "upsample_nearest2d": lambda x: torch.ops.aten.upsample_nearest2d(x, [2, 3], 1.5, 1.0),
 }
 

@@ -426,6 +426,7 @@ def _export_and_quantize(
     """Export and quantize the model unless it already is; return samples with torch's results."""
     if isinstance(model, GraphModule) and _is_quantized(model.graph):
         refuse_dynamic(model)
+        refuse_strided(model)
         _refuse_precision(quantizer)
         _check_signature(Source.of_module(model), inputs)
         return model, _keep([inputs], [], _run(model, [inputs]))

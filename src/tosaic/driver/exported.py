@@ -121,18 +121,24 @@ def refuse_dynamic(program: ExportedProgram | GraphModule) -> None:
 _STRIDED = ("aten.as_strided.default", "aten.as_strided_copy.default")
 
 
-def refuse_strided(program: ExportedProgram) -> None:
+def refuse_strided(program: ExportedProgram | GraphModule) -> None:
     """Raise Invalid for a graph that reads the memory behind a view, such as the matrix behind its diagonal."""
     for node in program.graph.nodes:
         if node.op == "call_function" and overload(node) in _STRIDED:
             read = input_node(node).meta["val"]
-            if find_memory_order(read) is None:
+            if find_memory_order(read) is None or _shares_memory(read, input_node(node)):
                 raise Invalid(
                     "`as_strided` reads the memory of a tensor that is a part of another one",
                     where=source_line(node),
                     why="programs have no views: their tensors have memory of their own",
                     fix="call .contiguous() first and use the strides of that tensor, or index it",
                 )
+
+
+def _shares_memory(tensor: torch.Tensor, node: Node) -> bool:
+    """Tell whether a computed tensor has only a part of its memory: it is the start, middle or end of another one."""
+    whole = tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return node.op == "call_function" and not whole
 
 
 def _list_dynamic(node: Node) -> list[int]:

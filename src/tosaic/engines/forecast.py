@@ -243,7 +243,8 @@ _CHECKS: Mapping[str, tuple[_Check, ...]] = MappingProxyType(
         "aten::pixel_unshuffle": (_check_factor,),
         "aten::split_copy": (_check_pieces,),
         "aten::unbind_copy": (_check_pieces,),
-        **dict.fromkeys(RESIZES, (_check_scales,)),
+        # The others take the nearest element, within the input, whatever the factors are.
+        **{name: (_check_scales,) for name in RESIZES if "nearest" not in name},
         **dict.fromkeys(_DIVISIONS, (_check_division,)),
     }
 )

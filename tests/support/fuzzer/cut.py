@@ -110,6 +110,20 @@ def depth_of(node: Node) -> int:
     return depths[node]
 
 
+#: functions that turn a difference of one step into one of the whole range
+_JUMPS = ("remainder", "fmod", "floor_divide", "floor_mod")
+
+
+def jumps_after_rounding(node: Node) -> bool:
+    """Whether a result depends on the remainder of a number that was rounded on the way, not only as an input."""
+    found: set[Node] = set()
+    for one in node.graph.nodes:
+        is_jump = one.op == "call_function" and any(f".{name}" in overload_or(one) for name in _JUMPS)
+        if not found.isdisjoint(one.all_input_nodes) or (is_jump and any(depth_of(n) > 1 for n in one.all_input_nodes)):
+            found.add(one)
+    return node in found
+
+
 def stage_of(node: Node) -> list[Node]:
     """The calls between the tensors that were cut and this one, without quantize and dequantize."""
     found: list[Node] = []
