@@ -49,7 +49,7 @@ def test_wrong_commands_are_replaced(caplog: pytest.LogCaptureFixture, monkeypat
     with caplog.at_level(logging.WARNING, logger="tosaic"):
         program = compile_maximum()
     assert "all operators of this delegate are kept apart now" in caplog.text
-    assert len(program.delegates) == 1
+    assert [d.separated for d in program.delegates] == [True]
     assert program.verify(rounds=1).ok
     monkeypatch.setattr(delegate, "find_fault", lambda *_: "")
     assert not compile_maximum().verify(rounds=1).ok
@@ -59,6 +59,7 @@ def test_right_commands_are_kept(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="tosaic"):
         program = compile_maximum()
     assert "kept apart" not in caplog.text
+    assert [d.separated for d in program.delegates] == [False]
     assert program.verify(rounds=1).ok
 
 

@@ -51,7 +51,10 @@ class TosaOpInfo:
 
 @dataclass(frozen=True, slots=True)
 class Delegate:
-    """One finished delegate."""
+    """One finished delegate.
+
+    separated  whether all operators had to be kept apart, because the tool miscompiled the graph
+    """
 
     partition: Partition
     ops: tuple[TosaOpInfo, ...]
@@ -59,6 +62,7 @@ class Delegate:
     artifact: Artifact
     origins: tuple[Mapping[str, Any], ...]
     stages: Mapping[str, str]
+    separated: bool = False
 
     @property
     def blob(self) -> bytes:
@@ -166,7 +170,7 @@ def compile_partition(
         _log.warning("%s: %s; all operators of this delegate are kept apart now", error.what, error.why)
     try:
         separated = lower_checked(source, partition, spec, nhwc, separate=True)
-        return _compile_lowered(source, partition, separated, spec)
+        return replace(_compile_lowered(source, partition, separated, spec), separated=True)
     except Miscompiled as error:
         raise RefusedPartition(error, tool, []) from error
 

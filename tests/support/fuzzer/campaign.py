@@ -109,6 +109,7 @@ def examine(
         "nodes": outcome.nodes,
         "compared": outcome.compared,
         "delegates": outcome.delegates,
+        "separated": outcome.separated,
         "differing": outcome.differing,
         "seconds": spent,
         "finished": time.time(),

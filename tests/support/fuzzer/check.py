@@ -63,6 +63,7 @@ class Outcome:
     nodes: int = 0
     compared: int = 0
     delegates: int = 0
+    separated: int = 0
     differing: int = 0
 
 
@@ -202,6 +203,7 @@ class _Check:
         with self._stage("compile"):
             made = tosaic.compile(module, self.inputs, self.spec, quantized=self.quantized)
             self.outcome.delegates += len(made.delegates)
+            self.outcome.separated += sum(d.separated for d in made.delegates)
             return made
 
     def _front(self, first: Program) -> None:

@@ -22,7 +22,7 @@ def describe_lost(profile: str, seed: int, why: str) -> dict[str, Any]:
     """What a graph that ended its process leaves: a failure with its seed."""
     program = f"python tests/run_fuzzer.py --profile {profile} --seed {seed} --count 1 --jobs 1"
     failure = {"kind": why, "known": "", "detail": f"graph {seed}", "target": profile, "steps": "0", "program": program}
-    counts = dict.fromkeys(("nodes", "compared", "delegates", "differing", "seconds"), 0)
+    counts = dict.fromkeys(("nodes", "compared", "delegates", "separated", "differing", "seconds"), 0)
     return {"seed": seed, "failures": [failure], "discarded": "", "refused": [], "records": [], **counts}
 
 
@@ -49,6 +49,7 @@ def summarize(results: Sequence[dict[str, Any]], wall: float) -> tuple[str, dict
         "nodes": sum(r["nodes"] for r in results),
         "compared": sum(r["compared"] for r in results),
         "delegates": sum(r["delegates"] for r in results),
+        "delegates that Vela miscompiled at first": sum(r["separated"] for r in results),
         "programs whose delegates differ between the APIs": sum(r["differing"] for r in results),
         "records covered": len(covered),
         "records not covered": sorted({n for n, r in registry().records.items() if r.samples()} - covered),
