@@ -15,6 +15,7 @@ from tosaic.cli.guard import Debug, Json, guarded
 from tosaic.cli.quiet import import_torch
 from tosaic.cli.size import MaxMemory
 from tosaic.core import input_file
+from tosaic.core.budget import Budget
 from tosaic.core.errors import ExitStatus, Invalid
 from tosaic.core.output import find_target, write_files
 
@@ -173,6 +174,7 @@ def run_file(
     from tosaic.formats import external
     from tosaic.report import log
     from tosaic.report.etdump import make_etdump
+    from tosaic.report.profiler import make_profile
 
     if output is not None and output.suffix != ".npz":
         raise Invalid(f"outputs are saved as .npz, not as `{output.name}`", fix="use a file name ending in .npz")
@@ -235,7 +237,9 @@ def run_file(
     if output is not None:
         _save(output, outcome.outputs)
     if etdump is not None:
-        write_files({etdump: make_etdump(report, beside)})
+        budget = Budget(len(data) + program.data_size, max_memory)
+        profile = make_profile(program, beside, method=method, budget=budget)
+        write_files({etdump: make_etdump(report, profile)})
     results = [outcome.outputs, *(execute(case.inputs).outputs for case in cases[1:])]
     checked = check_cases(program.find(method), cases, results) if cases else None
     if as_json:

@@ -41,11 +41,15 @@ class Table:
 
 
 def read_tables(xml: str) -> dict[str, Table]:
-    """Read the tables of a debug database by name."""
+    """Read the tables of a debug database by name; a damaged table is left out."""
     tables: dict[str, Table] = {}
     for match in _TABLE.finditer(xml):
-        columns, *rows = (tuple(row) for row in csv.reader(match[2].splitlines()))
-        tables[match[1]] = Table(columns, tuple(rows))
+        try:
+            rows = [tuple(row) for row in csv.reader(match[2].splitlines())]
+        except csv.Error:
+            continue
+        if rows:
+            tables[match[1]] = Table(rows[0], tuple(rows[1:]))
     return tables
 
 
