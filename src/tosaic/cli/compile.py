@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import typer
 from tosaic.cli import options as o
 from tosaic.cli.colors import say
 from tosaic.cli.guard import Debug, Json, guarded
-from tosaic.cli.progress import Progress
+from tosaic.cli.progress import Progress, show_progress
 from tosaic.cli.quiet import import_torch
 from tosaic.cli.size import MaxMemory
 from tosaic.core.errors import ExitStatus, Invalid
@@ -91,9 +90,7 @@ def compile_model(
     checked = model_file.check(model, max_memory)
     if verify:
         _require_engine(wanted)
-    with _show_progress(quiet) as progress:
-        progress("load: importing PyTorch")
-        import_torch()
+    with show_progress(quiet) as progress:
         from tosaic.api import build as api
 
         module, inputs = model_file.load(model, checked=checked, allow_ops=allow_op or ())
@@ -167,15 +164,6 @@ def compile_model(
         say(f"FAIL: {fallback:,} nodes are on the CPU (`--fail-on-fallback`)", err=as_json)
     if fell_back or (verdict is not None and not verdict.ok):
         raise typer.Exit(ExitStatus.CHECK_FAILED)
-
-
-@contextmanager
-def _show_progress(quiet: bool) -> Generator[Progress]:
-    progress = Progress(quiet=quiet)
-    try:
-        yield progress
-    finally:
-        progress.finish()
 
 
 def _parse_modules(words: Sequence[str]) -> dict[str, str]:
@@ -340,10 +328,7 @@ def _check_paths(
         if intermediates.exists() and not intermediates.is_dir():
             raise Invalid(f"`{intermediates}` is a file", fix="pass a folder for intermediate artifacts")
         check_writable(intermediates / "file")
-    if calibration is not None and not calibration.exists():
-        raise Invalid(f"there is no calibration data at `{calibration}`", fix="pass an existing file or folder")
-    if calibration is not None and not calibration.is_dir() and calibration.suffix not in (".npz", ".npy", ".pt"):
-        raise Invalid(f"unknown calibration file type: `{calibration.name}`", fix="use .npz, .npy, .pt")
+    o.check_calibration(calibration)
 
 
 def _list_files(program: Program, path: Path, *, with_sidecar: bool) -> dict[Path, bytes]:

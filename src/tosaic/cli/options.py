@@ -1,15 +1,16 @@
-"""The options of `tosaic compile`, in the words of its help."""
+"""The options of `tosaic compile` and of the commands that compile in several ways."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tosaic.cli.config import apply_config
 from tosaic.cli.size import parse_size
+from tosaic.core.errors import Invalid
 
 
 class Io(StrEnum):
@@ -48,6 +49,22 @@ class Goal(StrEnum):
 
     SIZE = "size"
     PERFORMANCE = "performance"
+
+
+def repeat(name: str, help_text: str, values: type[StrEnum] | None = None) -> Any:
+    """Declare an option that may be given several times, with the values that are tried."""
+    metavar = "NAME" if values is None else "|".join(values)
+    return typer.Option(name, metavar=metavar, show_default=False, help=help_text)
+
+
+def check_calibration(path: Path | None) -> None:
+    """Reject calibration data that cannot be read, before torch is imported."""
+    if path is None:
+        return
+    if not path.exists():
+        raise Invalid(f"there is no calibration data at `{path}`", fix="pass an existing file or folder")
+    if not path.is_dir() and path.suffix not in (".npz", ".npy", ".pt"):
+        raise Invalid(f"unknown calibration file type: `{path.name}`", fix="use .npz, .npy, .pt")
 
 
 Model = Annotated[
@@ -194,3 +211,4 @@ Verify = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print all figures, with their origin.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only warnings, errors and verdicts.")]
+NoProgress = Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress.")]
