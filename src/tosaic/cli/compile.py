@@ -141,13 +141,7 @@ def compile_model(
                 progress=progress,
                 max_memory=max_memory,
             )
-        files = _list_files(program, path, with_sidecar=not no_sidecar)
-        if header is not None:
-            from tosaic.report.header import write_header
-
-            files[header] = write_header(path.stem, wanted.name, program.inputs, program.outputs).encode()
-        if program.etrecord is not None:
-            files[path.with_suffix(".etrecord")] = program.etrecord
+        files = _list_files(program, path, with_sidecar=not no_sidecar) | _list_extras(program, path, header)
         if bundled_io:
             progress("bundle")
             files[path.with_suffix(".bpte")] = program.bundle()
@@ -343,6 +337,18 @@ def _list_files(program: Program, path: Path, *, with_sidecar: bool) -> dict[Pat
     if len(program.delegates) == 1:
         return {path: program.tosa()}
     return {path.with_name(f"{path.stem}_{i}{path.suffix}"): program.tosa(i) for i in range(len(program.delegates))}
+
+
+def _list_extras(program: Program, path: Path, header: Path | None) -> dict[Path, bytes]:
+    """List the files that were asked for besides the program."""
+    files: dict[Path, bytes] = {}
+    if header is not None:
+        from tosaic.report.header import write_header
+
+        files[header] = write_header(path.stem, program.target.name, program.inputs, program.outputs).encode()
+    if program.etrecord is not None:
+        files[path.with_suffix(".etrecord")] = program.etrecord
+    return files
 
 
 def _list_new(folder: Path, start: float) -> list[Path]:
