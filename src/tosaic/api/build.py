@@ -77,7 +77,7 @@ def compile(
     precision       int8, a16w8 (16-bit activations) or a8w4 (4-bit weights)
     precision_for   other precisions, or float, of modules by their path or class name: {"head": "a16w8"}
     per_channel     False gives all weights of an operator one scale
-    quantizer       instead of a precision: a quantizer with settings of its own
+    quantizer       instead of a precision: a quantizer that you have set up
     quantized       False leaves a float model in float
     delegate        False leaves all of it on the CPU
     etrecord        True keeps an ETRecord of the program, for ExecuTorch's developer tools: `program.etrecord`

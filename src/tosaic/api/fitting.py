@@ -74,7 +74,7 @@ def fit(
         if not find(target).is_npu:
             raise Invalid(f"`{target}` has no memories to fit into", fix="use an Ethos-U: `tosaic targets` lists them")
     if max_compiles < 1:
-        raise Invalid(f"{max_compiles} compiles are too few", fix="allow at least one")
+        raise Invalid(f"cannot search with {max_compiles} compiles", fix="allow at least one")
     variants = Variants(
         model,
         example_inputs,

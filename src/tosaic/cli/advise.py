@@ -33,7 +33,7 @@ def advise_model(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Name the few changes of options that pay, each measured by compiling it.
+    """Suggest the few options that pay off, each measured by compiling the model with it.
 
     The options are those of `tosaic compile`: what you use now. Fixes for operators on the CPU are listed too, but only
     you can make and measure these.

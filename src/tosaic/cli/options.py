@@ -131,7 +131,9 @@ SystemConfig = Annotated[
 ]
 ConfigIni = Annotated[
     Path | None,
-    typer.Option("--config-ini", metavar="FILE.ini", help="Vela's configuration file. Default: the one of Vela."),
+    typer.Option(
+        "--config-ini", metavar="FILE.ini", help="Vela's configuration file. Default: the one in the Vela package."
+    ),
 ]
 Optimize = Annotated[
     Goal | None,
@@ -177,7 +179,7 @@ ExternalOption = Annotated[
 ]
 NoDelegate = Annotated[bool, typer.Option("--no-delegate", help="Run everything on the CPU.")]
 DataMovement = Annotated[
-    bool, typer.Option("--delegate-data-movement", help="Delegate also parts that only move data, such as a reshape.")
+    bool, typer.Option("--delegate-data-movement", help="Also delegate parts that only move data, such as a reshape.")
 ]
 NoQuantize = Annotated[bool, typer.Option("--no-quantize", help="Skip quantization.")]
 FailOnFallback = Annotated[
@@ -194,11 +196,11 @@ NoSidecar = Annotated[bool, typer.Option("--no-sidecar", help="Do not write the 
 BundledIo = Annotated[
     bool,
     typer.Option(
-        "--bundled-io", help="Write also a .bpte file: the program with its samples, for ExecuTorch's runner."
+        "--bundled-io", help="Also write a .bpte file: the program with its samples, for ExecuTorch's runner."
     ),
 ]
 EtRecord = Annotated[
-    bool, typer.Option("--etrecord", help="Write also an .etrecord file, for ExecuTorch's developer tools.")
+    bool, typer.Option("--etrecord", help="Also write an .etrecord file, for ExecuTorch's developer tools.")
 ]
 Header = Annotated[
     Path | None,
@@ -209,6 +211,6 @@ Header = Annotated[
 Verify = Annotated[
     bool, typer.Option("--verify", help="Run the result on this machine and compare it with TOSA and with torch.")
 ]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print all figures, with their origin.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print all figures and where they come from.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only warnings, errors and verdicts.")]
 NoProgress = Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress.")]

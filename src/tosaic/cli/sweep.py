@@ -47,7 +47,7 @@ def sweep_models(
     cluster: Annotated[
         str, typer.Option("--cluster", metavar="ADDRESS", help="A Dask scheduler to run on: tcp://host:8786.")
     ] = "",
-    retry: Annotated[bool, typer.Option("--retry", help="Run jobs again that failed.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run failed jobs again.")] = False,
     quiet: o.NoProgress = False,
     as_json: Json = False,
     debug: Debug = False,

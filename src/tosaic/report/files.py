@@ -53,7 +53,7 @@ def open_program(
 
 
 def check_is_program(data: bytes) -> None:
-    """Refuse a file that is no .pte."""
+    """Reject a file that is not a .pte."""
     if detect(data) != "pte":
         kind = foreign.recognize(data)
         raise Invalid(
