@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import tosaic
 from support.cli import run_command
+from support.firmware_models import Sandwich
 
 
 class Recurrent(nn.Module):
@@ -25,17 +26,6 @@ class Recurrent(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.steps(x)[0][:, -1])
-
-
-class TwoParts(nn.Module):
-    """Two delegates, with an operator of the CPU between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.sigmoid(self.second(torch.sort(self.first(x).relu(), 1)[0]))
 
 
 class Loop(nn.Module):
@@ -58,9 +48,9 @@ def make_cases() -> dict[str, tuple[nn.Module, Tensor, str]]:
     return {
         "lstm": (Recurrent(nn.LSTM), steps, "ethos-u55-128"),
         "gru": (Recurrent(nn.GRU), steps, "ethos-u65-512"),
-        "parts": (TwoParts(), image, "ethos-u85-256"),
+        "parts": (Sandwich(), image, "ethos-u85-256"),
         "loop": (Loop(), image, "ethos-u85-256"),
-        "graph": (TwoParts(), image, "TOSA-1.0+FP"),
+        "graph": (Sandwich(), image, "TOSA-1.0+FP"),
     }
 
 
