@@ -1,4 +1,4 @@
-"""Tosaic's front door, stage by stage; in the process of `side_ours`."""
+"""Tosaic's high-level API, stage by stage; in the process of `side_ours`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import torch
 from side import Job, Lowered, Side, Tiny, begin, is_float, judge, tiny_inputs
 
 import tosaic
-from tosaic.api import build as api
+from tosaic.api import build
+from tosaic.api.prepare import quantize
+from tosaic.driver.exported import export
 from tosaic.tools import vela
 
 #: what exir made of the last compile
@@ -25,17 +27,17 @@ def keep(pack: Any) -> Any:
     return watched
 
 
-api.pack = keep(api.pack)
+build.pack = keep(build.pack)
 
 
 def compile_in_stages(side: Side, job: Job, model: torch.nn.Module, inputs: Any, samples: Any) -> Lowered:
     """What tosaic.compile does for an nn.Module, with a clock between quantizing and compiling."""
     with side.clock.stage("export"):
-        program = api.export(model, inputs)
+        program = export(model, inputs)
     quantized = None
     if is_float(inputs):
         with side.clock.stage("quantize"):
-            quantized = api.quantize(program, samples)
+            quantized = quantize(program, samples)
     begun: dict[str, float] = {}
     before = vela.worker().cpu_seconds
     with side.clock.stage("front"):
@@ -52,7 +54,7 @@ def compile_in_stages(side: Side, job: Job, model: torch.nn.Module, inputs: Any,
 
 
 def measure(side: Side, job: Job) -> dict[str, Any]:
-    """All figures of one compile through the front door."""
+    """All figures of one compile through the high-level API."""
     start = side.clock.now()
     compile_in_stages(side, job, Tiny().eval(), tiny_inputs(), [tiny_inputs()])
     apart = {"warm_up": side.clock.now() - start}

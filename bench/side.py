@@ -1,4 +1,4 @@
-"""The ExecuTorch door as a user's script goes through it, stage by stage, the same for both sides.
+"""The ExecuTorch API as a user's script uses it, stage by stage, the same for both sides.
 
 A side's own file brings its classes. It runs in a process of its own, because exir finds a backend by its class name.
 """
@@ -137,7 +137,7 @@ def go_through_door(
 
 
 def measure_door(side: Side, job: Job) -> dict[str, Any]:
-    """All figures of one compile through the ExecuTorch door."""
+    """All figures of one compile through the ExecuTorch API."""
     side.backend.preprocess = staticmethod(side.clock.wrap(side.backend.preprocess, "own"))
     start = side.clock.now()
     go_through_door(side, job, Tiny().eval(), tiny_inputs(), [tiny_inputs()])

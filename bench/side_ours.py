@@ -60,7 +60,7 @@ SIDE = Side(
 def measure(job: Job) -> dict[str, Any]:
     if job.door == "executorch":
         return measure_door(SIDE, job)
-    # The front door's modules are not part of what the other door needs.
+    # The modules of the high-level API are not part of what the other API needs.
     import front
 
     return front.measure(SIDE, job)

@@ -30,7 +30,7 @@ SCHEMA = "tosaic-bench-vgf/1"
 MODEL = "mobilenet_v2"
 PRECISIONS = ("float", "int8")
 SIDES = {"front": "ours, high-level API", "door": "ours, ExecuTorch API", "peer": "peer"}
-#: The most that the front door may take of the peer's CPU seconds.
+#: The most that the high-level API may take of the peer's CPU seconds.
 GOAL = 0.15
 CALIBRATION, EVALUATION = 8, 4
 TIMEOUT = 3600.0

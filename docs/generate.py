@@ -148,7 +148,7 @@ def write_memory() -> str:
 def _measure() -> Iterator[str]:
     import tosaic
     from tosaic import zoo
-    from tosaic.api.build import export
+    from tosaic.driver.exported import export
     from tosaic.ethosu import EthosUCompileSpec
 
     model, inputs = zoo.load("mobilenet_v2")

@@ -131,6 +131,30 @@ def test_the_diagram_shows_the_contract() -> None:
     assert shown == _read_contract()
 
 
+def find_stale(table: str) -> list[str]:
+    """Find the files and names in backticks that the packages do not have: a class, or a member of a class."""
+    stale: list[str] = []
+    for text in re.findall(r"`([^`]+)`", table):
+        if text.endswith(".py") and not (ROOT / "src" / "tosaic" / text).is_file():
+            stale.append(text)
+        owner, _, member = text.partition(".")
+        if re.fullmatch(r"[A-Z]\w+", owner) and re.fullmatch(r"\w*", member):
+            texts = (path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+            parts = [part for one in texts for part in re.split(r"^(?=class |[A-Z])", one, flags=re.M)]
+            own = [part for part in parts if re.match(rf"(class )?{owner}\b", part)]
+            if not any(re.search(rf"\b{member}\b", part) for part in own):
+                stale.append(text)
+    return stale
+
+
+def test_the_glossary_names_what_exists() -> None:
+    glossary = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Glossary")[2]
+    assert len(re.findall(r"`\w+/\w+\.py`", glossary)) > 30
+    assert find_stale(glossary) == []
+    old = "`lower/tensor.py` `Reason.border` `Stored.lut` `lower/gone.py` `Gone` `QDQ` `Record.overloads`"
+    assert find_stale(old) == ["Reason.border", "lower/gone.py", "Gone"]
+
+
 _PROBE = """
 import json, sys
 sys.argv[1:] = {arguments!r}

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from tosaic.core.quiet import import_quietly
 
 if TYPE_CHECKING:
-    from tosaic.api.build import compile, quantize
+    from tosaic.api.build import compile
+    from tosaic.api.prepare import quantize
     from tosaic.api.program import Program
     from tosaic.api.sidecar_file import write_sidecar
     from tosaic.core.errors import Invalid, ToolFailed, TosaicError, Unsupported
@@ -68,7 +69,7 @@ _HOMES = {
     "compile": "tosaic.api.build",
     "get_symmetric_a16w8_quantization_config": "tosaic.quantizer",
     "get_symmetric_quantization_config": "tosaic.quantizer",
-    "quantize": "tosaic.api.build",
+    "quantize": "tosaic.api.prepare",
     "to_mxfp": "tosaic.quantizer.mxfp",
     "write_sidecar": "tosaic.api.sidecar_file",
 }

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 import tosaic
 from tosaic import zoo
-from tosaic.api.build import export
 from tosaic.core.errors import Invalid
+from tosaic.driver.exported import export
 from tosaic.formats import pte, sidecar
 from tosaic.npu import weights
 

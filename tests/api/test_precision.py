@@ -13,8 +13,9 @@ from torch import nn
 
 import tosaic
 from support.apis import partitioner
-from tosaic.api.build import export, quantize
+from tosaic.api.prepare import quantize
 from tosaic.core.errors import Invalid
+from tosaic.driver.exported import export
 from tosaic.engines import engine
 from tosaic.ethosu import EthosUCompileSpec
 from tosaic.formats import sidecar

@@ -16,11 +16,12 @@ from typer.testing import CliRunner
 
 import tosaic
 from support.programs import Conv
-from tosaic.api.build import export, quantize
+from tosaic.api.prepare import quantize
 from tosaic.cli import app
 from tosaic.core.errors import Invalid
 from tosaic.driver import kept
 from tosaic.driver.bundle import make_bundle
+from tosaic.driver.exported import export
 from tosaic.engines import shim
 from tosaic.formats import pte, sidecar
 from tosaic.formats.tosa_writer import read, serialize

@@ -15,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 import tosaic
-from tosaic.api import build as api
+from tosaic.api.prepare import quantize
 from tosaic.api.program import Program
 from tosaic.api.torch_reference import Match, check_samples, judge
 from tosaic.api.verification import verify
@@ -260,7 +260,7 @@ def test_state_is_reset_before_each_sample() -> None:
 @pytest.mark.parametrize("exported", [False, True])
 def test_quantized_model_keeps_its_example(exported: bool) -> None:
     inputs = (smooth(1, 4),)
-    module = api.quantize(torch.export.export(Count().eval(), inputs), [inputs])
+    module = quantize(torch.export.export(Count().eval(), inputs), [inputs])
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     program = tosaic.compile(torch.export.export(module, inputs) if exported else module, inputs)
     assert all(torch.equal(buffer, before[name]) for name, buffer in module.named_buffers())

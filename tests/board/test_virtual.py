@@ -127,7 +127,7 @@ WRONG = {
     "host memory": ("call_host(0x02, (void *)0x20000000);", "this is not within one part of its memory"),
     "host call": ("call_host(0x77, (void *)0);", "there is no such call here"),
     "silent UART": ('REG(0x49303008) = 0; say("x");', "bit 0 of its CTRL is not set"),
-    "NPU": ("REG(0x58102008) = 1;", "its state is not known yet"),
+    "NPU": ("REG(0x58102008) = 1;", "its state is still undefined"),
 }
 
 

@@ -107,7 +107,7 @@ def test_a_board(tosaic: Command, net: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "nothing to fit into"),
+        ([], "no limits are given"),
         (["--board", "nope"], "unknown board `nope`"),
         (["--sram", "1M", "-t", "vgf"], "has no memories"),
         (["--sram", "1M", "-t", "u55"], "unknown target"),

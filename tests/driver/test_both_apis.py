@@ -6,7 +6,6 @@ import copy
 import os
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from tosaic.tosa import TosaCompileSpec, TOSAPartitioner
 
 QUICK = ("add", "softmax", "resnet8", "ds_cnn", "deep_autoencoder", "encoder_layer", "mobilenet_v2")
 TARGETS = ("ethos-u55-128", "ethos-u85-256")
+TESTS = Path(__file__).parents[1]
 #: One sample in so many runs in `make test`.
 SHARE = 24
 
@@ -115,36 +115,36 @@ def test_all_samples(op: str, index: int, tmp_path: Path) -> None:
     check_sample(op, index, tmp_path)
 
 
-SCRIPT = """
-    import sys, hashlib, tosaic
-    from tosaic import zoo
-    model, inputs = zoo.load("ds_cnn")
-    program = tosaic.compile(model, inputs, "ethos-u55-128", calibration=zoo.inputs("ds_cnn", 2, 1))
-    path = program.save("model.pte")
-    for data in (path.read_bytes(), path.with_suffix(".tosaic").read_bytes(), program.tosa()):
-        print(hashlib.sha256(data).hexdigest())
-"""
+def list_contents(folder: Path) -> dict[str, bytes]:
+    """List the files of a folder with their bytes."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_same_bytes_in_other_folders_and_hash_seeds(tmp_path: Path) -> None:
-    """No path, no time and no hash order reaches the .pte, the sidecar or the .tosa."""
-    seen = set()
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(("parts",), id="parts"),
+        pytest.param(("lstm", "gru", "loop", "graph", "sweep"), id="others", marks=pytest.mark.slow),
+    ],
+)
+def test_same_bytes_in_other_folders_and_hash_seeds(names: tuple[str, ...], tmp_path: Path) -> None:
+    """No path, no time, and no order of hashes or addresses reaches a file."""
+    seen: list[dict[str, bytes]] = []
     for seed, folder in (("1", tmp_path / "a"), ("2", tmp_path / "b ü")):
         folder.mkdir()
-        environment = dict(os.environ, PYTHONHASHSEED=seed)
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", textwrap.dedent(SCRIPT)],
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", "support.output_child", *names],
             cwd=folder,
-            env=environment,
+            env=dict(os.environ, PYTHONHASHSEED=seed, PYTHONPATH=str(TESTS)),
             capture_output=True,
-            text=True,
             check=True,
-            timeout=300,
+            timeout=600,
         )
-        seen.add(tuple(done.stdout.split()))
-        assert str(tmp_path).encode() not in (folder / "model.pte").read_bytes()
-    assert len(seen) == 1
-    assert len(next(iter(seen))) == 3
+        seen.append(list_contents(folder))
+    first, second = seen
+    assert first.keys() == second.keys() and len(first) > 8 * len(names)
+    assert [name for name, data in first.items() if second[name] != data] == []
+    assert [name for name, data in first.items() if str(tmp_path).encode() in data] == []
 
 
 def test_the_high_level_api_gives_what_build_makes() -> None:

@@ -11,7 +11,8 @@ from executorch.exir import to_edge_transform_and_lower
 
 import tosaic
 from support import samples
-from tosaic.api.build import export, quantize
+from tosaic.api.prepare import quantize
+from tosaic.driver.exported import export
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
 from tosaic.tosa import TosaCompileSpec, TOSAPartitioner
 

@@ -10,7 +10,8 @@ import tosaic
 from support.fixes import CASES, FP, U55, U85, Program, i, program, r
 from support.samples import Call
 from support.shortcuts import without_qat_patterns
-from tosaic.api.build import export, quantize
+from tosaic.api.prepare import quantize
+from tosaic.driver.exported import export
 from tosaic.ethosu import EthosUCompileSpec
 from tosaic.lower.constraints import RESULT
 from tosaic.ops import registry

@@ -12,9 +12,10 @@ from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from torch import nn
 
 import tosaic
-from tosaic.api.build import export, quantize
+from tosaic.api.prepare import quantize
 from tosaic.driver import delegate, partition
 from tosaic.driver.delegate import build
+from tosaic.driver.exported import export
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
 from tosaic.formats.tosa_writer import read
 from tosaic.fx.source import Source

@@ -9,8 +9,9 @@ from executorch.exir import to_edge, to_edge_transform_and_lower
 
 import tosaic
 from support.apis import Call
-from tosaic.api.build import export, make_spec, quantize
-from tosaic.driver.exported import _find_public
+from tosaic.api.build import make_spec
+from tosaic.api.prepare import quantize
+from tosaic.driver.exported import _find_public, export
 from tosaic.engines import engine
 from tosaic.ethosu import EthosUPartitioner
 from tosaic.tosa import TOSAPartitioner

@@ -16,8 +16,9 @@ from torch.utils._pytree import tree_leaves
 import tosaic
 from support.models import quantize_model
 from tosaic import zoo
-from tosaic.api.build import export, quantize
+from tosaic.api.prepare import quantize
 from tosaic.driver.delegate import build
+from tosaic.driver.exported import export
 from tosaic.driver.reason import Reason
 from tosaic.engines import engine
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner

@@ -13,8 +13,9 @@ from executorch.exir.passes.quantize_io_pass import QuantizeInputs, QuantizeOutp
 from torch import nn
 
 import tosaic
-from tosaic.api.build import export, quantize
+from tosaic.api.prepare import quantize
 from tosaic.core.location import describe_place
+from tosaic.driver.exported import export
 from tosaic.driver.reason import Reason
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
 from tosaic.report.terminal import Page, show_report

@@ -11,9 +11,11 @@ import torch.nn.functional as F
 import tosaic
 from support.apis import Call, compile_both, list_left
 from support.extras import needs_converter
-from tosaic.api.build import export, make_spec, quantize
+from tosaic.api.build import make_spec
+from tosaic.api.prepare import quantize
 from tosaic.backends import converter
 from tosaic.driver.delegate import build
+from tosaic.driver.exported import export
 from tosaic.formats.tosa_writer import names, read, serialize
 from tosaic.fx.source import Source
 from tosaic.tools import vela

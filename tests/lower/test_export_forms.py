@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import tosaic
 from support.apis import Call, compile_both, list_left
-from tosaic.api.build import export
+from tosaic.driver.exported import export
 from tosaic.fx.modes import inline_modes
 
 X = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(7))

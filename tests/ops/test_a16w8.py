@@ -15,18 +15,19 @@ from torch import nn
 
 import tosaic
 from support import samples
+from support.npu_bench import check_delegate
 from tosaic import zoo
-from tosaic.api.build import export, quantize
-from tosaic.backends.ethosu import EthosUArtifact, EthosUCompileSpec
+from tosaic.api.prepare import quantize
+from tosaic.backends.ethosu import EthosUCompileSpec
 from tosaic.backends.tosa import TosaCompileSpec
 from tosaic.core.targets import find
 from tosaic.driver.delegate import build, lower_partition
+from tosaic.driver.exported import export
 from tosaic.driver.partition import Plan, partition
 from tosaic.engines import reference
 from tosaic.fx.source import Source
 from tosaic.lower import interpolation, rounding
 from tosaic.lower.constraints import RESULT
-from tosaic.npu import run_blob
 from tosaic.ops import registry
 from tosaic.quantization.precisions import Precision
 
@@ -93,7 +94,6 @@ def test_op(op: str, target: str, index: int) -> None:
         return
     assert samples.sample_of(op, index).targets(find(target))
     (made,) = built.delegates
-    assert isinstance(made.artifact, EthosUArtifact)
     seen = samples.values_of(module, inputs)
     if registry().records[op].decompose is not None:
         check_stages(module, seen)
@@ -102,15 +102,7 @@ def test_op(op: str, target: str, index: int) -> None:
         for got, node in zip(found, made.partition.outputs, strict=True):
             check_steps(got, seen[node].numpy())
     given = samples.full_range(op, index, made.partition.inputs, index, "a16w8")
-    on_npu = run_blob(
-        made.blob,
-        given,
-        fast_scratch_size=made.artifact.compiled.fast_scratch_size,
-        check_uninitialized=True,
-        check_waits=True,
-    )
-    for got, want in zip(on_npu, reference.run(made.tosa, given), strict=True):
-        assert got.tobytes() == want.tobytes()
+    check_delegate(made, given)
 
 
 class Recurrent(nn.Module):

@@ -15,19 +15,20 @@ from torch import nn
 
 import tosaic
 from support import samples
+from support.npu_bench import check_delegate
 from tosaic import zoo
-from tosaic.api.build import export, quantize
-from tosaic.backends.ethosu import EthosUArtifact, EthosUCompileSpec
+from tosaic.api.prepare import quantize
+from tosaic.backends.ethosu import EthosUCompileSpec
 from tosaic.core.specification import Specification
 from tosaic.core.targets import find
 from tosaic.driver.delegate import build, lower_partition
+from tosaic.driver.exported import export
 from tosaic.driver.partition import partition
 from tosaic.engines import reference
 from tosaic.formats.tosa_reader import read
 from tosaic.fx.source import Source
 from tosaic.ir.graph import DType, Graph
 from tosaic.ir.verifier import verify
-from tosaic.npu import run_blob
 from tosaic.ops import registry
 from tosaic.quantization.precisions import PRECISIONS
 from tosaic.quantization.quantizer import TosaQuantizer
@@ -63,7 +64,6 @@ def test_op(op: str, target: str, index: int) -> None:
         return
     assert {r.node: r.why for r in built.plan.reasons.values() if not r.is_io} == {}
     (made,) = built.delegates
-    assert isinstance(made.artifact, EthosUArtifact)
     assert op in PRODUCTS or DType.I4 in find_weights(read(made.tosa))
     seen = samples.values_of(module, inputs)
     found = reference.run(made.tosa, [seen[n].numpy() for n in made.partition.inputs])
@@ -73,15 +73,7 @@ def test_op(op: str, target: str, index: int) -> None:
         assert steps.max() <= (2 if composite else 1)
     for seed in range(2):
         given = samples.full_range(op, index, made.partition.inputs, seed, "a8w4")
-        on_npu = run_blob(
-            made.blob,
-            given,
-            fast_scratch_size=made.artifact.compiled.fast_scratch_size,
-            check_uninitialized=True,
-            check_waits=True,
-        )
-        for got, want in zip(on_npu, reference.run(made.tosa, given), strict=True):
-            assert got.tobytes() == want.tobytes()
+        check_delegate(made, given)
 
 
 def lower(precision: str, target: str) -> Graph:

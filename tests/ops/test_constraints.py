@@ -9,9 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tosaic.api.build import export, quantize
+from tosaic.api.prepare import quantize
 from tosaic.core.targets import find, list_families
 from tosaic.driver.delegate import build
+from tosaic.driver.exported import export
 from tosaic.driver.partition import partition
 from tosaic.ethosu import EthosUCompileSpec
 from tosaic.fx.source import Source

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from support import samples
-from tosaic.api.build import export, quantize
+from tosaic.api.prepare import quantize
 from tosaic.backends.ethosu import EthosUCompileSpec
 from tosaic.driver.delegate import build
+from tosaic.driver.exported import export
 from tosaic.engines import reference
 from tosaic.fx.source import Source
 

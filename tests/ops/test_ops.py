@@ -15,6 +15,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from support import samples
+from support.npu_bench import check_delegate
 from tosaic.backends.ethosu import EthosUArtifact, EthosUCompileSpec
 from tosaic.backends.tosa import TosaCompileSpec
 from tosaic.core.targets import Target, find
@@ -24,14 +25,12 @@ from tosaic.engines import reference
 from tosaic.fx.source import Source
 from tosaic.lower.constraints import RESULT
 from tosaic.lower.samples import Sample
-from tosaic.npu import run_blob
 from tosaic.ops import registry
 
 NPUS = {"u55_INT": "ethos-u55-128", "u65_INT": "ethos-u65-512", "u85_INT": "ethos-u85-256"}
 COMPOSITE = frozenset(n for n, r in registry().records.items() if r.decompose is not None and not r.moves)
 
 #: what else the simulator looks for
-STRICT: Any = {"check_uninitialized": True, "check_waits": True}
 
 #: families that only move codes
 EXACT = ("shuffle", "pad", "index")
@@ -160,9 +159,7 @@ def check_npu(op: str, index: int, target: str) -> None:
         compare(op, index, made.partition, made.tosa)
     for seed in range(2):
         given = samples.full_range(op, index, made.partition.inputs, seed)
-        found = run_blob(made.blob, given, fast_scratch_size=made.artifact.compiled.fast_scratch_size, **STRICT)
-        for got, want in zip(found, reference.run(made.tosa, given), strict=True):
-            assert got.tobytes() == want.tobytes()
+        check_delegate(made, given)
 
 
 @functools.lru_cache(maxsize=4)

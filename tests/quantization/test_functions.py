@@ -11,7 +11,8 @@ from torch.fx import Node
 
 import tosaic
 from support import samples
-from tosaic.api.build import export, quantize
+from tosaic.api.prepare import quantize
+from tosaic.driver.exported import export
 from tosaic.formats.tosa_writer import read
 from tosaic.fx.source import QUANTIZE, overload
 from tosaic.quantization.quantizer import TosaQuantizer

@@ -11,7 +11,7 @@ from torch import nn
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 import tosaic
-from tosaic.api import build
+from tosaic.api import prepare
 from tosaic.fx.unlift import unlift
 from tosaic.quantization.loops import has_loops, unroll_loops
 from tosaic.quantization.quantizer import TosaQuantizer
@@ -101,7 +101,7 @@ def test_quantization_has_the_same_nodes_for_any_number_of_steps() -> None:
     for steps in (3, 30):
         net, inputs = make("lstm", steps=steps)
         program = torch.export.export(net, inputs)
-        module = build._quantize(program, unlift(program), [inputs], None, [])
+        module = prepare._quantize(program, unlift(program), [inputs], None, [])
         assert has_loops(module)
         sizes.add(len(module.graph.nodes))
         assert len(unroll_loops(module).graph.nodes) > 20 * steps

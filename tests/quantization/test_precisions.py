@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.fx import Graph
 
-from tosaic.api.build import export
 from tosaic.core.errors import Invalid
+from tosaic.driver.exported import export
 from tosaic.quantization.precisions import PRECISIONS, Precision
 from tosaic.quantization.quantizer import TosaQuantizer
 

@@ -13,8 +13,9 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_qat_pt
 
 import tosaic
 from support import samples
-from tosaic.api.build import export, quantize
+from tosaic.api.prepare import quantize
 from tosaic.api.verification import verify
+from tosaic.driver.exported import export
 from tosaic.formats import sidecar
 from tosaic.quantization import quantizer
 from tosaic.quantization.recipes import get_symmetric_quantization_config

@@ -1,11 +1,11 @@
 """Choices of a search: the front, the limits, the plot and the command lines."""
 
-import pytest
-
-from tosaic.formats.sidecar import DelegateFiles
+from tosaic.ir.text import from_text
 from tosaic.report.choices import Choice, FitReport, Limits, Options, find_front
 from tosaic.report.fit import describe_limits, draw_plot, format_size
-from tosaic.report.layer_costs import list_peak_tensors, list_weights
+from tosaic.report.obstacles import Held, list_peak_tensors, list_weights
+from tosaic.report.profile import Layer, MemoryPlan, Profile
+from tosaic.report.schedule import Buffer
 
 
 def make(
@@ -53,27 +53,40 @@ def test_the_plot_has_every_choice() -> None:
     assert draw_plot([make(10, 50)])
 
 
-TABLES = """<table name="tensors">
-<![CDATA[
-"id","memory","usage","start_time","end_time","size","name"
-0,"Sram","OpLocal",0,1,"0x100","t1"
-1,"Sram","OpLocal",1,2,"0x200","t2_copy1"
-2,"Sram","OpBuffering",2,2,"0x40","WB_op2"
-3,"Dram","OpLocal",1,1,"0x9000","t3"
-4,"Sram","OpLocal","x",2,"0x9000","t4"
-5,"Sram"
-]]>
-</table>
-"""
+def make_profile() -> Profile:
+    """A plan with weights, a tensor that another replaces in place, one of Vela's own, and one in DRAM."""
+    graph = from_text("""graph(%x0: i8[16]) {
+  %1: i8[16] = ABS(%x0)
+  %2: i8[16] = ABS(%1)
+  return %2
+}""")
+    first, second = graph.ops[0].outputs[0], graph.ops[1].outputs[0]
+    buffers = (
+        Buffer("input_0", "Sram", "OpLocal", 0, 16, 0, 1, graph.inputs[0]),
+        Buffer("t1", "Sram", "OpLocal", 16, 272, 0, 3, first),
+        Buffer("t2", "Sram", "OpLocal", 16, 528, 2, 3, second),
+        Buffer("WB_op2", "Sram", "OpBuffering", 528, 592, 1, 2),
+        Buffer("own", "Sram", "OpLocal", 592, 600, 2, 2),
+        Buffer("t3", "Dram", "OpLocal", 0, 9000, 2, 2),
+    )
+    layers = (
+        Layer(0, "NPU", 0, "aten.abs.default", module="first", weight_bytes=10),
+        Layer(1, "NPU", 0, "aten.abs.default", module="second", weight_bytes=20),
+        Layer(2, "NPU", 0, "aten.abs.default", module="first", weight_bytes=15),
+    )
+    return Profile("forward", layers=layers, plans=(MemoryPlan(0, buffers, {0: 0, 2: 1}, {first: 0, second: 1}),))
 
 
 def test_peak_tensors_are_those_that_live_together() -> None:
-    origins = ({"module": "first", "tosa": ["t1:CONV2D"]}, {"module": "second", "tosa": ["t2:ADD"]})
-    held = list_peak_tensors(DelegateFiles(b"", origins, TABLES))
-    assert [(one.layer, one.bytes) for one in held] == [("second", 512), ("first", 256)]
+    held = list_peak_tensors(make_profile())
+    assert held == [
+        Held("second", "tensor `t2`", 512),
+        Held("first", "tensor `t1`", 256),
+        Held("second", "weights", 64),
+        Held("second", "tensor `own`", 8),
+    ]
+    assert list_peak_tensors(Profile("forward")) == []
 
 
-@pytest.mark.parametrize("text", ["", "<table", '<table name="tensors">\n<![CDATA[\n]]>\n</table>\n'])
-def test_damaged_databases_have_no_peak(text: str) -> None:
-    assert list_peak_tensors(DelegateFiles(b"", (), text)) == []
-    assert list_weights(DelegateFiles(b"", (), text)) == []
+def test_weights_are_added_up_per_module() -> None:
+    assert list_weights(make_profile()) == [Held("first", "weights", 25), Held("second", "weights", 20)]

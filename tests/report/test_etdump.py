@@ -75,10 +75,24 @@ def test_layers_have_names_and_estimates(folder: Path, program: tosaic.Program) 
     found = program.delegates[0].artifact.estimate_cycles()
     assert found is not None
     assert others["DELEGATE_CALL"].perf_data.avg == pytest.approx(found.seconds * 1e3, rel=1e-3)
+    assert sum(event.perf_data.avg for event in layers) == pytest.approx(others["DELEGATE_CALL"].perf_data.avg)
     assert others["native_call_quantize_per_tensor.out"].op_types == [
         "quantized_decomposed.quantize_per_tensor.default"
     ]
     assert others["native_call_quantize_per_tensor.out"].perf_data.avg == 0
+
+
+def test_layers_are_those_of_the_profile(tmp_path: Path) -> None:
+    """Their cycles have the waits for DMAs, and add up to those of the delegate."""
+    program = tosaic.compile(Net().eval(), INPUTS, "ethos-u65-512")
+    program.save(tmp_path / "net.pte")
+    events = [event for event in run(tmp_path) if event.is_delegated_op]
+    found = [json.loads(bytes(event.raw_delegate_debug_metadatas[0])) for event in events]
+    profile = program.profile()
+    expected = [layer for layer in profile.layers if layer.device == "NPU"]
+    assert [(one["cycles"], one["limit"]) for one in found] == [(layer.cycles, layer.limit) for layer in expected]
+    assert sum(one["cycles"] for one in found) == profile.cycles
+    assert any("DMA" in layer.limits for layer in expected)
 
 
 def test_every_layer_says_that_it_is_an_estimate(folder: Path) -> None:
@@ -96,7 +110,7 @@ def test_without_sidecar_layers_are_operations(folder: Path) -> None:
     assert all(re.fullmatch(r"0x[0-9a-f]{6} .+", name) for name in names)
 
 
-@pytest.mark.parametrize("damage", ["", "queue", "ext_key"])
+@pytest.mark.parametrize("damage", ["", "queue", "scheduled_id"])
 def test_damaged_debug_database(folder: Path, damage: str) -> None:
     """Whatever the database of an unknown .tosaic file lacks, the run has its ETDump."""
     beside = sidecar.read((folder / "net.tosaic").read_bytes())

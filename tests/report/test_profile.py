@@ -25,7 +25,8 @@ from tosaic.npu.reads import list_reads
 from tosaic.npu.stream import parse
 from tosaic.report.files import open_program
 from tosaic.report.layers import write_csv
-from tosaic.report.profile import Layer, Profile, make_profile
+from tosaic.report.profile import Layer, Profile
+from tosaic.report.profiler import make_profile
 from tosaic.report.trace import make_trace
 from tosaic.tools.vela_debug import read_tables, write_tables
 from tosaic.tools.vela_options import VelaOptions

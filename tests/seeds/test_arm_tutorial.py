@@ -84,7 +84,8 @@ def test_to_backend_on_an_edge_program() -> None:
 
 def test_to_backend_on_a_decomposed_quantized_program() -> None:
     """Everything arrives decomposed there, and the partitioner never sees the weights."""
-    from tosaic.api.build import export, quantize
+    from tosaic.api.prepare import quantize
+    from tosaic.driver.exported import export
 
     inputs = (torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(1)),)
     module = quantize(export(SmallNet().eval(), inputs), [inputs])

@@ -18,11 +18,11 @@ from support.firmware_models import compile_small
 from support.pages import ROOT
 from support.scripts import FOLDER, Machine, read_rows, run_here, run_in_shell
 from tosaic.board.build import build
+from tosaic.cli.script_tree import SCRIPTS, make_tree
 from tosaic.cli.scripts import write_scripts
 from tosaic.formats.pte import read
 from tosaic.scripts import aot_arm_compiler, test_arm_baremetal
 from tosaic.scripts import run as run_script
-from tosaic.scripts.tree import SCRIPTS, make_tree
 
 TARGET = "ethos-u55-128"
 RUNNER = "cmake-out/arm_executor_runner"

@@ -11,8 +11,10 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import tosaic
-from tosaic.api.build import export, make_spec, quantize
+from tosaic.api.build import make_spec
+from tosaic.api.prepare import quantize
 from tosaic.driver.exir import TosaicPartitioner
+from tosaic.driver.exported import export
 from tosaic.engines import engine
 from tosaic.ethosu import EthosUPartitioner
 from tosaic.tosa import TOSAPartitioner

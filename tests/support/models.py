@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from tosaic import zoo
-from tosaic.api.build import export, quantize
+from tosaic.api.prepare import quantize
+from tosaic.driver.exported import export
 
 
 @functools.cache

@@ -4,12 +4,15 @@ import dataclasses
 import functools
 import re
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tosaic import npu
+from tosaic.backends.ethosu import EthosUArtifact
 from tosaic.core.targets import find
+from tosaic.driver.delegate import Delegate
 from tosaic.engines import reference
 from tosaic.ir.graph import Array
 from tosaic.npu.stream import parse
@@ -59,6 +62,15 @@ class Bench:
         for index, (ours, theirs) in enumerate(zip(got, wanted, strict=True)):
             same = np.frombuffer(ours.tobytes(), theirs.dtype).reshape(theirs.shape)
             assert np.array_equal(same, theirs), f"output {index}: {np.count_nonzero(same != theirs)} differ"
+
+
+def check_delegate(made: Delegate, inputs: Sequence[Array]) -> None:
+    """Compare a delegate on the simulated NPU, with all checks of the simulator, with the reference model."""
+    assert isinstance(made.artifact, EthosUArtifact)
+    size = made.artifact.compiled.fast_scratch_size
+    found = npu.run_blob(made.blob, inputs, fast_scratch_size=size, check_uninitialized=True, check_waits=True)
+    for got, want in zip(found, reference.run(made.tosa, inputs), strict=True):
+        assert got.tobytes() == want.tobytes()
 
 
 def patch_stream(

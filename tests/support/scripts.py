@@ -15,8 +15,8 @@ import pytest
 
 from support.pages import ROOT
 from tosaic import doctor
+from tosaic.cli.script_tree import SCRIPTS
 from tosaic.doctor import Check
-from tosaic.scripts.tree import SCRIPTS
 
 FOLDER = "executorch"
 _ROW = re.compile(r"^\| (`.*`) \| (.*) \| (.*) \|$", re.MULTILINE)

@@ -84,6 +84,20 @@ def test_debug_database_is_freed_of_counters_addresses_and_paths() -> None:
     assert tables["queue"].rows == (("288", "1", "29", "2"),)
 
 
+def test_debug_database_is_freed_of_the_order_of_addresses() -> None:
+    """Vela lists the tensors of one time in any order."""
+
+    def write(*rows: tuple[int, int]) -> str:
+        lines = "".join(f'{number},{start},"t{number}"\n' for number, start in rows)
+        table = f'<table name="tensors">\n<![CDATA[\n"id","start_time","name"\n{lines}]]>\n</table>\n'
+        return f"<?xml version='1.0' encoding='UTF-8'?>\n<debug>\n{table}</debug>\n"
+
+    canonical = canonicalize(write((12, 0), (3, 4), (10, 4), (11, 8)))
+    assert canonicalize(write((12, 0), (10, 4), (3, 4), (11, 8))) == canonical
+    names = [row[2] for row in read_tables(canonical)["tensors"].rows]
+    assert names == ["t12", "t3", "t10", "t11"]
+
+
 def test_fast_scratch_is_used_with_dedicated_sram() -> None:
     b = Builder()
     x = b.input(Type(DType.I8, (1, 128, 128, 16)))

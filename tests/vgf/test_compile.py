@@ -12,11 +12,12 @@ import torch
 from executorch.exir import to_edge_transform_and_lower
 
 import tosaic
-from tosaic.api.build import export, quantize
+from tosaic.api.prepare import quantize
 from tosaic.backends import converter
 from tosaic.core.errors import Invalid
 from tosaic.core.specification import Specification
 from tosaic.core.targets import VGF, find
+from tosaic.driver.exported import export
 from tosaic.engines import reference, vulkan
 from tosaic.formats import pte as pte_file
 from tosaic.formats import vgf as reader

@@ -113,7 +113,7 @@ def _compare(base: Choice, choice: Choice) -> list[Gain]:
 
 
 def _combine(variants: Variants, base: Choice, found: Sequence[Advice]) -> Advice | None:
-    """Compile all changes that pay together, but for the precision: nobody should lose accuracy by a line to paste.
+    """Compile all changes that pay together, but for the precision: a command to paste must not cost accuracy.
 
     The result is None if there are fewer than two, or if together they do not pay.
     """

@@ -12,9 +12,8 @@ from tosaic.api.variants import Variants
 from tosaic.board.profile import Profile
 from tosaic.core.errors import Invalid
 from tosaic.core.targets import find
-from tosaic.formats import sidecar
 from tosaic.report.choices import Choice, FitReport, Limits, Options, find_front
-from tosaic.report.layer_costs import Held, list_peak_tensors, list_weights
+from tosaic.report.obstacles import Held, list_peak_tensors, list_weights
 from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions, check_options, place_regions
 
 #: compiles of one search, and random inputs per delegate when a row is verified
@@ -75,7 +74,7 @@ def fit(
         if not find(target).is_npu:
             raise Invalid(f"`{target}` has no memories to fit into", fix="use an Ethos-U: `tosaic targets` lists them")
     if max_compiles < 1:
-        raise Invalid(f"{max_compiles} compiles are too few", fix="allow at least one")
+        raise Invalid(f"cannot search with {max_compiles} compiles", fix="allow at least one")
     variants = Variants(
         model,
         example_inputs,
@@ -294,20 +293,17 @@ def _align(size: int) -> int:
 def _find_obstacles(variants: Variants, nearest: Choice, limits: Limits) -> dict[str, tuple[Held, ...]]:
     """List what fills each memory that is too small, the largest first."""
     program = variants.programs[nearest.options]
-    files = sidecar.read(program.sidecar()).delegates
+    profile = program.profile()
     excesses = limits.list_excesses(nearest)
     found: dict[str, tuple[Held, ...]] = {}
     if "SRAM" in excesses:
         in_sram = nearest.options.memory_mode == "Sram_Only"
         cpu = variants.fixed[nearest.options] - (nearest.flash if in_sram else 0)
-        peaks = [list_peak_tensors(one) for one in files]
-        nothing: list[Held] = []
-        peak = max(peaks, key=lambda held: sum(one.bytes for one in held), default=nothing)
         on_cpu = [Held("", "tensors of the CPU", cpu)] if cpu else []
         stored = [Held("", "the program", nearest.flash)] if in_sram else []
-        found["SRAM"] = tuple(_take_largest((*peak, *on_cpu, *stored)))
+        found["SRAM"] = tuple(_take_largest((*list_peak_tensors(profile), *on_cpu, *stored)))
     if "flash" in excesses:
-        found["flash"] = tuple(_take_largest(held for one in files for held in list_weights(one)))
+        found["flash"] = tuple(_take_largest(list_weights(profile)))
     if "DRAM" in excesses:
         found["DRAM"] = (Held("", "scratch and tensors of the CPU", nearest.dram),)
     return found

@@ -38,7 +38,8 @@ from tosaic.fx.arrays import to_torch
 from tosaic.npu.weights import WeightCache
 from tosaic.report.files import Opened
 from tosaic.report.html import ReportData, render, render_head
-from tosaic.report.profile import Profile, make_profile
+from tosaic.report.profile import Profile
+from tosaic.report.profiler import make_profile
 from tosaic.report.schema import DelegateReport, MemoryReport, Report
 from tosaic.tools.vela_options import VelaOptions
 

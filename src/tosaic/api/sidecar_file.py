@@ -52,8 +52,8 @@ def _require(plan: Plan, index: int) -> Kept:
     kept = find_kept(plan.delegates[index].blob)
     if kept is None:
         raise Invalid(
-            f"the TOSA graph of delegate {index} is not known",
-            why="this process has not compiled it, or so much since then that it was dropped",
+            f"the TOSA graph of delegate {index} is unknown",
+            why="this process has not compiled it, or has dropped it after many other compiles",
             fix="call `tosaic.write_sidecar` right after the .pte is saved, in the process that lowered the model",
         )
     return kept

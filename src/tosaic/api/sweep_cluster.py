@@ -39,7 +39,7 @@ def run_on_cluster(jobs: Sequence[Job], address: str, *, keep: bool) -> Iterator
             if status == "finished" and isinstance(outcome, Outcome):
                 yield outcome
             else:
-                yield Outcome(Result(job, CRASHED, f"the cluster gave it up ({status})"))
+                yield Outcome(Result(job, CRASHED, f"the cluster gave up on it ({status})"))
 
 
 def run_on_worker(job: Job, keep: bool) -> Outcome:

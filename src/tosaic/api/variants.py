@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tosaic.api.build import Prepared, finish, make_spec, prepare
+from tosaic.api.build import finish, make_spec
+from tosaic.api.prepare import Prepared, prepare
 from tosaic.api.program import Program
 from tosaic.api.torch_reference import find_sqnr
 from tosaic.core.errors import TosaicError

@@ -88,7 +88,7 @@ class Verdict:
         return checked and not self.differences and all(match.ok for match in self.torch)
 
     def to_json(self) -> dict[str, Any]:
-        # JSON has no infinity: without noise there is no figure, nor where a number became NaN.
+        # JSON has no infinity: there is no figure without noise, or where a number became NaN.
         sqnr = [figure if math.isfinite(figure) else None for figure in self.sqnr]
         largest = [d.largest if math.isfinite(d.largest) else None for d in self.differences]
         wrong = [asdict(d) | {"largest": n} for d, n in zip(self.differences, largest, strict=True)]

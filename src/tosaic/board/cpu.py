@@ -191,7 +191,7 @@ class Cpu:
         try:
             self._uc.emu_start(self.pc | 1, _RETURN)
         except self._unicorn.UcError as error:
-            self._fault = self._fault or f"the CPU refuses what it does ({error})"
+            self._fault = self._fault or f"the CPU rejects an access ({error})"
 
     def stop(self) -> None:
         """Stop the CPU, from another thread."""

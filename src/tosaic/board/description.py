@@ -200,7 +200,7 @@ class _Reader:
                 raise self._fail(f"{prefix}{name}", "it is missing")
         for name in table:
             if name not in (*needed, *others):
-                raise self._fail(f"{prefix}{name}", f"known here are {', '.join((*needed, *others))}")
+                raise self._fail(f"{prefix}{name}", f"use one of {', '.join((*needed, *others))}")
 
     def _get(self, table: Mapping[str, Toml], path: str, kind: type[Wanted]) -> Wanted:
         return self._check(table[path.rpartition(".")[2]], path, kind)

@@ -33,7 +33,7 @@ class FirmwareError(Invalid):
 def run_firmware(
     board: Board, elf: bytes, accelerator: str, inputs: Sequence[bytes], options: BoardOptions
 ) -> Execution:
-    """Run a firmware; raise FirmwareError if it reports an error. A failed test is no error."""
+    """Run a firmware; raise FirmwareError if it reports an error. A failed test is not an error."""
     if options.runner not in RUNNERS:
         raise Invalid(f"unknown runner `{options.runner}`", fix=f"use one of {', '.join(RUNNERS)}")
     if options.count_instructions and options.runner != VIRTUAL:

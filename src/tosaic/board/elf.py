@@ -76,7 +76,7 @@ class _Reader:
 
     def read(self) -> Elf:
         if self._data[:6] != b"\x7fELF\x01\x01":
-            raise Invalid("this is not an ELF file for a Cortex-M", why="it does not begin as a 32-bit ELF file does")
+            raise Invalid("this is not an ELF file for a Cortex-M", why="its header is not that of a 32-bit ELF file")
         header = self._unpack(_HEADER, 0)
         _, _, machine, _, _, segments, sections, _, _, _, segment_count, _, section_count, names = header
         if machine != _ARM:
@@ -112,7 +112,7 @@ class _Reader:
 
     def _list(self, row: struct.Struct, offset: int, count: int, most: int = _MOST_ROWS) -> Iterator[tuple[int, ...]]:
         if count > most:
-            raise Invalid("the ELF file is damaged", why=f"a table has {count} rows; {most} are the most")
+            raise Invalid("the ELF file is damaged", why=f"a table has {count} rows; the maximum is {most}")
         return (self._unpack(row, offset + index * row.size) for index in range(count))
 
     def _unpack(self, row: struct.Struct, offset: int) -> tuple[int, ...]:

@@ -58,7 +58,7 @@ def make_arguments(board: Board, accelerator: str, elf: str, command_line: str, 
 def run_fvp(
     board: Board, elf: bytes, accelerator: str, inputs: Sequence[bytes] = (), *, seconds: float = 120.0
 ) -> Execution:
-    """Run a firmware in the FVP. Its exit code comes from the log: the simulator has none of its own."""
+    """Run a firmware in the FVP. Its exit code comes from the log: the simulator does not pass one on."""
     program = name_program(board, accelerator)
     if find_program(board, accelerator) is None:
         raise ToolFailed(

@@ -134,7 +134,7 @@ class NpuRegisters:
         if offset in _READ_ONLY:
             raise _refuse(f"{_name(offset)} is written", "it can only be read")
         if self._protection is None and offset not in (Reg.RESET, Reg.CMD):
-            raise _refuse(f"{_name(offset)} is written before the NPU was reset", "its state is not known yet")
+            raise _refuse(f"{_name(offset)} is written before the NPU is reset", "its state is still undefined")
         if self.pmu.has(offset):
             self.pmu.write(offset, value)
         elif offset == Reg.CMD:
@@ -177,7 +177,7 @@ class NpuRegisters:
 
     def _start(self) -> None:
         if self._protection is None:
-            raise _refuse("the NPU is started before it was reset", "its state is not known yet")
+            raise _refuse("the NPU is started before it is reset", "its state is still undefined")
         if self._status & Status.RUNNING:
             raise _refuse("the NPU is started while it runs", "a job must end before the next one")
         if self._status & FAULTS:

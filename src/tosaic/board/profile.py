@@ -113,7 +113,7 @@ class _Reader:
         names = self._get_texts("accelerators")
         unknown = [name for name in names if name not in ACCELERATORS]
         if unknown or not names:
-            why = f"`{unknown[0]}` is no accelerator" if unknown else "it is empty"
+            why = f"`{unknown[0]}` is not an accelerator" if unknown else "it is empty"
             raise self._fail("accelerators", why, f"use some of {', '.join(ACCELERATORS)}")
         return names
 

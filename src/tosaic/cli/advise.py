@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Annotated
 
 import typer
 
 from tosaic.cli import options as o
 from tosaic.cli.guard import Debug, Json, guarded
-from tosaic.cli.progress import Progress
-from tosaic.cli.quiet import import_torch
+from tosaic.cli.progress import show_progress
 from tosaic.cli.size import MaxMemory
 from tosaic.core.hints import get_cli_form
 from tosaic.core.targets import find
@@ -31,11 +29,11 @@ def advise_model(
     arena_cache_size: o.ArenaCacheSize = None,
     allow_op: o.AllowOp = None,
     max_memory: MaxMemory = None,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress.")] = False,
+    quiet: o.NoProgress = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Name the few changes of options that pay, each measured by compiling it.
+    """Suggest the few options that pay off, each measured by compiling the model with it.
 
     The options are those of `tosaic compile`: what you use now. Fixes for operators on the CPU are listed too, but only
     you can make and measure these.
@@ -44,11 +42,9 @@ def advise_model(
     from tosaic.report.choices import Options
 
     wanted = find(target)
+    o.check_calibration(calibration)
     checked = model_file.check(model, max_memory)
-    progress = Progress(quiet=quiet)
-    try:
-        progress("load: importing PyTorch")
-        import_torch()
+    with show_progress(quiet) as progress:
         from tosaic.api.advice import advise
 
         module, inputs = model_file.load(model, checked=checked, allow_ops=allow_op or ())
@@ -70,8 +66,6 @@ def advise_model(
             progress=progress,
             max_memory=max_memory,
         )
-    finally:
-        progress.finish()
     hints = tuple(replace(hint, fix=get_cli_form(hint.fix)) for hint in found.hints)
     found = replace(found, hints=hints, notes=tuple(map(get_cli_form, found.notes)))
     if as_json:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import typer
 from tosaic.cli import options as o
 from tosaic.cli.colors import say
 from tosaic.cli.guard import Debug, Json, guarded
-from tosaic.cli.progress import Progress
+from tosaic.cli.progress import Progress, show_progress
 from tosaic.cli.quiet import import_torch
 from tosaic.cli.size import MaxMemory
 from tosaic.core.errors import ExitStatus, Invalid
@@ -91,9 +90,7 @@ def compile_model(
     checked = model_file.check(model, max_memory)
     if verify:
         _require_engine(wanted)
-    with _show_progress(quiet) as progress:
-        progress("load: importing PyTorch")
-        import_torch()
+    with show_progress(quiet) as progress:
         from tosaic.api import build as api
 
         module, inputs = model_file.load(model, checked=checked, allow_ops=allow_op or ())
@@ -144,13 +141,7 @@ def compile_model(
                 progress=progress,
                 max_memory=max_memory,
             )
-        files = _list_files(program, path, with_sidecar=not no_sidecar)
-        if header is not None:
-            from tosaic.report.header import write_header
-
-            files[header] = write_header(path.stem, wanted.name, program.inputs, program.outputs).encode()
-        if program.etrecord is not None:
-            files[path.with_suffix(".etrecord")] = program.etrecord
+        files = _list_files(program, path, with_sidecar=not no_sidecar) | _list_extras(program, path, header)
         if bundled_io:
             progress("bundle")
             files[path.with_suffix(".bpte")] = program.bundle()
@@ -167,15 +158,6 @@ def compile_model(
         say(f"FAIL: {fallback:,} nodes are on the CPU (`--fail-on-fallback`)", err=as_json)
     if fell_back or (verdict is not None and not verdict.ok):
         raise typer.Exit(ExitStatus.CHECK_FAILED)
-
-
-@contextmanager
-def _show_progress(quiet: bool) -> Generator[Progress]:
-    progress = Progress(quiet=quiet)
-    try:
-        yield progress
-    finally:
-        progress.finish()
 
 
 def _parse_modules(words: Sequence[str]) -> dict[str, str]:
@@ -340,10 +322,7 @@ def _check_paths(
         if intermediates.exists() and not intermediates.is_dir():
             raise Invalid(f"`{intermediates}` is a file", fix="pass a folder for intermediate artifacts")
         check_writable(intermediates / "file")
-    if calibration is not None and not calibration.exists():
-        raise Invalid(f"there is no calibration data at `{calibration}`", fix="pass an existing file or folder")
-    if calibration is not None and not calibration.is_dir() and calibration.suffix not in (".npz", ".npy", ".pt"):
-        raise Invalid(f"unknown calibration file type: `{calibration.name}`", fix="use .npz, .npy, .pt")
+    o.check_calibration(calibration)
 
 
 def _list_files(program: Program, path: Path, *, with_sidecar: bool) -> dict[Path, bytes]:
@@ -358,6 +337,18 @@ def _list_files(program: Program, path: Path, *, with_sidecar: bool) -> dict[Pat
     if len(program.delegates) == 1:
         return {path: program.tosa()}
     return {path.with_name(f"{path.stem}_{i}{path.suffix}"): program.tosa(i) for i in range(len(program.delegates))}
+
+
+def _list_extras(program: Program, path: Path, header: Path | None) -> dict[Path, bytes]:
+    """List the files that were asked for besides the program."""
+    files: dict[Path, bytes] = {}
+    if header is not None:
+        from tosaic.report.header import write_header
+
+        files[header] = write_header(path.stem, program.target.name, program.inputs, program.outputs).encode()
+    if program.etrecord is not None:
+        files[path.with_suffix(".etrecord")] = program.etrecord
+    return files
 
 
 def _list_new(folder: Path, start: float) -> list[Path]:

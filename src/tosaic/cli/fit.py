@@ -12,8 +12,7 @@ import typer
 from tosaic.board.profile import find_profile, list_profiles
 from tosaic.cli import options as o
 from tosaic.cli.guard import Debug, Json, guarded
-from tosaic.cli.progress import Progress
-from tosaic.cli.quiet import import_torch
+from tosaic.cli.progress import show_progress
 from tosaic.cli.size import MaxMemory, parse_size
 from tosaic.core.errors import ExitStatus, Invalid
 from tosaic.core.hints import get_cli_form
@@ -31,27 +30,18 @@ Targets = Annotated[
     ),
 ]
 Ios = Annotated[
-    list[o.Io] | None,
-    typer.Option(
-        "--io",
-        metavar="float|int8|uint8|int16",
-        show_default=False,
-        help="A type of inputs and outputs. Repeatable. Default: float and int8.",
-    ),
+    list[o.Io] | None, o.repeat("--io", "A type of inputs and outputs. Repeatable. Default: float and int8.", o.Io)
 ]
-Layouts = Annotated[
-    list[o.Layout] | None,
-    typer.Option("--layout", metavar="nchw|nhwc", show_default=False, help="A layout. Repeatable. Default: both."),
-]
+Layouts = Annotated[list[o.Layout] | None, o.repeat("--layout", "A layout. Repeatable. Default: both.", o.Layout)]
 Precisions = Annotated[
     list[o.PrecisionName] | None,
-    typer.Option(
+    o.repeat(
         "--precision",
-        metavar="int8|a16w8|a8w4",
-        show_default=False,
-        help="A precision. Repeatable. Default: int8, and others where flash is short or --calibration is given.",
+        "A precision. Repeatable. Default: int8, and others where flash is short or --calibration is given.",
+        o.PrecisionName,
     ),
 ]
+MemoryModes = Annotated[list[str] | None, o.repeat("--memory-mode", "A memory mode. Repeatable. Default: all.")]
 
 
 @guarded
@@ -76,12 +66,7 @@ def fit_model(
     io: Ios = None,
     layout: Layouts = None,
     precision: Precisions = None,
-    memory_mode: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--memory-mode", metavar="NAME", show_default=False, help="A memory mode. Repeatable. Default: all."
-        ),
-    ] = None,
+    memory_mode: MemoryModes = None,
     system_config: o.SystemConfig = None,
     max_compiles: Annotated[
         int, typer.Option("--max-compiles", min=1, metavar="N", help="Compiles to try at most.")
@@ -94,7 +79,7 @@ def fit_model(
     allow_op: o.AllowOp = None,
     max_memory: MaxMemory = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="List all choices that were compiled.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress.")] = False,
+    quiet: o.NoProgress = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -111,16 +96,14 @@ def fit_model(
     profile = None if board is None else find_profile(board)
     limits = Limits.of(profile, sram, flash, dram)
     if limits == Limits():
-        raise Invalid("there is nothing to fit into", fix="pass --board, or --sram and --flash")
+        raise Invalid("no limits are given", fix="pass --board, or --sram and --flash")
     names = target or (list(profile.accelerators) if profile is not None else ["ethos-u55-128"])
     targets = tuple(find(name).name for name in names)
     if output is not None:
         check_writable(output)
+    o.check_calibration(calibration)
     checked = model_file.check(model, max_memory)
-    progress = Progress(quiet=quiet)
-    try:
-        progress("load: importing PyTorch")
-        import_torch()
+    with show_progress(quiet) as progress:
         from tosaic.api.fitting import Space, fit
 
         module, inputs = model_file.load(model, checked=checked, allow_ops=allow_op or ())
@@ -144,8 +127,6 @@ def fit_model(
             progress=progress,
             max_memory=max_memory,
         )
-    finally:
-        progress.finish()
     if output is not None and found.best is not None:
         found.best.save(output)
     report = replace(found.report, notes=tuple(map(get_cli_form, found.report.notes)))

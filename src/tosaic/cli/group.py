@@ -63,7 +63,7 @@ ENTRIES: Mapping[str, Entry] = MappingProxyType(
         ),
         "advise": Entry(
             "tosaic.cli.advise:advise_model",
-            "Name the options that would make a program better.",
+            "Suggest options that make a program better.",
             ("tosaic advise my_model.py -t ethos-u85-256", "tosaic advise mobilenet_v2 --io int8 --json"),
         ),
         "sweep": Entry(

@@ -48,7 +48,7 @@ def show_file(
     method: Annotated[str, typer.Option("--method", metavar="NAME", help="The method to profile.")] = "forward",
     data_files: Data = None,
     max_memory: MaxMemory = None,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print Vela's estimate of the cycles too.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Also print Vela's cycle estimate.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:

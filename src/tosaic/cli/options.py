@@ -1,15 +1,16 @@
-"""The options of `tosaic compile`, in the words of its help."""
+"""The options of `tosaic compile` and of the commands that compile in several ways."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tosaic.cli.config import apply_config
 from tosaic.cli.size import parse_size
+from tosaic.core.errors import Invalid
 
 
 class Io(StrEnum):
@@ -48,6 +49,22 @@ class Goal(StrEnum):
 
     SIZE = "size"
     PERFORMANCE = "performance"
+
+
+def repeat(name: str, help_text: str, values: type[StrEnum] | None = None) -> Any:
+    """Declare an option that may be given several times, with the values that are tried."""
+    metavar = "NAME" if values is None else "|".join(values)
+    return typer.Option(name, metavar=metavar, show_default=False, help=help_text)
+
+
+def check_calibration(path: Path | None) -> None:
+    """Reject calibration data that cannot be read, before torch is imported."""
+    if path is None:
+        return
+    if not path.exists():
+        raise Invalid(f"there is no calibration data at `{path}`", fix="pass an existing file or folder")
+    if not path.is_dir() and path.suffix not in (".npz", ".npy", ".pt"):
+        raise Invalid(f"unknown calibration file type: `{path.name}`", fix="use .npz, .npy, .pt")
 
 
 Model = Annotated[
@@ -114,7 +131,9 @@ SystemConfig = Annotated[
 ]
 ConfigIni = Annotated[
     Path | None,
-    typer.Option("--config-ini", metavar="FILE.ini", help="Vela's configuration file. Default: the one of Vela."),
+    typer.Option(
+        "--config-ini", metavar="FILE.ini", help="Vela's configuration file. Default: the one in the Vela package."
+    ),
 ]
 Optimize = Annotated[
     Goal | None,
@@ -160,7 +179,7 @@ ExternalOption = Annotated[
 ]
 NoDelegate = Annotated[bool, typer.Option("--no-delegate", help="Run everything on the CPU.")]
 DataMovement = Annotated[
-    bool, typer.Option("--delegate-data-movement", help="Delegate also parts that only move data, such as a reshape.")
+    bool, typer.Option("--delegate-data-movement", help="Also delegate parts that only move data, such as a reshape.")
 ]
 NoQuantize = Annotated[bool, typer.Option("--no-quantize", help="Skip quantization.")]
 FailOnFallback = Annotated[
@@ -177,11 +196,11 @@ NoSidecar = Annotated[bool, typer.Option("--no-sidecar", help="Do not write the 
 BundledIo = Annotated[
     bool,
     typer.Option(
-        "--bundled-io", help="Write also a .bpte file: the program with its samples, for ExecuTorch's runner."
+        "--bundled-io", help="Also write a .bpte file: the program with its samples, for ExecuTorch's runner."
     ),
 ]
 EtRecord = Annotated[
-    bool, typer.Option("--etrecord", help="Write also an .etrecord file, for ExecuTorch's developer tools.")
+    bool, typer.Option("--etrecord", help="Also write an .etrecord file, for ExecuTorch's developer tools.")
 ]
 Header = Annotated[
     Path | None,
@@ -192,5 +211,6 @@ Header = Annotated[
 Verify = Annotated[
     bool, typer.Option("--verify", help="Run the result on this machine and compare it with TOSA and with torch.")
 ]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print all figures, with their origin.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print all figures and where they come from.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only warnings, errors and verdicts.")]
+NoProgress = Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress.")]

@@ -5,8 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import typer
+
+from tosaic.cli.quiet import import_torch
 
 _WIDTH = 40
 
@@ -59,3 +63,15 @@ class Progress:
     def _tick(self, ended: threading.Event) -> None:
         while not ended.wait(0.25):
             typer.echo(f"\r{self._stage:<9} {self._seconds()}  {self._detail:<{_WIDTH - 2}}", err=True, nl=False)
+
+
+@contextmanager
+def show_progress(quiet: bool) -> Generator[Progress]:
+    """Show the progress of a command that compiles; its first stage imports torch."""
+    progress = Progress(quiet=quiet)
+    try:
+        progress("load: importing PyTorch")
+        import_torch()
+        yield progress
+    finally:
+        progress.finish()

@@ -15,13 +15,16 @@ from tosaic.cli.guard import Debug, Json, guarded
 from tosaic.cli.quiet import import_torch
 from tosaic.cli.size import MaxMemory
 from tosaic.core import input_file
+from tosaic.core.budget import Budget
 from tosaic.core.errors import ExitStatus, Invalid
 from tosaic.core.output import find_target, write_files
 
 if TYPE_CHECKING:
+    from tosaic.api.bundle_check import BundleVerdict
     from tosaic.formats.bpte import Bundle
     from tosaic.formats.npy import Array
     from tosaic.formats.sidecar import Sidecar
+    from tosaic.report.log import RunLog
 
 File = Annotated[Path, typer.Argument(metavar="FILE.pte", help="The program: a .pte or .bpte.", show_default=False)]
 Data = Annotated[
@@ -173,12 +176,9 @@ def run_file(
     from tosaic.formats import external
     from tosaic.report import log
     from tosaic.report.etdump import make_etdump
+    from tosaic.report.profiler import make_profile
 
-    if output is not None and output.suffix != ".npz":
-        raise Invalid(f"outputs are saved as .npz, not as `{output.name}`", fix="use a file name ending in .npz")
-    for target in (output, etdump):
-        if target is not None:
-            find_target(target)
+    _check_paths(output, etdump)
     data, bundle = open_bundle(read_program(file, max_memory), max_memory)
     elf = data if is_elf(data) else None
     if elf is not None:
@@ -235,20 +235,34 @@ def run_file(
     if output is not None:
         _save(output, outcome.outputs)
     if etdump is not None:
-        write_files({etdump: make_etdump(report, beside)})
+        budget = Budget(len(data) + program.data_size, max_memory)
+        profile = make_profile(program, beside, method=method, budget=budget)
+        write_files({etdump: make_etdump(report, profile)})
     results = [outcome.outputs, *(execute(case.inputs).outputs for case in cases[1:])]
     checked = check_cases(program.find(method), cases, results) if cases else None
-    if as_json:
-        plain = report.to_json(_LOGGED if values is None else values)
-        typer.echo(json.dumps(plain if checked is None else {**plain, "bundle": checked.to_json()}, indent=2))
-    elif full_log or elf is not None:
-        typer.echo(report.to_text(_LOGGED if values is None else values))
-    else:
-        typer.echo(report.to_summary(_SHOWN if values is None else values))
-    if checked is not None and not as_json:
-        say(f"{checked}\n{'PASS' if checked.ok else 'FAIL'}")
+    _print(report, checked, values, as_json=as_json, in_full=full_log or elf is not None)
     if (outcome.execution is not None and outcome.execution.exit_code) or (checked is not None and not checked.ok):
         raise typer.Exit(ExitStatus.CHECK_FAILED)
+
+
+def _check_paths(output: Path | None, etdump: Path | None) -> None:
+    """Reject paths that cannot be written, before the program runs."""
+    if output is not None and output.suffix != ".npz":
+        raise Invalid(f"outputs are saved as .npz, not as `{output.name}`", fix="use a file name ending in .npz")
+    for target in (output, etdump):
+        if target is not None:
+            find_target(target)
+
+
+def _print(report: RunLog, checked: BundleVerdict | None, values: int | None, *, as_json: bool, in_full: bool) -> None:
+    logged = _LOGGED if values is None else values
+    if as_json:
+        plain = report.to_json(logged)
+        typer.echo(json.dumps(plain if checked is None else {**plain, "bundle": checked.to_json()}, indent=2))
+        return
+    typer.echo(report.to_text(logged) if in_full else report.to_summary(_SHOWN if values is None else values))
+    if checked is not None:
+        say(f"{checked}\n{'PASS' if checked.ok else 'FAIL'}")
 
 
 def _save(path: Path, outputs: Sequence[object]) -> None:

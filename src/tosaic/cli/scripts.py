@@ -25,7 +25,7 @@ def write_scripts(
     Their command lines then work in DIR: `examples/arm/run.sh --model_name=mv2`. Each script is also a Python module:
     `python -m tosaic.scripts.run`.
     """
-    from tosaic.scripts.tree import MARK, make_tree
+    from tosaic.cli.script_tree import MARK, make_tree
 
     files = {folder / path: data for path, data in make_tree(sys.executable).items()}
     for path in files:

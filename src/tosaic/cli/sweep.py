@@ -11,8 +11,7 @@ import typer
 
 from tosaic.cli import options as o
 from tosaic.cli.guard import Debug, Json, guarded
-from tosaic.cli.progress import Progress
-from tosaic.cli.quiet import import_torch
+from tosaic.cli.progress import show_progress
 from tosaic.core.errors import ExitStatus, Invalid
 from tosaic.core.targets import ACCELERATORS, find
 
@@ -29,27 +28,14 @@ def sweep_models(
         typer.Option("-t", "--target", metavar="NAME", show_default=False, help="A target. Repeatable."),
     ] = None,
     all_targets: Annotated[bool, typer.Option("--all-targets", help="All eleven accelerators.")] = False,
-    io: Annotated[
-        list[o.Io] | None,
-        typer.Option("--io", metavar="float|int8|uint8|int16", show_default=False, help="Repeatable. Default: float."),
-    ] = None,
-    layout: Annotated[
-        list[o.Layout] | None,
-        typer.Option("--layout", metavar="nchw|nhwc", show_default=False, help="Repeatable. Default: nchw."),
-    ] = None,
+    io: Annotated[list[o.Io] | None, o.repeat("--io", "Repeatable. Default: float.", o.Io)] = None,
+    layout: Annotated[list[o.Layout] | None, o.repeat("--layout", "Repeatable. Default: nchw.", o.Layout)] = None,
     precision: Annotated[
-        list[o.PrecisionName] | None,
-        typer.Option("--precision", metavar="int8|a16w8|a8w4", show_default=False, help="Repeatable. Default: int8."),
+        list[o.PrecisionName] | None, o.repeat("--precision", "Repeatable. Default: int8.", o.PrecisionName)
     ] = None,
-    memory_mode: Annotated[
-        list[str] | None,
-        typer.Option("--memory-mode", metavar="NAME", show_default=False, help="Repeatable. Default: the target's."),
-    ] = None,
+    memory_mode: Annotated[list[str] | None, o.repeat("--memory-mode", "Repeatable. Default: the target's.")] = None,
     optimize: Annotated[
-        list[o.Goal] | None,
-        typer.Option(
-            "--optimize", metavar="size|performance", show_default=False, help="Repeatable. Default: performance."
-        ),
+        list[o.Goal] | None, o.repeat("--optimize", "Repeatable. Default: performance.", o.Goal)
     ] = None,
     calibration: o.Calibration = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every program with TOSA and with torch.")] = False,
@@ -61,8 +47,8 @@ def sweep_models(
     cluster: Annotated[
         str, typer.Option("--cluster", metavar="ADDRESS", help="A Dask scheduler to run on: tcp://host:8786.")
     ] = "",
-    retry: Annotated[bool, typer.Option("--retry", help="Run jobs again that failed.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run failed jobs again.")] = False,
+    quiet: o.NoProgress = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -84,12 +70,8 @@ def sweep_models(
             raise Invalid(f"`{one.name}` cannot be part of a sweep", fix="use the accelerators of `tosaic targets`")
     if processes is not None and cluster:
         raise Invalid("`--processes` and `--cluster` exclude each other", fix="leave one of them out")
-    if calibration is not None and not calibration.exists():
-        raise Invalid(f"there is no calibration data at `{calibration}`", fix="pass an existing file or folder")
-    progress = Progress(quiet=quiet)
-    try:
-        progress("load: importing PyTorch")
-        import_torch()
+    o.check_calibration(calibration)
+    with show_progress(quiet) as progress:
         from tosaic.api.sweeping import plan_jobs, sweep
 
         jobs = plan_jobs(
@@ -111,8 +93,6 @@ def sweep_models(
         found = sweep(
             jobs, output, processes=processes or cores, cluster=cluster, keep=keep, retry=retry, progress=progress
         )
-    finally:
-        progress.finish()
     if as_json:
         typer.echo(json.dumps([result.to_json() for result in found.results], indent=2, allow_nan=False))
     else:

@@ -385,8 +385,8 @@ def _exclude_idle(partitions: Sequence[Partition], move_data: bool, out: dict[No
 _UNUSED = Unsupported("nothing uses its result", "remove it from the model")
 #: A delegate that only moves data costs more than it saves, so this is not the default.
 _MOVE_DATA = Hint(
-    "nothing to fix; `delegate_data_movement = True` of the compile spec delegates it all the same",
-    "nothing to fix; `--delegate-data-movement` delegates it all the same",
+    "nothing to fix; `delegate_data_movement = True` of the compile spec delegates it anyway",
+    "nothing to fix; `--delegate-data-movement` delegates it anyway",
 )
 
 

@@ -29,7 +29,7 @@ unbind_copy unfold_copy unsqueeze_copy upsample_bicubic2d upsample_bilinear2d up
 upsample_nearest2d upsample_nearest3d upsample_trilinear3d var var_mean view_as_complex_copy view_as_real_copy view_copy
 where xlogy zeros zeros_like
 """
-#: The same beyond what ExecuTorch's own runtime has: CPU fallbacks of models should run here all the same.
+#: The same beyond what ExecuTorch's own runtime has: CPU fallbacks of models should run here anyway.
 _MORE = """
 __lshift__ __rshift__ _upsample_bicubic2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d
 _upsample_nearest_exact3d adaptive_max_pool2d adaptive_max_pool3d addcdiv addcmul cummax cummin

@@ -36,7 +36,7 @@ def choose_driver(parts: Parts, folder: Path) -> Parts:
 
 
 def _has_gpu(parts: Parts, folder: Path) -> bool:
-    """Ask all drivers at once; a crash of one of them is no answer."""
+    """Tell whether a driver may have a GPU. All are asked at once; where one crashes, it may be a GPU's."""
     devices = _ask(parts, folder, *parts.drivers)
     return not devices or any(device.kind != CPU for device in devices)
 

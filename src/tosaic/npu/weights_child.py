@@ -29,7 +29,7 @@ def _decode(stream: bytes, most: int) -> bytes:
     count = _CODEC.mlw_decode(stream, len(stream), ctypes.byref(found), 0)
     try:
         if count > most:
-            raise ValueError(f"it decodes to {count} weights, and {most} are the most")
+            raise ValueError(f"it decodes to {count} weights; the maximum is {most}")
         return ctypes.string_at(found, 2 * count)
     finally:
         _CODEC.mlw_free_outbuf(found)

@@ -56,20 +56,6 @@ def _samples_conv2d() -> list[Sample]:
     ]
 
 
-@op("conv2d", "conv2d.default", "conv2d.padding", quant="weight", constraints=CONVOLUTION, samples=_samples_conv2d)
-def conv2d(
-    lo: Lowering,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Tensor:
-    return convolution.convolve(lo, input, weight, bias, stride, padding, dilation, groups)
-
-
 @op(
     "conv1d",
     "conv1d.default",
@@ -84,7 +70,8 @@ def conv2d(
         module(lambda: nn.Conv1d(3, 8, 3, bias=False), f32(3, 12)),
     ],
 )
-def conv1d(
+@op("conv2d", "conv2d.default", "conv2d.padding", quant="weight", constraints=CONVOLUTION, samples=_samples_conv2d)
+def conv2d(
     lo: Lowering,
     input: Tensor,
     weight: Tensor,

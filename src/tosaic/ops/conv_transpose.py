@@ -42,28 +42,6 @@ def _samples_conv_transpose2d() -> list[Sample]:
 
 
 @op(
-    "conv_transpose2d",
-    "conv_transpose2d.input",
-    quant="weight",
-    samples=_samples_conv_transpose2d,
-)
-def conv_transpose2d(
-    lo: Lowering,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Tensor:
-    return transposed_convolution.convolve_transposed(
-        lo, input, weight, bias, stride, padding, output_padding, dilation, groups
-    )
-
-
-@op(
     "conv_transpose1d",
     quant="weight",
     samples=lambda: [
@@ -74,7 +52,13 @@ def conv_transpose2d(
         module(lambda: nn.ConvTranspose1d(64, 1, 16, stride=8, padding=4), f32(1, 64, 9)),
     ],
 )
-def conv_transpose1d(
+@op(
+    "conv_transpose2d",
+    "conv_transpose2d.input",
+    quant="weight",
+    samples=_samples_conv_transpose2d,
+)
+def conv_transpose2d(
     lo: Lowering,
     input: Tensor,
     weight: Tensor,

@@ -1,7 +1,7 @@
 """Biases: int32 with the scale of the accumulator, which is the input's scale times the weight's.
 
 The smaller that scale, the smaller the largest bias that 32 bits hold. A channel whose weights are nearly zero, as a
-batch norm can leave it, has a bias all the same: its weights get a scale that is large enough for the bias.
+batch norm can leave it, has a bias anyway: its weights get a scale that is large enough for the bias.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Observers with the ranges of torchao's, to the last bit, in a fraction of their time.
 
-Torchao's search for a range looks at one bin after the other, each a tensor of its own. Here the bins are plain
+Torchao's search for a range looks at one bin after the other, each in a tensor. Here the bins are plain
 numbers, found by bisection, and what decides on the range is computed for several candidates at once. Weights are the
 same for every sample, and are observed once.
 """

@@ -296,7 +296,7 @@ def _draw(profile: Profile, plan: MemoryPlan, memory: str, width: int, height: i
         y, bottom = place_y(buffer.end), place_y(buffer.start)
         wide = right - x > 7.0 * len(label) and bottom - y > 13
         title = f"{label}: {buffer.size:,} bytes at {buffer.start:,}, steps {buffer.first} to {buffer.last}"
-        kind = "weights" if buffer.usage == "OpBuffering" else "map"
+        kind = "weights" if buffer.holds_weights else "map"
         box = (x, y, round(right - x, 2), round(bottom - y, 2))
         rectangles.append(Rectangle(*box, kind, label if wide else "", title, layer))
     at_peak = sorted((b for b in buffers if b.first <= peak_time <= b.last), key=lambda buffer: -buffer.size)
@@ -337,13 +337,11 @@ def _find_layer(plan: MemoryPlan, time: int) -> int | None:
 
 def _name_buffer(profile: Profile, plan: MemoryPlan, buffer: Buffer) -> tuple[str, int | None]:
     """Name a tensor after the layer that writes it, weights after the one that reads them."""
-    if buffer.usage == "OpBuffering":
-        index = next((plan.layers[t] for t in range(buffer.last, buffer.first - 1, -1) if t in plan.layers), None)
-        return "weights" if index is None else f"weights of {_name(profile.layers[index])}", index
-    if buffer.value is not None and buffer.value.op is None:
-        return buffer.name, None
-    index = plan.layers.get(buffer.first)
-    return (buffer.name, None) if index is None else (_name(profile.layers[index]), index)
+    index = plan.find_layer(buffer)
+    layer = "" if index is None else _name(profile.layers[index])
+    if buffer.holds_weights:
+        return f"weights of {layer}" if layer else "weights", index
+    return layer or buffer.name, index
 
 
 def _name(layer: Layer) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tosaic.board.profile import Profile
 from tosaic.core.targets import find
-from tosaic.report.layer_costs import Held
+from tosaic.report.obstacles import Held
 
 SCHEMA = "tosaic-fit/1"
 

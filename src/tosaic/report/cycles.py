@@ -42,19 +42,27 @@ def list_rows(found: Estimate) -> Iterator[tuple[str, ...]]:
     """Yield one table row per operation."""
     for row in found.rows:
         used = f"{row.utilization:.0%}" if row.macs else ""
-        yield f"0x{row.offset:06x}", row.name, f"{row.cycles:,}", name_limit(row), used, describe_traffic(row.traffic)
+        yield (
+            f"0x{row.offset:06x}",
+            row.name,
+            f"{row.cycles:,}",
+            name_limit(row.bottleneck),
+            used,
+            describe_traffic(row.traffic),
+        )
 
 
 def describe_row(row: Row) -> str:
     """Describe an operation in one line of a log."""
     used = f"{row.utilization:.0%} of the MACs used, " if row.macs else ""
     cycles = f"{row.cycles} cycles (estimate)"
-    return f"0x{row.offset:06x} {row.name} : {cycles}, limit {name_limit(row)}, {used}{describe_traffic(row.traffic)}"
+    limit, traffic = name_limit(row.bottleneck), describe_traffic(row.traffic)
+    return f"0x{row.offset:06x} {row.name} : {cycles}, limit {limit}, {used}{traffic}"
 
 
-def name_limit(row: Row) -> str:
-    """Name the bottleneck; a memory is named by its own name."""
-    return _LIMITS.get(row.bottleneck, row.bottleneck)
+def name_limit(bottleneck: str) -> str:
+    """Name the bottleneck of an operation; a memory has its own name."""
+    return _LIMITS.get(bottleneck, bottleneck)
 
 
 def describe_traffic(traffic: Mapping[str, Traffic]) -> str:

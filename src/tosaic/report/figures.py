@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
-from tosaic.formats import sidecar
+from tosaic.formats import external, pte, sidecar
 from tosaic.npu.system import find_options
 from tosaic.report.contents import Contents, DelegateContents, read
-from tosaic.report.layer_costs import count_layer_cycles
+from tosaic.report.profiler import make_profile
 from tosaic.report.schema import MemoryReport
 from tosaic.tools.vela_options import place_regions
 
@@ -24,7 +24,7 @@ class Figures:
 
     memory  bytes in SRAM, DRAM and flash; empty if no delegate is for an Ethos-U that Vela's configuration file has
     cycles  of all delegates, an estimate from the commands; None without an Ethos-U
-    layers  cycles of the commands of each layer; empty without the .tosaic file
+    layers  cycles of each layer, which add up to those of the delegates; empty without the .tosaic file
     note    what is missing, and why
     """
 
@@ -57,6 +57,7 @@ def read_figures(
     kept = (
         sidecar.read(beside, max_memory=max_memory) if beside is not None and contents.pte.sidecar == "fits" else None
     )
+    budget = Budget(len(data) + len(beside or b""), max_memory)
     tosa: Counter[str] = Counter()
     cpu: Counter[str] = Counter()
     for delegate in delegates:
@@ -75,7 +76,7 @@ def read_figures(
         delegates=len(delegates),
         cpu_operators=dict(sorted(cpu.items())),
         tosa_operators=dict(sorted(tosa.items())),
-        layers=_count_layers(delegates, kept, Budget(len(data) + len(beside or b""), max_memory)),
+        layers={} if kept is None else _count_layers(external.read(data, files, max_memory=max_memory), kept, budget),
         note=_describe_sidecar(contents.pte.sidecar),
     )
 
@@ -123,14 +124,11 @@ def _measure_memory(
     return {memory: sum(held.values()) for memory, held in uses.items()}
 
 
-def _count_layers(
-    delegates: Sequence[DelegateContents], kept: sidecar.Sidecar | None, budget: Budget
-) -> dict[str, int]:
-    if kept is None or len(kept.delegates) != len(delegates):
-        return {}
-    total: dict[str, int] = {}
-    for delegate, files in zip(delegates, kept.delegates, strict=True):
-        if delegate.blob is not None and delegate.blob.estimate is not None:
-            for layer, cycles in count_layer_cycles(delegate.blob.estimate.rows, files, budget).items():
-                total[layer] = total.get(layer, 0) + cycles
-    return total
+def _count_layers(program: pte.Pte, kept: sidecar.Sidecar, budget: Budget) -> dict[str, int]:
+    """Count the cycles of the layers by name: the path of a module, or an operator outside modules."""
+    total: Counter[str] = Counter()
+    if len(kept.delegates) == sum(len(plan.delegates) for plan in program.plans):
+        for plan in program.plans:
+            for layer in make_profile(program, kept, method=plan.name, budget=budget).layers:
+                total.update({layer.name: layer.cycles} if layer.cycles else {})
+    return dict(total)

@@ -16,7 +16,8 @@ from tosaic.npu.stream import parse
 from tosaic.npu.system import find_options
 from tosaic.report.contents import Contents, detect, open_sidecar, read
 from tosaic.report.html import Accuracy, Advice, Check, ReportData
-from tosaic.report.profile import Profile, make_profile
+from tosaic.report.profile import Profile
+from tosaic.report.profiler import make_profile
 from tosaic.report.schema import MemoryReport
 from tosaic.tools.vela_options import VelaOptions, place_regions
 
@@ -52,7 +53,7 @@ def open_program(
 
 
 def check_is_program(data: bytes) -> None:
-    """Refuse a file that is no .pte."""
+    """Reject a file that is not a .pte."""
     if detect(data) != "pte":
         kind = foreign.recognize(data)
         raise Invalid(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tosaic.report.choices import Choice, FitReport, Limits
 from tosaic.report.cycles import describe_time
-from tosaic.report.layer_costs import Held
+from tosaic.report.obstacles import Held
 from tosaic.report.terminal import Page, count
 
 _UNITS = ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))

@@ -70,6 +70,11 @@ class Buffer:
     def size(self) -> int:
         return self.end - self.start
 
+    @property
+    def holds_weights(self) -> bool:
+        """Whether Vela brings weights there before an operation needs them."""
+        return self.usage == "OpBuffering"
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:

@@ -176,7 +176,7 @@ def _explain(sentence: str, log: str) -> Invalid | Refused:
 
 
 def refused_kinds(log: str) -> tuple[str, ...]:
-    """Return the operator kinds, in Vela's spelling (`Gather`, `Conv2D`), that a rejection in the log names."""
+    """Return the operator kinds, by Vela's names (`Gather`, `Conv2D`), that a rejection in the log names."""
     found = re.findall(r"operation \((\w+)\) could not run on NPU|Validation error:\n(\w+):", log)
     return tuple(dict.fromkeys(placed or malformed for placed, malformed in found))
 

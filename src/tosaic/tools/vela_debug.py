@@ -21,7 +21,9 @@ _COUNTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "tensors": ("id",),
     }
 )
-#: Prefix of the columns per memory: Vela writes them in the order of heap addresses.
+#: Tables that Vela sorts by one column and fills in the order of heap addresses, with the columns that decide.
+_SORTED: Mapping[str, tuple[str, ...]] = MappingProxyType({"tensors": ("start_time", "id")})
+#: The last column before those per memory, which Vela writes in the order of heap addresses.
 _LAST_FIXED: Mapping[str, str] = MappingProxyType({"perf": "mac_count", "perf_debug": "kernel_stride_z"})
 _TABLE = re.compile(r'<table name="(\w+)">\n<!\[CDATA\[\n(.*?)\]\]>\n</table>', re.DOTALL)
 #: a number, as short as a file offset is; Python refuses to parse very long ones
@@ -39,11 +41,15 @@ class Table:
 
 
 def read_tables(xml: str) -> dict[str, Table]:
-    """Read the tables of a debug database by name."""
+    """Read the tables of a debug database by name; a damaged table is left out."""
     tables: dict[str, Table] = {}
     for match in _TABLE.finditer(xml):
-        columns, *rows = (tuple(row) for row in csv.reader(match[2].splitlines()))
-        tables[match[1]] = Table(columns, tuple(rows))
+        try:
+            rows = [tuple(row) for row in csv.reader(match[2].splitlines())]
+        except csv.Error:
+            continue
+        if rows:
+            tables[match[1]] = Table(rows[0], tuple(rows[1:]))
     return tables
 
 
@@ -73,8 +79,8 @@ def _write_row(row: tuple[str, ...]) -> str:
 
 
 def canonicalize(xml: str) -> str:
-    """Canonicalize a database: columns in fixed order, counters replaced by their rank."""
-    tables = {name: _order_columns(name, table) for name, table in read_tables(xml).items()}
+    """Canonicalize a database: columns and rows in fixed order, counters replaced by their rank."""
+    tables = {name: _order_rows(name, _order_columns(name, table)) for name, table in read_tables(xml).items()}
     numbers = sorted({int(number) for name, table in tables.items() for number in _find_numbers(name, table)})
     ranks = {str(number): str(rank) for rank, number in enumerate(numbers)}
     return write_tables({name: _renumber(name, table, ranks) for name, table in tables.items()})
@@ -89,6 +95,11 @@ def _order_columns(name: str, table: Table) -> Table:
         tuple(table.columns[column] for column in order),
         tuple(tuple(row[column] for column in order) for row in table.rows),
     )
+
+
+def _order_rows(name: str, table: Table) -> Table:
+    keys = [table.columns.index(column) for column in _SORTED.get(name, ()) if column in table.columns]
+    return Table(table.columns, tuple(sorted(table.rows, key=lambda row: [parse_number(row[key]) for key in keys])))
 
 
 def _find_counter_columns(name: str, table: Table) -> list[int]:

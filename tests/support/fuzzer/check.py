@@ -22,7 +22,8 @@ from torch.utils._pytree import tree_leaves
 import tosaic
 from support.fuzzer import cut
 from support.fuzzer.graph import Graph, Model, example
-from tosaic.api.build import make_spec, quantize
+from tosaic.api.build import make_spec
+from tosaic.api.prepare import quantize
 from tosaic.api.program import Program
 from tosaic.api.torch_reference import judge
 from tosaic.core.compile_spec import ArmCompileSpec

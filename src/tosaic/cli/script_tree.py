@@ -41,7 +41,11 @@ if __name__ == "__main__":
 def make_tree(python: str) -> dict[str, bytes]:
     """Return the scripts by their paths. They run with this interpreter unless the variable PYTHON names another."""
     files = {path: _wrap(path, module, python, rooted) for path, (module, rooted) in SCRIPTS.items()}
-    files |= {_COMPILER: _MODULE, _PATH: _set_path(), _HOOK: (Path(__file__).parent / "pre-commit").read_text("utf-8")}
+    files |= {
+        _COMPILER: _MODULE,
+        _PATH: _set_path(),
+        _HOOK: (Path(__file__).parents[1] / "scripts" / "pre-commit").read_text("utf-8"),
+    }
     return {path: text.encode() for path, text in sorted(files.items())}
 
 
