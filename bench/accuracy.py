@@ -29,8 +29,9 @@ from run import TARGETS, TOOLS, ChildFailed, describe_machine, last_words, make_
 from studies import STUDIES, Array, Inputs, Study
 
 from tosaic.core.targets import ACCELERATORS
-from tosaic.engines.interpreter import BACKEND, Method, Npu
+from tosaic.engines.interpreter import Method, Npu
 from tosaic.formats import pte
+from tosaic.formats.blob import BACKEND
 from tosaic.formats.tensors import TensorType
 
 HERE = Path(__file__).resolve().parent

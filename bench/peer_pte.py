@@ -25,8 +25,9 @@ from run import ChildFailed, last_words, make_environment
 from tosaic import zoo
 from tosaic.core.targets import ACCELERATORS
 from tosaic.engines import engine
-from tosaic.engines.interpreter import BACKEND, Method, Npu
+from tosaic.engines.interpreter import Method, Npu
 from tosaic.formats import pte
+from tosaic.formats.blob import BACKEND
 from tosaic.formats.npy import Array
 from tosaic.formats.tensors import TensorType
 

@@ -14,8 +14,9 @@ import functools
 import logging
 
 from tosaic.core.errors import Invalid, TosaicError
-from tosaic.engines.interpreter import BACKEND, Npu
+from tosaic.engines.interpreter import Npu
 from tosaic.engines.runtime_backend import Backend, connect, load_runtime
+from tosaic.formats.blob import BACKEND
 
 __all__ = ["register"]
 

@@ -14,7 +14,8 @@ import tosaic
 from support import join_python_path
 from tosaic import zoo
 from tosaic.engines import engine, executorch, shim
-from tosaic.engines.interpreter import BACKEND, Method, Npu
+from tosaic.engines.interpreter import Method, Npu
+from tosaic.formats.blob import BACKEND
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import read
 from tosaic.formats.tensors import TensorType

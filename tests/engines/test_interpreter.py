@@ -15,8 +15,9 @@ from executorch.exir.scalar_type import ScalarType
 from support.programs import Mixed
 from tosaic.core.errors import Invalid, TosaicError
 from tosaic.engines import reference
-from tosaic.engines.interpreter import Method, Npu, TensorType, find_fast_scratch
+from tosaic.engines.interpreter import Method, Npu, TensorType
 from tosaic.engines.kernels import find_kernel
+from tosaic.formats.blob import find_fast_scratch
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import Operator, read
 

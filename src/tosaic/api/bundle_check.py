@@ -18,7 +18,7 @@ from tosaic.api.torch_reference import Match, judge
 from tosaic.core.dtypes import BY_SCALAR_TYPE
 from tosaic.core.errors import Invalid
 from tosaic.core.tensor_info import TensorInfo
-from tosaic.engines.interpreter import BACKEND
+from tosaic.formats.blob import BACKEND
 from tosaic.formats.bpte import Case
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import KernelCall, Plan, Tensor

@@ -25,9 +25,10 @@ from tosaic.core.dtypes import SMALL_FLOATS
 from tosaic.core.errors import Invalid
 from tosaic.core.hints import Hint
 from tosaic.engines.engine import ENGINES, find_engines
-from tosaic.engines.interpreter import Executor, Method, Npu, find_fast_scratch
+from tosaic.engines.interpreter import Executor, Method, Npu
 from tosaic.engines.reference import Undefined
 from tosaic.engines.tosa import make_reference
+from tosaic.formats.blob import find_fast_scratch
 from tosaic.formats.bpte import Case
 from tosaic.formats.external import read
 from tosaic.formats.npy import Array

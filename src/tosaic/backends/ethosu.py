@@ -151,7 +151,7 @@ class EthosUArtifact(Artifact):
 class EthosUCompiler(Backend):
     """Vela."""
 
-    id = "EthosUBackend"
+    id = blob.BACKEND
     tool = "Vela"
     engine = "npu"
     spec_class = EthosUCompileSpec

@@ -18,8 +18,8 @@ from tosaic.board.project import GENERATED, HEADERS, Model, Sample, make_project
 from tosaic.board.toolchain import AUTO, Toolchain, find_toolchain
 from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.core.paths import find_cache_folder
-from tosaic.engines.interpreter import BACKEND
 from tosaic.formats import blob as ethosu_blob
+from tosaic.formats.blob import BACKEND
 from tosaic.formats.pte import Plan, Pte, Tensor, read
 from tosaic.npu.accelerator import Accelerator
 from tosaic.npu.stream import parse

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tosaic.engines.interpreter import BACKEND, find_fast_scratch
 from tosaic.formats import blob as ethosu_blob
+from tosaic.formats.blob import BACKEND, find_fast_scratch
 from tosaic.formats.pte import (
     BoolList,
     DelegateCall,

@@ -57,7 +57,7 @@ def build_firmware(
     """
     from tosaic.board import build
     from tosaic.board import c_project as project
-    from tosaic.board.samples import make_samples
+    from tosaic.engines.board_samples import make_samples
     from tosaic.report.firmware import describe_firmware, firmware_to_json
 
     if sum((output is not None and not c_array, c_project is not None, c_array)) > 1:

@@ -140,8 +140,8 @@ def _print_text(found: Contents) -> None:
 def _print_commands(data: bytes, kind: str, files: list[bytes], max_memory: int | None) -> None:
     from tosaic import npu
     from tosaic.core.budget import Budget
-    from tosaic.engines.interpreter import BACKEND
     from tosaic.formats import blob, external
+    from tosaic.formats.blob import BACKEND
     from tosaic.npu.stream import parse
 
     streams: list[tuple[str, bytes]] = []

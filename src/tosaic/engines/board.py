@@ -16,9 +16,10 @@ from tosaic.board.options import BoardOptions
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.core.targets import find
-from tosaic.engines.interpreter import BACKEND, Executor, Npu, list_calls
+from tosaic.engines.interpreter import Executor, Npu, list_calls
 from tosaic.engines.protocol import Engine, Job, Result
 from tosaic.formats import blob as ethosu_blob
+from tosaic.formats.blob import BACKEND
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import Plan, Pte, Tensor
 from tosaic.formats.sidecar import Sidecar

@@ -7,7 +7,6 @@ memory of its input.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -22,6 +21,7 @@ from tosaic.engines.run import Call, Run
 from tosaic.formats import blob as ethosu_blob
 from tosaic.formats import pte as model
 from tosaic.formats import vgf as vgf_reader
+from tosaic.formats.blob import BACKEND, find_fast_scratch
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import Plan, Pte, Tensor
 from tosaic.formats.tensors import Memory, TensorType, order_in_memory, type_of
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 
 #: A bound for files that loop; a network has a few thousand instructions.
 MAX_STEPS = 1_000_000
-BACKEND = "EthosUBackend"
-#: The memory mode in a compile spec. Without a size it means the size that the official runtime reserves.
-_DEDICATED = re.compile(rb"Dedicated_Sram(?:_(\d{1,6})(KB|MB))?")
-_DEDICATED_DEFAULT = 0x60000
 #: The number of inputs that a blob declares, by the backend that it is for.
 _COUNT_INPUTS: Mapping[str, Callable[[bytes, Budget], int]] = {
     "TOSABackend": lambda blob, budget: len(read_tosa(blob, budget).inputs),
@@ -62,14 +58,6 @@ def list_calls(plan: Plan) -> list[Call]:
             case _:
                 pass
     return calls
-
-
-def find_fast_scratch(specs: Sequence[tuple[str, bytes]]) -> int:
-    """Return the bytes of SRAM dedicated to the NPU, by the memory mode that a blob was compiled for."""
-    found = _DEDICATED.search(b" ".join(value for _, value in specs))
-    if found is None:
-        return 0
-    return int(found[1]) * (1024 if found[2] == b"KB" else 1 << 20) if found[1] else _DEDICATED_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)

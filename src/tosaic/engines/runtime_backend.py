@@ -14,8 +14,9 @@ import numpy as np
 from tosaic.core.dtypes import BY_SCALAR_TYPE, NUMPY
 from tosaic.core.errors import Invalid
 from tosaic.engines import shim
-from tosaic.engines.interpreter import BACKEND, Executor
+from tosaic.engines.interpreter import Executor
 from tosaic.formats import blob as ethosu_blob
+from tosaic.formats.blob import BACKEND
 from tosaic.formats.npy import Array
 from tosaic.formats.tensors import TensorType
 

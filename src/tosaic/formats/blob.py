@@ -13,6 +13,8 @@ from tosaic.core.errors import Invalid
 from tosaic.core.hints import Hint
 from tosaic.tools.vela import Compiled, Slot
 
+#: The name of the backend in ExecuTorch's runtime.
+BACKEND = "EthosUBackend"
 _FIRST, _LAST = "vela_bin_stream", "vela_end_stream"
 _CONTENT = ("cmd_data", "weight_data", "scratch_size", "inputs", "outputs")
 #: Blocks whose payload may be outside the blob, under a key in the program's named data; and what they contain.
@@ -23,6 +25,9 @@ _KEY = re.compile(rb"[0-9a-f]{64}")
 #: The runtime needs blocks at multiples of this, in a blob and outside.
 ALIGNMENT = 16
 _SCRATCH_REGION = 1
+#: The memory mode in a compile spec. Without a size it means the size that the official runtime reserves.
+_DEDICATED = re.compile(rb"Dedicated_Sram(?:_(\d{1,6})(KB|MB))?")
+_DEDICATED_DEFAULT = 0x60000
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,3 +203,11 @@ def _check_io(block: _Block, at: int, io: Slot, scratch_size: int) -> None:
     size = math.prod(io.shape) * io.element_bytes
     if io.region == _SCRATCH_REGION and io.offset + size > scratch_size:
         raise block.fail(f"{io} takes {size} bytes and ends outside the scratch area of {scratch_size} bytes", at)
+
+
+def find_fast_scratch(specs: Sequence[tuple[str, bytes]]) -> int:
+    """Return the bytes of SRAM dedicated to the NPU, by the memory mode that a blob was compiled for."""
+    found = _DEDICATED.search(b" ".join(value for _, value in specs))
+    if found is None:
+        return 0
+    return int(found[1]) * (1024 if found[2] == b"KB" else 1 << 20) if found[1] else _DEDICATED_DEFAULT

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
 from tosaic.core.tensor_info import TensorInfo
-from tosaic.engines.interpreter import find_fast_scratch
 from tosaic.formats import blob, external, foreign, pte
+from tosaic.formats.blob import find_fast_scratch
 from tosaic.formats.sidecar import Sidecar
 from tosaic.npu.stream import parse
 from tosaic.npu.system import find_options

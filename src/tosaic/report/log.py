@@ -17,8 +17,9 @@ import numpy as np
 
 from tosaic.board.execution import Execution
 from tosaic.core.dtypes import DTYPES
-from tosaic.engines.interpreter import BACKEND, Call
+from tosaic.engines.interpreter import Call
 from tosaic.formats import blob as ethosu_blob
+from tosaic.formats.blob import BACKEND
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import Delegate, Pte, Tensor
 from tosaic.formats.sidecar import Sidecar
