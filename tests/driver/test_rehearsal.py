@@ -50,6 +50,7 @@ def test_wrong_commands_are_replaced(caplog: pytest.LogCaptureFixture, monkeypat
         program = compile_maximum()
     assert "all operators of this delegate are kept apart now" in caplog.text
     assert [d.separated for d in program.delegates] == [True]
+    assert any(text.startswith("Vela miscompiled delegate 0") for text in program.warnings)
     assert program.verify(rounds=1).ok
     monkeypatch.setattr(delegate, "find_fault", lambda *_: "")
     assert not compile_maximum().verify(rounds=1).ok

@@ -150,6 +150,7 @@ def finish(
                 source, built, signature, find_backend(spec).id, spec.to_program(), metadata, with_etrecord=etrecord
             )
             record = write_etrecord(program) if etrecord else None
+    notes += [_describe_separated(number) for number, one in enumerate(built.delegates) if one.separated]
     precision = prepared.precision.describe()
     finished = Program.make(
         spec,
@@ -165,6 +166,13 @@ def finish(
     )
     log_reasons(finished.reasons)
     return finished
+
+
+def _describe_separated(number: int) -> str:
+    return (
+        f"Vela miscompiled delegate {number}; compiled again with all operators kept apart, it is right, but slower: "
+        "please report the model"
+    )
 
 
 def _check_io(signature: Signature, io: str) -> None:
