@@ -17,8 +17,8 @@ _separate_rescaled A rescaled and then reshaped tensor is read in a wrong shape 
                    it is a SLICE, also by a single SELECT or operator on bits.
 _separate_shapes   Two broadcast operands that are one tensor in two shapes are both read in one of the shapes.
 _reduces_column    A maximum along the last dimension reads it as the one before the last; if that is the shape in which
-                   its input was written, as that of a sum may be, Vela assumes the format of 16 channels but allocates a
-                   single one.
+                   its input was written, as that of a sum may be, Vela assumes the format of 16 channels but allocates
+                   a single one.
 _separate_choices  Operands of a SELECT are read in any shape that their tensors have anywhere. The operand of an ARGMAX
                    gets the format that ARGMAX needs, and readers of the same tensor in another shape read it wrong.
 _separate_outputs  A RESHAPE or TRANSPOSE that is returned and transposed is not returned. Booleans are 0 and 1 outside
