@@ -303,6 +303,13 @@ def make_maximum_with_its_place() -> Case:
     return Case(b.finish([ops.reduce_max(b, x, 1), ops.argmax(b, ops.reshape(b, x, (1, 1, 3, 4)), 3)]))
 
 
+def make_place_in_one_channel() -> Case:
+    b = Builder()
+    x = convolve(b, b.input(Type(I8, (1, 6, 8, 3))), 1)
+    heat = ops.max_pool2d(b, ops.reduce_max(b, x, 3), kernel=(2, 1), **PLAIN)
+    return Case(b.finish([ops.argmax(b, ops.reshape(b, heat, (1, 1, 5, 8)), 3)]))
+
+
 def make_mask_that_is_returned(shape: tuple[int, ...]) -> Case:
     b = Builder()
     x, y = b.input(Type(I8, (4, 6))), b.input(Type(I8, (4, 6)))
@@ -371,6 +378,7 @@ def make_product_of_what_is_returned() -> Case:
         (make_choice_that_is_read_in_two_shapes, "ethos-u85-256"),
         (make_choice_of_a_choice, "ethos-u85-256"),
         (make_maximum_with_its_place, "ethos-u85-256"),
+        (make_place_in_one_channel, "ethos-u85-256"),
         (make_choice_of_a_rescaled_slice, "ethos-u85-256"),
         (make_bits_of_a_rescaled_slice, "ethos-u85-256"),
     ],
@@ -433,6 +441,19 @@ def test_what_is_transposed_twice_and_returned_is_kept_apart(
     else:
         result = ops.transpose(b, read, tuple(range(len(shape)))[::-1])
     check_wrong(bench, Case(b.finish([result, turned])), target)
+
+
+@pytest.mark.parametrize("shape", [(16,), (3, 5), (1, 4, 5, 8)])
+@pytest.mark.parametrize("first", ["table", "clamp"])
+@pytest.mark.parametrize("move", ["reverse", "transpose"])
+def test_two_functions_around_a_move(bench: Bench, first: str, move: str, shape: tuple[int, ...]) -> None:
+    b = Builder()
+    x = SECOND[first](b, b.input(Type(I8, shape)))
+    x = ops.reverse(b, x, len(shape) - 1) if move == "reverse" else ops.transpose(b, x, tuple(range(len(shape)))[::-1])
+    case = Case(b.finish([ops.table(b, x, np.arange(-128, 128, dtype=np.int8)[::-1])]))
+    if move == "reverse" or len(shape) == 2:
+        check_wrong(bench, case, "ethos-u85-256")
+    bench.check(Case(separate_vela_pairs(case.graph)).tosa, case.inputs(), "ethos-u85-256")
 
 
 @pytest.mark.parametrize("target", TARGETS)

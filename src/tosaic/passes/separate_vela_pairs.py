@@ -16,11 +16,13 @@ _MOVES             32-bit numbers that were sliced or concatenated are rescaled 
 _separate_rescaled A rescaled and then reshaped tensor is read in a wrong shape by several sums, products or extrema. If
                    it is a SLICE, also by a single SELECT or operator on bits.
 _separate_shapes   Two broadcast operands that are one tensor in two shapes are both read in one of the shapes.
+_look_up_before_move One of two tables is not looked up if TRANSPOSE or REVERSE is between them.
 _reduces_column    A maximum along the last dimension reads it as the one before the last; if that is the shape in which
                    its input was written, as that of a sum may be, Vela assumes the format of 16 channels but allocates
                    a single one.
 _separate_choices  Operands of a SELECT are read in any shape that their tensors have anywhere. The operand of an ARGMAX
-                   gets the format that ARGMAX needs, and readers of the same tensor in another shape read it wrong.
+                   gets the format that ARGMAX needs: readers of the same tensor in another shape read it wrong, and
+                   convolutions and pools of one channel write past its end.
 _separate_outputs  A RESHAPE or TRANSPOSE that is returned and transposed is not returned. Booleans are 0 and 1 outside
                    and 0 and -1 inside: those that are returned and read are 1 for both.
 _separate_slices   A SLICE that is reshaped to have more or fewer leading ones, with more than four dimensions before or
@@ -63,9 +65,13 @@ _BEFORE: Mapping[str, frozenset[str]] = dict.fromkeys(
 #: Producers that a rescale to 8 or 16 bits must not read if its result is concatenated with others.
 _BEFORE_JOINING = _MOVES - _AFTER_SLICE
 _JOINS = ("CONCAT", "PAD")
+#: Operators on single numbers that are a part of the operation before.
+_LOOKUPS = ("TABLE", "CLAMP")
 _FUSES = ("ADD", "SUB", "MUL")
 #: Operations into which Vela fuses the rescale of their sums.
 _TAKES_RESCALE = frozenset({"CONV2D", "DEPTHWISE_CONV2D", "TRANSPOSE_CONV2D", "MATMUL", "REDUCE_SUM"})
+#: Operations that write the format of 16 channels if they can.
+_WRITES_BRICKS = _TAKES_RESCALE | {"MAX_POOL2D", "AVG_POOL2D"}
 #: Operations on two tensors of 8 bits that need no rescale of their operands.
 _READS_DIRECTLY = frozenset({"SELECT", "BITWISE_AND", "BITWISE_OR", "BITWISE_XOR"})
 #: Operations that repeat an operand along dimensions in which others are larger.
@@ -92,7 +98,7 @@ def separate_vela_pairs(graph: Graph) -> Graph:
     before: %1 = SLICE(%0); %2 = RESHAPE(%1)
     after:  %a = RESHAPE(%0); %2 = SLICE(%a)
     """
-    graph = replace_ops(graph, _reduce_before_last, _reduces_column)
+    graph = replace_ops(replace_ops(graph, _look_up_before_move), _reduce_before_last, _reduces_column)
     graph = _separate_outputs(_separate_factors(_separate_rescaled(_separate_slices(graph))))
     graph = _separate_shapes(_separate_choices(graph))
     fused, joined, unequal, uses = _find_fused(graph), _find_joined(graph), _find_unequal(graph), count_uses(graph)
@@ -200,6 +206,18 @@ def _is_joined_wrongly(value: Value) -> bool:
     """Tell whether CONCAT and PAD need a copy: of an extremum of 8 or 16 bits, and of a rescale to 32 bits."""
     wrong = {**dict.fromkeys(_SMALL, ("REDUCE_MAX", "REDUCE_MIN")), DType.I32: ("RESCALE",)}
     return _find_source(value) in wrong.get(value.dtype, ())
+
+
+def _look_up_before_move(b: Builder, op: Op) -> Value | None:
+    """Look numbers up before they are reversed or transposed, if they were looked up before that too."""
+    move = _find_tensor(op.inputs[0]).op if op.kind in _LOOKUPS else None
+    if move is None or move.kind not in ("TRANSPOSE", "REVERSE") or _find_source(move.inputs[0]) not in _LOOKUPS:
+        return None
+    if op.outputs[0].dtype is not op.inputs[0].dtype:
+        return None
+    (first,) = b.emit(op.definition, (move.inputs[0], *op.inputs[1:]), **op.attrs)
+    (moved,) = b.emit(move.definition, (first, *move.inputs[1:]), **move.attrs)
+    return _reshape(b, moved, op.outputs[0].shape)
 
 
 def _reduces_column(op: Op) -> bool:
@@ -350,22 +368,36 @@ def _reshape(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _separate_choices(graph: Graph) -> Graph:
-    """Copy the operands of SELECT and ARGMAX that are read in another shape too, or returned in one."""
+    """Copy the operands of SELECT and ARGMAX that are read in another shape too, or returned in one.
+
+    Copy that of an ARGMAX also if a convolution or pool writes it with another number of channels.
+    """
     shapes = _find_shapes(graph)
     several = {value for value, found in shapes.items() if len(found) > 1}
     changed = False
 
+    def is_wrong(op: Op, value: Value) -> bool:
+        tensor = _find_tensor(value)
+        narrow = op.kind == "ARGMAX" and tensor.op is not None and tensor.shape[-1:] != value.shape[-1:]
+        return tensor in several or (narrow and _find_rescaled(tensor) in _WRITES_BRICKS)
+
     def rule(b: Builder, op: Op) -> Value | None:
         nonlocal changed
-        if op.kind not in ("SELECT", "ARGMAX") or several.isdisjoint(map(_find_tensor, op.inputs)):
+        if op.kind not in ("SELECT", "ARGMAX") or not any(is_wrong(op, v) for v in op.inputs):
             return None
         changed = True
-        b.ops.append(with_inputs(op, tuple(_copy(b, v) if _find_tensor(v) in several else v for v in op.inputs)))
+        b.ops.append(with_inputs(op, tuple(_copy(b, v) if is_wrong(op, v) else v for v in op.inputs)))
         return b.ops[-1].outputs[0]
 
     separated = replace_ops(graph, rule)
     # The result of a copied SELECT may be an operand of the next one.
     return _separate_choices(separated) if changed else graph
+
+
+def _find_rescaled(tensor: Value) -> str:
+    """Find the kind of the op that made a tensor, or the sums that it is rescaled from."""
+    source = _find_source(tensor)
+    return _find_source(tensor.op.inputs[0]) if tensor.op is not None and source == "RESCALE" else source
 
 
 def _find_shapes(graph: Graph) -> Mapping[Value, set[tuple[int, ...]]]:

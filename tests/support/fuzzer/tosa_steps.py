@@ -309,8 +309,8 @@ def _average(d: Draw, x: Value, _: Value) -> Value:
     x = _image(d, _byte(d, x))
     x = x if x.shape[0] == 1 else ops.slice(d.b, x, (0, 0, 0, 0), (1, *x.shape[1:]))
     kernel, zp = [min(n, d.number(1, 3)) for n in x.shape[1:3]], d.point(x)
-    options = {"pad": (0, 0, 0, 0), "stride": (1, 1), "kernel": (kernel[0], kernel[1])}
-    return ops.avg_pool2d(d.b, x, acc_type=I32, x_zp=zp, out_zp=zp, **options)
+    size = (kernel[0], kernel[1])
+    return ops.avg_pool2d(d.b, x, kernel=size, stride=(1, 1), pad=(0, 0, 0, 0), acc_type=I32, x_zp=zp, out_zp=zp)
 
 
 def _matmul(d: Draw, x: Value, y: Value) -> Value:
