@@ -49,7 +49,7 @@ def _announce(profile: str, result: dict[str, Any], before: list[dict[str, Any]]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--profile", choices=("int8", "fp", "vgf"), default="int8")
+    parser.add_argument("--profile", choices=("int8", "fp", "vgf", "tosa"), default="int8")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)

@@ -81,6 +81,11 @@ def multiply(b: Builder, x: Value) -> Value:
     return ops.rescale(b, ops.mul(b, widen(b, x), widen(b, x)), I8, multiplier=[1 << 30], shift=[40])
 
 
+def combine_with_16_bits(b: Builder, x: Value, combine: Callable[..., Value], shift: int) -> Value:
+    other = b.const(make_rng().integers(-(2**15), 2**15, x.shape), I16)
+    return ops.rescale(b, combine(b, widen(b, x, shift), widen(b, other)), I8, multiplier=[1 << 30], shift=[44])
+
+
 def matrix(b: Builder, x: Value) -> Value:
     rows = ops.reshape(b, x, (1, x.type.size // x.shape[3], x.shape[3]))
     return ops.matmul(b, rows, b.const(make_rng().integers(-9, 9, (1, x.shape[3], 5)), I8))
@@ -112,6 +117,18 @@ FIRST: Mapping[str, Make] = {
     "looked_up": lambda b, x: ops.table(b, x, make_table()),
     "added": add,
     "convolved": lambda b, x: convolve(b, x, 1),
+    "highest": lambda b, x: ops.reduce_max(b, x, 3),
+    "summed": lambda b, x: ops.rescale(b, ops.reduce_sum(b, widen(b, x), 2), I8, multiplier=[1 << 30], shift=[33]),
+}
+#: what only Ethos-U85 has
+FIRST_U85: Mapping[str, Make] = {
+    "chosen": lambda b, x: ops.select(
+        b, ops.greater(b, widen(b, x), widen(b, const(b, x.shape))), x, const(b, x.shape)
+    ),
+    "with_bits": lambda b, x: ops.bitwise_and(b, x, const(b, x.shape)),
+    "inverted": lambda b, x: ops.bitwise_not(b, x),
+    "ones": lambda b, x: ops.cast(b, ops.greater(b, widen(b, x), widen(b, const(b, x.shape))), I8),
+    "lowest": lambda b, x: ops.reduce_min(b, x, 3),
 }
 SECOND: Mapping[str, Make] = {
     "conv_1": lambda b, x: convolve(b, x, 1),
@@ -126,6 +143,7 @@ SECOND: Mapping[str, Make] = {
     "average_pool": lambda b, x: ops.avg_pool2d(b, x, kernel=(1, 2), acc_type=I32, **PLAIN),
     "table": lambda b, x: ops.table(b, x, np.arange(-128, 128, dtype=np.int8)[::-1]),
     "to_8_bits": lambda b, x: ops.rescale(b, x, I8, multiplier=[1 << 30], shift=[31], in_zp=3),
+    "to_8_bits_by_1": lambda b, x: ops.rescale(b, x, I8, multiplier=[1 << 30], shift=[30], out_zp=-128),
     "to_8_bits_joined": lambda b, x: ops.concat(b, [SECOND["to_8_bits"](b, x), const(b, x.shape)], 2),
     "to_8_bits_padded": lambda b, x: ops.pad(b, SECOND["to_8_bits"](b, x), (0, 0, 1, 1, 1, 1, 0, 0), 3),
     "to_16_bits": lambda b, x: ops.rescale(b, x, I16, multiplier=[1 << 30], shift=[24]),
@@ -140,6 +158,8 @@ SECOND: Mapping[str, Make] = {
     "negate": lambda b, x: ops.negate(b, x),
     "add": add,
     "multiply": multiply,
+    "add_16": lambda b, x: combine_with_16_bits(b, x, ops.add, 14),
+    "multiply_16": lambda b, x: combine_with_16_bits(b, x, ops.mul, 30),
     "maximum": lambda b, x: ops.maximum(b, widen(b, x), widen(b, const(b, x.shape))),
     "subtract": lambda b, x: ops.sub(b, widen(b, x), widen(b, const(b, x.shape))),
     "matmul": matrix,
@@ -159,21 +179,30 @@ WRONG = {
         ("channels", "max_3"), ("columns", "sum_3"), ("rows", "conv_transposed"),
         ("joined", "to_32_bits"), ("padded", "to_32_bits"), ("tiled", "to_32_bits"), ("rows", "clz"),
         ("tiled", "to_8_bits_joined"), ("joined", "to_8_bits_padded"), ("padded", "to_8_bits_joined"),
-        ("channels", "conv_dilated"), ("columns", "depthwise_dilated"),
+        ("channels", "conv_dilated"), ("columns", "depthwise_dilated"), ("highest", "conv_strided"),
+        ("rows", "multiply_16"), ("joined", "add_16"), ("summed", "max_3"),
+        ("convolved", "to_8_bits_by_1"),
     ],
-    "ethos-u65-256": [("rows", "to_32_bits"), ("channels", "max_3"), ("joined_channels", "to_32_bits")],
+    "ethos-u65-256": [
+        ("rows", "to_32_bits"), ("channels", "max_3"), ("joined_channels", "to_32_bits"),
+        ("rows", "multiply_16"), ("joined", "add_16"), ("summed", "max_3"),
+        ("convolved", "to_8_bits_by_1"),
+    ],
     "ethos-u85-256": [
         ("channels", "max_3"), ("rows", "min_3"), ("columns", "sum_3"), ("rows", "conv_transposed"),
         ("slice_of_transposed", "max_3"), ("largest", "to_32_bits"), ("largest", "to_16_bits"),
         ("channels", "conv_dilated"), ("rows", "depthwise_dilated"), ("columns", "conv_strided"),
-        ("columns", "depthwise_strided"),
+        ("columns", "depthwise_strided"), ("highest", "conv_strided"), ("lowest", "depthwise_strided"),
+        ("largest", "add_16"), ("summed", "max_3"),
+        ("convolved", "to_8_bits_by_1"),
+        ("chosen", "to_16_bits"), ("with_bits", "to_32_bits"), ("inverted", "to_16_bits"), ("ones", "to_32_bits"),
     ],
 }  # fmt: skip
 
 
 def make(first: str, second: str) -> Case:
     b = Builder()
-    return Case(b.finish([SECOND[second](b, FIRST[first](b, b.input(Type(I8, SHAPE))))]))
+    return Case(b.finish([SECOND[second](b, ({**FIRST, **FIRST_U85})[first](b, b.input(Type(I8, SHAPE))))]))
 
 
 def separate(first: str, second: str) -> Case:
@@ -274,6 +303,13 @@ def make_maximum_with_its_place() -> Case:
     return Case(b.finish([ops.reduce_max(b, x, 1), ops.argmax(b, ops.reshape(b, x, (1, 1, 3, 4)), 3)]))
 
 
+def make_place_in_one_channel() -> Case:
+    b = Builder()
+    x = convolve(b, b.input(Type(I8, (1, 6, 8, 3))), 1)
+    heat = ops.max_pool2d(b, ops.reduce_max(b, x, 3), kernel=(2, 1), **PLAIN)
+    return Case(b.finish([ops.argmax(b, ops.reshape(b, heat, (1, 1, 5, 8)), 3)]))
+
+
 def make_mask_that_is_returned(shape: tuple[int, ...]) -> Case:
     b = Builder()
     x, y = b.input(Type(I8, (4, 6))), b.input(Type(I8, (4, 6)))
@@ -298,6 +334,29 @@ def make_matmul_with_a_transpose(*, is_slice: bool, is_returned: bool) -> Case:
     return Case(b.finish([other, ops.rescale(b, product, I8, multiplier=[1 << 30], shift=[37])]))
 
 
+def make_product_of_a_sum_in_two_shapes() -> Case:
+    b = Builder()
+    x = b.input(Type(I8, (1, 3, 2, 1)))
+    total = ops.rescale(b, ops.add(b, widen(b, x), widen(b, x)), I8, multiplier=[1 << 30], shift=[31])
+    product = ops.mul(b, widen(b, total), widen(b, ops.reshape(b, total, (1, 1, 1, 6))))
+    return Case(b.finish([ops.rescale(b, product, I8, multiplier=[1 << 30], shift=[36])]))
+
+
+def make_product_of_two_shapes_of_16_bits() -> Case:
+    b = Builder()
+    x = b.input(Type(I16, (1, 3, 2, 1)))
+    product = ops.mul(b, widen(b, x), widen(b, ops.reshape(b, x, (1, 1, 1, 6))))
+    return Case(b.finish([ops.rescale(b, product, I16, multiplier=[1 << 30], shift=[45])]))
+
+
+def make_product_of_a_widened_row() -> Case:
+    b = Builder()
+    x, y = b.input(Type(I8, (3, 2))), b.input(Type(I8, (4, 1)))
+    wide = ops.rescale(b, ops.table(b, x, make_table()), I16, multiplier=[1 << 30], shift=[24])
+    product = ops.mul(b, widen(b, y), widen(b, ops.reshape(b, wide, (1, 6))))
+    return Case(b.finish([ops.rescale(b, product, I8, multiplier=[1 << 30], shift=[42])]))
+
+
 def make_product_of_what_is_returned() -> Case:
     b = Builder()
     x, y = b.input(Type(I8, (1, 3, 2, 1))), b.input(Type(I8, (1, 1, 1, 6)))
@@ -311,10 +370,15 @@ def make_product_of_what_is_returned() -> Case:
         (make_product_of_what_is_returned, "ethos-u55-128"),
         (make_product_of_two_shapes, "ethos-u55-128"),
         (make_product_of_two_shapes, "ethos-u65-256"),
+        (make_product_of_a_sum_in_two_shapes, "ethos-u55-128"),
+        (make_product_of_a_sum_in_two_shapes, "ethos-u65-256"),
+        (make_product_of_two_shapes_of_16_bits, "ethos-u55-128"),
+        (make_product_of_two_shapes_of_16_bits, "ethos-u65-256"),
         (make_choice_of_two_shapes, "ethos-u85-256"),
         (make_choice_that_is_read_in_two_shapes, "ethos-u85-256"),
         (make_choice_of_a_choice, "ethos-u85-256"),
         (make_maximum_with_its_place, "ethos-u85-256"),
+        (make_place_in_one_channel, "ethos-u85-256"),
         (make_choice_of_a_rescaled_slice, "ethos-u85-256"),
         (make_bits_of_a_rescaled_slice, "ethos-u85-256"),
     ],
@@ -355,6 +419,41 @@ def test_a_mask_that_is_returned_is_kept_apart(bench: Bench, shape: tuple[int, .
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_is_returned_and_transposed_is_kept_apart(bench: Bench, target: str) -> None:
     check_wrong(bench, make_transpose_of_what_is_returned(), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_operands_of_16_bits_are_copied_once(bench: Bench, target: str) -> None:
+    case = make_product_of_a_widened_row()
+    bench.check(Case(separate_vela_pairs(case.graph)).tosa, case.inputs(), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("summed", [False, True])
+@pytest.mark.parametrize("shape", [(4, 2, 3), (1, 4, 2, 3)])
+def test_what_is_transposed_twice_and_returned_is_kept_apart(
+    bench: Bench, target: str, summed: bool, shape: tuple[int, ...]
+) -> None:
+    b = Builder()
+    turned = ops.transpose(b, b.input(Type(I8, (2, 3, 4))), (2, 0, 1))
+    read = turned if shape == turned.shape else ops.reshape(b, turned, shape)
+    if summed:
+        result = ops.rescale(b, ops.reduce_sum(b, widen(b, read), len(shape) - 2), I8, multiplier=[1 << 30], shift=[32])
+    else:
+        result = ops.transpose(b, read, tuple(range(len(shape)))[::-1])
+    check_wrong(bench, Case(b.finish([result, turned])), target)
+
+
+@pytest.mark.parametrize("shape", [(16,), (3, 5), (1, 4, 5, 8)])
+@pytest.mark.parametrize("first", ["table", "clamp"])
+@pytest.mark.parametrize("move", ["reverse", "transpose"])
+def test_two_functions_around_a_move(bench: Bench, first: str, move: str, shape: tuple[int, ...]) -> None:
+    b = Builder()
+    x = SECOND[first](b, b.input(Type(I8, shape)))
+    x = ops.reverse(b, x, len(shape) - 1) if move == "reverse" else ops.transpose(b, x, tuple(range(len(shape)))[::-1])
+    case = Case(b.finish([ops.table(b, x, np.arange(-128, 128, dtype=np.int8)[::-1])]))
+    if move == "reverse" or len(shape) == 2:
+        check_wrong(bench, case, "ethos-u85-256")
+    bench.check(Case(separate_vela_pairs(case.graph)).tosa, case.inputs(), "ethos-u85-256")
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -518,13 +617,14 @@ def test_a_slice_of_16_bits_is_reduced(bench: Bench, target: str) -> None:
 )
 def test_pairs(bench: Bench, second: str, target: str) -> None:
     refused = 0
-    for first in FIRST:
+    firsts = [*FIRST, *(FIRST_U85 if "u85" in target else ())]
+    for first in firsts:
         case = separate(first, second)
         try:
             bench.check(case.tosa, case.inputs(), target)
         except vela.Refused:
             refused += 1
-    assert refused in (0, len(FIRST))
+    assert refused in (0, len(firsts))
 
 
 def test_separated_pairs_stay_as_they_are() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from support.fuzzer import tosa
 from support.fuzzer.check import ALL, MOST, Failure, check, is_quantized, parts_for, target_of
 from support.fuzzer.generate import generate
 from support.fuzzer.graph import Graph, write
@@ -70,6 +71,8 @@ def examine(
     profile: str, seed: int, seconds: float, before_shrinking: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
     """Check the graph of a seed; the first failure of each kind is shrunk."""
+    if profile == "tosa":
+        return tosa.examine(seed, seconds)
     start = _cpu()
     target, quantized = target_of(profile, seed), is_quantized(profile, seed)
     graph = generate(seed)
