@@ -32,6 +32,7 @@ from tosaic.driver.exported import (
     functionalize_program,
     make_functional,
     refuse_dynamic,
+    refuse_loops,
     refuse_strided,
     translate_errors,
 )
@@ -428,6 +429,7 @@ def _export_and_quantize(
     """Export and quantize the model unless it already is; return samples with torch's results."""
     if isinstance(model, GraphModule) and _is_quantized(model.graph):
         refuse_dynamic(model)
+        refuse_loops(model)
         _refuse_precision(quantizer)
         _check_signature(Source.of_module(model), inputs)
         return model, _keep([inputs], [], _run(model, [inputs]))
@@ -437,6 +439,7 @@ def _export_and_quantize(
     refuse_strided(program)
     _check_signature(Source.of_program(program), inputs)
     program = make_functional(program)
+    refuse_loops(program.graph_module)
     # Indices are integers, but the result of an embedding is not.
     values = [node.meta.get("val") for node in program.graph.nodes]
     floats = any(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)
