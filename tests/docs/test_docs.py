@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +18,9 @@ from support import pages
 PAGES = {page.relative_to(pages.ROOT).as_posix(): page for page in pages.list_pages()}
 #: further pages for readers, with nothing to run
 TEXTS = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "ROADMAP.md", "THIRD_PARTY.md")
+
+#: how pages of the site name files of this repository that are outside `docs`
+FILES = "https://github.com/tosaic/tosaic/blob/main/"
 
 
 def list_runs() -> list[object]:
@@ -63,7 +68,9 @@ def test_links_and_places(name: str) -> None:
     page = pages.ROOT / name
     text = page.read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
-        if not link.startswith(("http://", "https://")):
+        if link.startswith(FILES):
+            assert (pages.ROOT / link.removeprefix(FILES)).exists(), link
+        elif not link.startswith(("http://", "https://")):
             assert (page.parent / link).exists(), link
     assert str(pages.ROOT) not in text
     assert not re.search(r"(^|[\s`\"'(])/(home|root|tmp|work|usr|var)/", text), "a path of one machine"
@@ -78,8 +85,8 @@ def test_comparison() -> None:
     assert pages.compare("a\nc", "a\nb\nc")
 
 
-def load_generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_generate", pages.ROOT / "docs" / "generate.py")
+def load_generator(name: str = "generate") -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", pages.ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -91,6 +98,24 @@ def load_generator() -> ModuleType:
 def test_operators_page_is_the_generated_one() -> None:
     generate = load_generator()
     assert generate.OPERATORS.read_text(encoding="utf-8") == generate.write_operators(), "run docs/generate.py"
+
+
+def test_reference_pages_are_the_generated_ones() -> None:
+    for page, text in load_generator("reference").list_pages().items():
+        assert page.read_text(encoding="utf-8") == text, "run docs/reference.py"
+
+
+def test_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        command, cwd=pages.ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for page in tmp_path.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=\"?(https?:[^\">\s]*)", text)
+        assert loaded == [], page
 
 
 @pytest.mark.slow

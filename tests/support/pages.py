@@ -76,7 +76,7 @@ class Result:
 
 
 def list_pages() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def read_blocks(text: str) -> list[Block]:
