@@ -30,6 +30,15 @@ class Net(nn.Module):
         return self.head(torch.relu(self.body(image)))
 
 
+def mark_quantized(graph: torch.fx.Graph) -> None:
+    """Mark operators between a dequantize and a quantize: `cortex_m` replaces only what its quantizer has marked."""
+    for node in graph.nodes:
+        if node.op == "call_function" and "quantize_per" not in node.name and node.all_input_nodes:
+            before = all("dequantize_per" in source.name for source in node.all_input_nodes)
+            if before and all("quantize_per" in user.name for user in node.users):
+                node.meta.setdefault("custom", {})["_arm_annotation_info"] = {"quantized": True}
+
+
 def main(path: str) -> None:
     torch.manual_seed(0)
     inputs = (torch.randn(1, 3, 32, 32),)
@@ -40,6 +49,7 @@ def main(path: str) -> None:
         partitioner=[EthosUPartitioner(EthosUCompileSpec("ethos-u55-128"), additional_checks=checks)],
         compile_config=EdgeCompileConfig(_check_ir_validity=False),
     )
+    mark_quantized(edge.exported_program().graph)
     # Private in ExecuTorch 1.4; its own examples use it, too.
     edge._edge_programs["forward"] = CortexMPassManager(edge.exported_program()).transform()
     program = edge.to_executorch()
