@@ -8,7 +8,7 @@ WORKERS ?= 2
 # Many tests start processes that import torch: they need its compiled modules, which this variable would not keep.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-vgf setup-board demo test test-all test-op test-matrix golden bench bench-board bench-quick accuracy mutate lint format clean
+.PHONY: help setup setup-vgf setup-board demo docs test test-all test-op test-matrix golden bench bench-board bench-quick accuracy mutate lint format clean
 
 help:
 	@echo "make setup     build .venv with everything pinned in constraints.txt"
@@ -16,6 +16,7 @@ help:
 	@echo "make setup-board add what firmware needs: a cross compiler, and the CPU of the virtual board"
 	@echo "make demo      compile MobileNetV2 for an Ethos-U55 into out/, and run it on the simulator"
 	@echo "make test      the quick tests;  make test-all  every test;  make test-op OP=conv2d  those of one operator"
+	@echo "make docs      the documentation as a site, in out/site"
 	@echo "make test-matrix  the quick tests with other releases of Python and ExecuTorch; asks before it downloads"
 	@echo "make golden    rewrite the golden files of tests/golden"
 	@echo "make lint      ruff, basedpyright, import rules;  make format  rewrite in house format"
@@ -47,6 +48,9 @@ demo: setup
 	@mkdir -p out
 	$(BIN)/tosaic compile mobilenet_v2 -t ethos-u55-128 -o out/mobilenet_v2.pte
 	$(BIN)/tosaic run out/mobilenet_v2.pte --values 10
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: setup
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m 'not slow'

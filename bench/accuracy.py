@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import verdicts
 from data import Missing
 from evaluate import describe_file, run_tosa
 from models import describe_weights
@@ -219,11 +220,7 @@ def write_study(study: dict[str, Any]) -> str:
         *([study["remark"]] if study.get("remark") else []),
         _write_table(titles, lines),
     ]
-    goals = [
-        [goal["target"], goal["goal"], f"{goal['measured']:.3g}", "met" if goal["met"] else "missed"]
-        for goal in study["goals"]
-    ]
-    return "\n\n".join([*parts, _write_table(["target", "goal", "measured", "verdict"], goals)])
+    return "\n\n".join(parts)
 
 
 def _write_cell(row: dict[str, Any], write: Any) -> str:
@@ -272,6 +269,12 @@ def write_markdown(report: dict[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def write_pages(report: dict[str, Any], out: Path) -> None:
+    (out / "accuracy.md").write_text(write_markdown(report))
+    found = [{"study": study["study"], **goal} for study in report["studies"] for goal in study["goals"]]
+    verdicts.save("accuracy", found, out)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--make", nargs=4, metavar=("STUDY", "SIDE", "TARGET", "FOLDER"), help=argparse.SUPPRESS)
@@ -305,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     given.out.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(report, indent=1) + "\n")
-    (given.out / "accuracy.md").write_text(write_markdown(report))
+    write_pages(report, given.out)
     print(write_markdown(report))
     return 0 if all(goal["met"] for study in studies for goal in study["goals"]) else 1
 

@@ -291,6 +291,5 @@ def make_report(
         "conditions": dict(conditions),
         "rows": list(rows),
         "ratios": compute_ratios(rows),
-        "goals": check_goals(rows),
         "means": compute_means(rows),
     }

@@ -20,6 +20,7 @@ import figures
 import models
 import plot
 import table
+import verdicts
 from figures import Column
 from rich.console import Console
 from rich.table import Table
@@ -183,10 +184,8 @@ def print_report(report: dict[str, Any], console: Console) -> None:
         console.print(_make_table(f"{model}, {target}", table.TITLES, table.make_lines(columns), numbers=True))
         for note in table.make_notes(columns):
             console.print(f"  {note}")
-    means = table.make_mean_lines(report)
-    if means:
-        console.print(_make_table("means of ours / peer's", table.MEAN_TITLES, means))
-    console.print(_make_table("goals", table.GOAL_TITLES, table.make_goal_lines(report)))
+    checked = figures.check_goals(report["rows"])
+    console.print(_make_table("goals", table.GOAL_TITLES, table.make_goal_lines(checked)))
 
 
 def _make_table(title: str, titles: Sequence[str], lines: Sequence[Sequence[str]], numbers: bool = False) -> Table:
@@ -212,10 +211,18 @@ def write(rows: list[dict[str, Any]], load_before: float, options: Options) -> d
     report = figures.make_report(rows, describe_machine(), tools, conditions)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
-    (options.out / "README.md").write_text(table.write_markdown(report))
-    for name, (figure, column, title) in PLOTS.items():
-        (options.out / f"{name}.svg").write_text(plot.draw(report, figure, column, title))
+    write_pages(report, options.out)
     return report
+
+
+def write_pages(report: dict[str, Any], out: Path) -> None:
+    """Pages, plots and goals of what was measured."""
+    (out / "README.md").write_text(table.write_markdown(report))
+    (out / "models.md").write_text(table.write_models(report))
+    for name, (figure, column, title) in PLOTS.items():
+        (out / f"{name}.svg").write_text(plot.draw(report, figure, column, title))
+    means = [mean for mean in report["means"] if mean["limit"] is not None]
+    verdicts.save("compare", [*figures.check_goals(report["rows"]), *means], out)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

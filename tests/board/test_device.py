@@ -144,6 +144,20 @@ def test_folder_of_a_board(small: Path, tmp_path: Path) -> None:
 
 
 @needs_board
+def test_samples_of_a_program_with_integer_inputs(tmp_path: Path) -> None:
+    """The .tosaic file has them as the float model takes them: the firmware gets them as the program does."""
+    import torch
+
+    torch.manual_seed(0)
+    x, elf = torch.randn(1, 3, 8, 8), tmp_path / "small.elf"
+    tosaic.compile(Small().eval(), (x,), io="int8", layout="nhwc").save(tmp_path / "small.pte")
+    done = run_command("build", tmp_path / "small.pte", "--board", "corstone-300", "--with-samples", "-o", elf)
+    assert done.code == 0, done.stderr
+    done = run_command("run", elf)
+    assert done.code == 0 and "Test_result: PASS" in done.stdout, done.stderr
+
+
+@needs_board
 def test_file_without_samples(small: Path, tmp_path: Path) -> None:
     alone = tmp_path / "alone.pte"
     alone.write_bytes(small.read_bytes())

@@ -30,7 +30,16 @@ ROOT = Path(__file__).parents[2]
 RUN = ("python", "bash")
 SHOWN = ("text", "console", "c", "ini", "json")
 #: what a block for setting up may begin its lines with
-SETUP = ("make ", "python3 -m venv ", ".venv/bin/pip ", "git ", "cd ", "tosaic doctor")
+SETUP = (
+    "make ",
+    "python3 -m venv ",
+    "pip install ",
+    "source .venv/bin/activate",
+    ".venv/bin/",
+    "git ",
+    "cd ",
+    "tosaic doctor",
+)
 _FENCE = re.compile(r"^```(.*)$")
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?")
 _TOLERANCE = 0.01
@@ -76,7 +85,7 @@ class Result:
 
 
 def list_pages() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def read_blocks(text: str) -> list[Block]:

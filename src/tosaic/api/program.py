@@ -17,7 +17,7 @@ import torch
 import tosaic
 from tosaic.api import html_report
 from tosaic.api.session import Session, decode_outputs, encode_inputs
-from tosaic.api.verification import ROUNDS, Verdict, as_called, verify
+from tosaic.api.verification import ROUNDS, Verdict, verify
 from tosaic.backends.ethosu import EthosUCompileSpec
 from tosaic.backends.registry import find_backend
 from tosaic.core.compile_spec import ArmCompileSpec
@@ -181,7 +181,7 @@ class Program:
             raise Invalid("there are no samples to bundle", why="the model has inputs of a type that cannot be kept")
         cases: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
         for sample in self.samples:
-            inputs = as_called(sample.inputs, self._describe())
+            inputs = self._describe().as_called(sample.inputs)
             cases.append(([*map(to_torch, inputs)], [*map(to_torch, self.run(*inputs))]))
         return make_bundle(self.pte, cases)
 

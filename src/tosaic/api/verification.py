@@ -247,7 +247,7 @@ def verify(
     if sidecar is None:
         skipped.append("the delegates against TOSA: there is neither a .tosaic file nor `--tosa`")
         return Verdict(0, (), tuple(skipped), (), engine, exact=False, bundle=checked)
-    results = [run(as_called(sample.inputs, sidecar), f"sample {i}") for i, sample in enumerate(sidecar.samples)]
+    results = [run(sidecar.as_called(sample.inputs), f"sample {i}") for i, sample in enumerate(sidecar.samples)]
     if compare is not None:
         _run_random(program, plan, compare, rounds, np.random.default_rng(seed), max_memory)
         skipped += compare.skipped
@@ -351,19 +351,6 @@ def _random(tensor: Tensor, generator: np.random.Generator, wide: tuple[int, int
     info = np.iinfo(kind.dtype.name)
     low, high = wide if info.bits == 32 else (info.min, info.max)
     return generator.integers(low, high + 1, kind.shape).astype(kind.dtype)
-
-
-def as_called(arrays: Sequence[Array], sidecar: Sidecar) -> list[Array]:
-    """Convert float samples to the layout and quantized values that the program is called with."""
-    out: list[Array] = []
-    for array, declared in zip(arrays, sidecar.inputs, strict=True):
-        value = array.transpose(0, 2, 3, 1) if declared.layout == "nhwc" and array.ndim == 4 else array
-        if declared.scale is not None and declared.zero_point is not None and array.dtype.kind == "f":
-            steps = np.rint(value.astype(np.float32) * np.float32(1.0 / declared.scale)) + declared.zero_point
-            info = np.iinfo(declared.dtype)
-            value = np.clip(steps, info.min, info.max).astype(declared.dtype)
-        out.append(np.require(value, requirements="C"))
-    return out
 
 
 def _compute_sqnr(results: Sequence[list[Array]], sidecar: Sidecar) -> tuple[float, ...]:

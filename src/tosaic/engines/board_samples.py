@@ -33,10 +33,11 @@ def make_samples(pte: bytes, sidecar: Sidecar | None, method: str = "forward") -
     largest = 1.0
     for sample in sidecar.samples:
         # A new method for each: a model with state begins from its first state.
-        outputs = Method(program, method).run(sample.inputs)
-        samples.append(Sample(tuple(pack_inputs(plan, sample.inputs)), tuple(_pack_outputs(plan, outputs))))
+        inputs = sidecar.as_called(sample.inputs)
+        outputs = Method(program, method).run(inputs)
+        samples.append(Sample(tuple(pack_inputs(plan, inputs)), tuple(_pack_outputs(plan, outputs))))
         floats = [float(np.abs(array.astype(np.float64)).max()) for array in outputs if _is_float(array)]
-        largest = max(largest, *floats)
+        largest = max([largest, *floats])
     return samples, TOLERANCE * largest
 
 

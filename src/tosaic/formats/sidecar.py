@@ -24,6 +24,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import NoReturn, TypeAlias, TypeVar
 
+import numpy as np
+
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
 from tosaic.core.tensor_info import TensorInfo
@@ -129,6 +131,19 @@ class Sidecar:
                 why=f"it was written for a .pte with sha256 {self.pte_sha256[:16]}..., this one has {found[:16]}...",
                 fix="compile again, or keep both files of one compile in the same folder",
             )
+
+    def as_called(self, arrays: Sequence[Array]) -> list[Array]:
+        """Convert the inputs of a sample to the layout and quantized values that the program is called with."""
+        return [_as_called(array, declared) for array, declared in zip(arrays, self.inputs, strict=True)]
+
+
+def _as_called(array: Array, declared: TensorInfo) -> Array:
+    value = array.transpose(0, 2, 3, 1) if declared.layout == "nhwc" and array.ndim == 4 else array
+    if declared.scale is not None and declared.zero_point is not None and array.dtype.kind == "f":
+        steps = np.rint(value.astype(np.float32) * np.float32(1.0 / declared.scale)) + declared.zero_point
+        info = np.iinfo(declared.dtype)
+        value = np.clip(steps, info.min, info.max).astype(declared.dtype)
+    return np.require(value, requirements="C")
 
 
 def write(sidecar: Sidecar) -> bytes:

