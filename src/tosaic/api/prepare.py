@@ -26,6 +26,7 @@ from tosaic.driver.exported import export, make_functional, refuse_dynamic, refu
 from tosaic.formats.npy import Array
 from tosaic.formats.sidecar import MAX_SAMPLES, Sample
 from tosaic.fx.arrays import to_numpy
+from tosaic.fx.execution import Execution
 from tosaic.fx.source import QDQ, Source, overload
 from tosaic.fx.torch_compat import pytree
 from tosaic.fx.unlift import unlift
@@ -93,7 +94,7 @@ def quantize(
 
 
 def _unlift(program: ExportedProgram) -> GraphModule:
-    with collect_garbage_after():
+    with collect_garbage_after(gives_back=False):
         return unlift(program)
 
 
@@ -110,15 +111,16 @@ def _quantize(
     """
     chosen = quantizer or TosaQuantizer().set_global(get_symmetric_quantization_config())
     with torch.no_grad():
-        with collect_garbage_after():
+        with collect_garbage_after(gives_back=False):
             _reset(module, program)
             fold_norms(module)
             own = isinstance(chosen, TosaQuantizer)
             module = observe(module, chosen.keep_rolled()) if own else prepare_pt2e(module, chosen)
         fix = "make sure that it returns finite numbers for every sample"
         with translate_errors("the model cannot be calibrated", fix), watch(module, notes):
+            run = Execution(module)
             for sample in samples:
-                module(*sample)
+                run(*sample)
         with collect_garbage_after():
             convert = convert_observers if can_convert(module) else convert_pt2e
             converted = _reset(convert(module), program)
@@ -336,10 +338,10 @@ def _run(module: GraphModule, samples: Sequence[Sequence[torch.Tensor]]) -> list
     writes = any(n.op == "call_function" and mutates(n) for n in module.graph.nodes)
     start = [(buffer, buffer.clone()) for buffer in module.buffers()] if writes else []
     results: list[list[torch.Tensor]] = []
+    run = Execution(module)
     with torch.no_grad(), translate_errors("the model does not run", "make model(*example_inputs) work first"):
         for sample in samples[:MAX_SAMPLES]:
-            leaves = pytree.tree_leaves(module(*(x.clone() for x in sample)))
-            results.append([x.clone() for x in leaves if isinstance(x, torch.Tensor)])
+            results.append([x.clone() for x in run(*(x.clone() for x in sample)) if isinstance(x, torch.Tensor)])
             for buffer, value in start:
                 buffer.copy_(value)
     return results

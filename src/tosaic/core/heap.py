@@ -11,10 +11,12 @@ LIBC = ctypes.CDLL(None)
 
 
 @contextmanager
-def collect_garbage_after() -> Generator[None]:
+def collect_garbage_after(*, gives_back: bool = True) -> Generator[None]:
     """Collect cyclic garbage after code that leaves few of its objects behind.
 
     Python's collector is off inside: afterwards it scans only what was made here, and frees it.
+
+    gives_back  whether the memory is not needed again soon
     """
     automatic = gc.isenabled()
     gc.disable()
@@ -24,7 +26,8 @@ def collect_garbage_after() -> Generator[None]:
         gc.collect(0)
         if automatic:
             gc.enable()
-        give_back()
+        if gives_back:
+            give_back()
 
 
 def give_back() -> None:

@@ -84,7 +84,12 @@ def aten(name: str) -> Callable[..., Any]:
 
 def overload(node: Node) -> str:
     """Return the canonical name of a call, the same in every dialect."""
-    return "getitem" if node.target is operator.getitem else str(torch_op(node))
+    return "getitem" if node.target is operator.getitem else _name(torch_op(node))
+
+
+@cache
+def _name(op: Callable[..., Any]) -> str:
+    return str(op)
 
 
 def has_schema(node: Node) -> bool:

@@ -12,6 +12,7 @@ from torch._decomp import decomposition_table as _table
 from torch._guards import detect_fake_mode
 from torch._ops import HigherOrderOperator, OperatorBase, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
@@ -23,6 +24,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "HigherOrderOperator",
+    "LazyGraphModule",
     "OpOverload",
     "OpOverloadPacket",
     "OperatorBase",

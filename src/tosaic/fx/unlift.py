@@ -15,6 +15,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx import graph as fx_graph
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
+from tosaic.fx.torch_compat import LazyGraphModule
+
 _LIFTED = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
@@ -36,7 +38,7 @@ def unlift(program: ExportedProgram) -> GraphModule:
     for node in graph.find_nodes(op="get_attr"):
         node._rename(graph._target_to_str(node.target))
     graph.set_codegen(_make_codegen(program))
-    module = GraphModule({name: _get_tensor(program, name) for name in targets.values()}, graph)
+    module = LazyGraphModule({name: _get_tensor(program, name) for name in targets.values()}, graph)
     module.training = program.graph_module.training
     module.meta.update(program.graph_module.meta)
     return module

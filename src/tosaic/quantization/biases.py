@@ -55,11 +55,11 @@ def fit_weight(x: Node, weight: Node, bias: Node, node: Node, spec: Quantization
         name: getattr(spec, name) for name in ("dtype", "quant_min", "quant_max", "qscheme", "ch_axis")
     }
     numbers, size = attribute(owner, weight).detach(), attribute(owner, bias).detach().abs()
-    if not bool(torch.isfinite(numbers).all() and torch.isfinite(size).all()):
-        # Calibration refuses them.
-        return spec
     observer: Any = make(**{name: value for name, value in fields.items() if value is not None})
     observer(numbers)
+    if not all(bool(torch.isfinite(ends).all()) for ends in (observer.min_val, observer.max_val, size)):
+        # Calibration refuses them.
+        return spec
     own, zero_points = observer.calculate_qparams()
     needed = (size if own.numel() > 1 else size.max().reshape(1)) / _ROOM
     if bool((own >= needed / _SMALLEST_SCALE).all()):

@@ -17,7 +17,7 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 from torchao.quantization import pt2e
 
 from tosaic.fx.source import QDQ, has_tag, overload, torch_op
-from tosaic.fx.torch_compat import OpOverload
+from tosaic.fx.torch_compat import LazyGraphModule, OpOverload
 from tosaic.quantization.prepare import ANNOTATION_KEY, attribute, is_written
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32)
@@ -53,15 +53,13 @@ def convert(module: GraphModule) -> GraphModule:
     conversion = _Conversion(module)
     for node in module.graph.find_nodes(op="call_module"):
         conversion.replace_observer(node)
-    module.graph.eliminate_dead_code()
     for node in [n for n in module.graph.nodes if _is_dequantize(n)]:
         _separate_readers(node)
     for node in module.graph.nodes:
         _share_meta(node)
     conversion.fold_constants()
     module.graph.eliminate_dead_code()
-    module.graph.lint()
-    converted = GraphModule(module, module.graph)
+    converted = LazyGraphModule(module, module.graph)
     converted.meta.update(module.meta)
     return converted
 
@@ -78,6 +76,9 @@ class _Conversion:
 
     def replace_observer(self, node: Node) -> None:
         """Replace the call of an observer by a quantize and a dequantize call with its range."""
+        if not node.users:
+            self.graph.erase_node(node)
+            return
         observer: Any = self.module.get_submodule(str(node.target))
         observed: Any = node.args[0]
         scale, zero_point = observer.calculate_qparams()

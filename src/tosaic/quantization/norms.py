@@ -75,9 +75,17 @@ def _fold(module: GraphModule, pairs: list[tuple[Node, Node]]) -> None:
         if own["bias"] is None:
             with module.graph.inserting_before(layer):
                 new = module.graph.get_attr(name)
-            new.meta["val"] = layer.meta["val"].fake_mode.from_tensor(bias, static_shapes=True)
+            new.meta["val"] = _describe_bias(bias, layer, bind(norm)["running_mean"])
             layer.args = (*layer.args[:2], new, *layer.args[3:])
         replace_result(module.graph, norm, layer)
+
+
+def _describe_bias(bias: torch.Tensor, layer: Node, mean: Node) -> torch.Tensor:
+    """Return the example value of a new bias: that of the norm's mean, if it has the same type."""
+    like = mean.meta["val"]
+    if (like.shape, like.dtype) == (bias.shape, bias.dtype):
+        return like
+    return layer.meta["val"].fake_mode.from_tensor(bias, static_shapes=True)
 
 
 def _assign(module: GraphModule, name: str, value: torch.nn.Parameter) -> None:

@@ -15,7 +15,7 @@ from torchao.quantization import pt2e
 from torchao.quantization.pt2e import quantizer as specs
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
-from tosaic.fx.torch_compat import FakeTensor
+from tosaic.fx.torch_compat import FakeTensor, LazyGraphModule
 from tosaic.quantization.convert import has_fixed_range, has_inner_graphs
 from tosaic.quantization.prepare import ANNOTATION_KEY, attribute, mutates
 from tosaic.quantization.quantizer import TosaQuantizer
@@ -35,7 +35,7 @@ def observe(module: GraphModule, quantizer: TosaQuantizer) -> GraphModule:
     if has_inner_graphs(module) or not all(map(has_fixed_range, observers.values())):
         return prepare_pt2e(module, _Annotated())
     _insert_observers(module, observers)
-    observed = GraphModule(module, module.graph)
+    observed = LazyGraphModule(module, module.graph)
     observed.meta.update(module.meta)
     return observed
 

@@ -26,10 +26,14 @@ from tosaic.fx.arrays import to_numpy, to_torch
 _STEP = 1e-5
 #: how many ranges are compared at once; the search ends after two or three of them as a rule
 _AT_ONCE = 4
-#: how many numbers are counted at once: larger tensors do not fit into the cache, and are slow to allocate
-_PART = 2**18
-#: Wider ranges overflow when they are scaled; torch has a way of its own for them.
-_WIDEST = 2.0**100
+#: how many numbers are counted at once: more do not fit into the cache
+_PART = 2**16
+#: The bins of other ranges are too wide or too narrow for a float32; torch has a way of its own for them.
+_NARROWEST, _WIDEST = 2.0**-100, 2.0**100
+#: how many bins a 16-bit integer can number twice
+_MOST_BINS = 2**14 - 2
+#: scale and zero point
+_Parameters: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 _Floats: TypeAlias = "NDArray[np.float32]"
 _HALF, _ONE, _THREE = np.float32(0.5), np.float32(1.0), np.float32(3.0)
 
@@ -37,7 +41,7 @@ _HALF, _ONE, _THREE = np.float32(0.5), np.float32(1.0), np.float32(3.0)
 class HistogramObserver(pt2e.HistogramObserver):
     """Keeps a histogram of what it sees, and chooses the range with the least error."""
 
-    _found: tuple[torch.Tensor, torch.Tensor] | None = None
+    _found: _Parameters | None = None
 
     def forward(self, x_orig: torch.Tensor) -> torch.Tensor:
         """Add the numbers of a tensor to the histogram."""
@@ -61,15 +65,20 @@ class HistogramObserver(pt2e.HistogramObserver):
     def _count(self, x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor | None:
         """Count the numbers in each bin as `torch.histc` does; None if they are infinite or all the same."""
         width = high - low
-        if not 0.0 < width < _WIDEST:
+        if not _NARROWEST < width < _WIDEST or self.bins > _MOST_BINS or self.bins & (self.bins - 1):
             return None
-        counts = torch.zeros(self.bins + 1, dtype=torch.int64, device=x.device)
+        # Torch multiplies by the number of bins, a power of two, and divides by the width: the quotient is the same.
+        bin_width: Any = width / self.bins
+        turns = _list_turns(self.bins + 1)
+        counts = torch.zeros(2 * (self.bins + 1), dtype=torch.int64, device=x.device)
         for part in torch.tensor_split(x.reshape(-1), -(-x.numel() // _PART)):
-            bins = (part - low).mul_(self.bins).div_(width).to(torch.int32)
-            counts += torch.bincount(bins, minlength=self.bins + 1)
+            bins = (part - low).div_(bin_width).to(torch.int16)
+            bins += turns[: part.numel()]
+            counts += torch.bincount(bins, minlength=counts.numel())
+        both = counts.view(2, -1).sum(0)
         # The largest number belongs to the last bin.
-        counts[self.bins - 1] += counts[self.bins]
-        return counts[: self.bins].to(torch.float32)
+        both[self.bins - 1] += both[self.bins]
+        return both[: self.bins].to(torch.float32)
 
     def _upscale_histogram(
         self,
@@ -90,23 +99,29 @@ class HistogramObserver(pt2e.HistogramObserver):
         starts = torch.searchsorted(centers, edges[1:-1])
         sizes = torch.diff(starts, prepend=starts.new_zeros(1), append=starts.new_full((1,), parts))
         bins = torch.repeat_interleave(sizes, output_size=parts)
-        weights = histogram.repeat_interleave(self.upsample_rate, output_size=parts) / self.upsample_rate
+        weights = (histogram / self.upsample_rate).repeat_interleave(self.upsample_rate, output_size=parts)
         return torch.bincount(bins, weights=weights, minlength=self.bins)
 
     def _non_linear_param_search(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Search for the range with the least error: narrow it as long as the error does not grow."""
-        if self._found is None:
-            first, last, least = 0, self.bins - 1, float("inf")
-            ranges = _list_ranges(self.histogram)
-            while some := list(itertools.islice(ranges, _AT_ONCE)):
-                for bounds, error in zip(some, self._measure_errors(some), strict=True):
-                    if error > least:
-                        ranges = iter(())
-                        break
-                    least, (first, last) = error, bounds
-            width = (self.max_val - self.min_val) / self.bins
-            self._found = self.min_val + width * first, self.min_val + width * (last + 1)
-        return self._found
+        first, last, least = 0, self.bins - 1, float("inf")
+        ranges = _list_ranges(self.histogram)
+        while some := list(itertools.islice(ranges, _AT_ONCE)):
+            for bounds, error in zip(some, self._measure_errors(some), strict=True):
+                if error > least:
+                    ranges = iter(())
+                    break
+                least, (first, last) = error, bounds
+        width = (self.max_val - self.min_val) / self.bins
+        return self.min_val + width * first, self.min_val + width * (last + 1)
+
+    def calculate_qparams(self) -> _Parameters:
+        """Return scale and zero point; a weight's bias asks for them too."""
+        found = self._found
+        if found is None:
+            base: Any = super()
+            found = self._found = base.calculate_qparams()
+        return found
 
     @np.errstate(all="ignore")  # like torch
     def _measure_errors(self, ranges: Sequence[tuple[int, int]]) -> list[float]:
@@ -134,28 +149,46 @@ class MinMaxObserver(pt2e.MinMaxObserver):
     """Finds the smallest and the largest number of a weight."""
 
     _seen: _Version | None = None
+    _found: _Parameters | None = None
 
     def forward(self, x_orig: torch.Tensor) -> torch.Tensor:
         """Observe a tensor, unless it is the one that was observed last."""
         if self._seen is None or not self._seen.is_of(x_orig):
-            self._seen = _Version.make(x_orig)
+            self._seen, self._found = _Version.make(x_orig), None
             base: Any = super()
             base.forward(x_orig)
         return x_orig
+
+    def calculate_qparams(self) -> _Parameters:
+        """Return scale and zero point; the bias asks for them too."""
+        found = self._found
+        if found is None:
+            base: Any = super()
+            found = self._found = base.calculate_qparams()
+        return found
 
 
 class PerChannelMinMaxObserver(pt2e.PerChannelMinMaxObserver):
     """Finds the smallest and the largest number of each channel of a weight."""
 
     _seen: _Version | None = None
+    _found: _Parameters | None = None
 
     def forward(self, x_orig: torch.Tensor) -> torch.Tensor:
         """Observe a tensor, unless it is the one that was observed last."""
         if self._seen is None or not self._seen.is_of(x_orig):
-            self._seen = _Version.make(x_orig)
+            self._seen, self._found = _Version.make(x_orig), None
             base: Any = super()
             base.forward(self._reduce(x_orig.detach()))
         return x_orig
+
+    def calculate_qparams(self) -> _Parameters:
+        """Return scale and zero point; the bias asks for them too."""
+        found = self._found
+        if found is None:
+            base: Any = super()
+            found = self._found = base.calculate_qparams()
+        return found
 
     def _reduce(self, x: torch.Tensor) -> torch.Tensor:
         """Reduce each channel to two numbers, its smallest and its largest: torch finds one at a time far sooner."""
@@ -193,8 +226,21 @@ def _integrate(begin: _Floats, end: _Floats, density: _Floats) -> _Floats:
     return density * ((end * end * end - begin * begin * begin) / _THREE)
 
 
+@functools.cache
+def _list_turns(count: int) -> torch.Tensor:
+    """Return what gives neighbors different counters: equal numbers in a row would wait for each other."""
+    return torch.arange(_PART, dtype=torch.int16).remainder_(2).mul_(count)
+
+
 def _is_sorted(numbers: torch.Tensor) -> bool:
-    return bool((numbers[1:] >= numbers[:-1]).all())
+    """Tell whether the numbers of `torch.linspace`, or sums with them, ascend.
+
+    It adds steps to the first number in the first half and takes them from the last one in the second half: each half
+    ascends, so only what is in the middle may not.
+    """
+    middle = numbers.numel() // 2
+    around = numbers[middle - 2 : middle + 3]
+    return bool((around[1:] >= around[:-1]).all())
 
 
 def _list_ranges(histogram: torch.Tensor) -> Iterator[tuple[int, int]]:

@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 
 from tosaic.fx.arrays import to_numpy
 from tosaic.fx.source import overload, source_line
+from tosaic.quantization.observer import HistogramObserver
 from tosaic.quantization.prepare import CONSTANT
 
 #: the share of numbers that is examined, and the part of a range that is too small for them
@@ -29,8 +30,9 @@ _LEVELS = 256
 
 @dataclass
 class _Seen:
-    """Observations of one observer: its range, and some of its numbers."""
+    """What an observer has seen: some of the numbers, and their range, unless the observer knows it."""
 
+    observer: Any
     node: Node
     low: float = 0.0
     high: float = 0.0
@@ -38,24 +40,48 @@ class _Seen:
     count: int = 0
 
     def add(self, x: torch.Tensor) -> None:
-        low, high = torch.aminmax(x.detach())
-        self.low, self.high = min(self.low, float(low)), max(self.high, float(high))
+        if not isinstance(self.observer, HistogramObserver):
+            low, high = torch.aminmax(x.detach())
+            self.low, self.high = min(self.low, float(low)), max(self.high, float(high))
         if self.count < _IN_ALL:
             flat = x.detach().reshape(-1)
             part = flat[:: -(-flat.numel() // _PER_SAMPLE)].clone()
             self.kept.append(part)
             self.count += part.numel()
 
+    def find_range(self) -> tuple[float, float]:
+        """Return the smallest and the largest number; zero is always between them."""
+        known = isinstance(self.observer, HistogramObserver)
+        low, high = (self.observer.min_val, self.observer.max_val) if known else (self.low, self.high)
+        return min(0.0, float(low)), max(0.0, float(high))
+
     def measure(self, width: float) -> float:
-        """Return the part of a range of this width that holds most of the distinct numbers."""
-        numbers: NDArray[np.float32] = np.unique(to_numpy(torch.cat(self.kept)).astype(np.float32))
-        if numbers.size < _FEWEST or width <= 0.0:
+        """Return the part of a range of this width that holds most of the distinct numbers; 1 if it is not little."""
+        numbers: NDArray[np.float32] = to_numpy(torch.cat(self.kept)).astype(np.float32)
+        low = self.find_range()[0]
+        if width <= 0.0 or _is_spread(numbers, low, width):
             return 1.0
-        parts = np.floor((numbers - np.float32(self.low)) * np.float32(_PARTS / width))
+        numbers = np.unique(numbers)
+        if numbers.size < _FEWEST:
+            return 1.0
+        parts = _find_parts(numbers, low, width)
         counts = np.sort(np.unique(parts, return_counts=True)[1])[::-1]
         sums = np.cumsum(counts)
         needed = int((sums < _MOST * numbers.size).sum()) + 1
         return needed / _PARTS
+
+
+def _find_parts(numbers: NDArray[np.float32], low: float, width: float) -> NDArray[np.float32]:
+    return np.floor((numbers - np.float32(low)) * np.float32(_PARTS / width))
+
+
+def _is_spread(numbers: NDArray[np.float32], low: float, width: float) -> bool:
+    """Tell whether so many parts are used that a few cannot hold most of the numbers: sooner than to sort them."""
+    if not np.isfinite(width):
+        return False
+    used = np.zeros(_PARTS + 2, bool)
+    used[np.clip(_find_parts(numbers, low, width), -1, _PARTS).astype(np.intp)] = True
+    return int(used.sum()) - _LITTLE * _PARTS > (1 - _MOST) * numbers.size
 
 
 @contextmanager
@@ -65,7 +91,7 @@ def watch(module: GraphModule, notes: list[str]) -> Generator[None]:
     for node in module.graph.find_nodes(op="call_module"):
         observer, observed = module.get_submodule(str(node.target)), node.args[0]
         if isinstance(observed, Node) and not observed.meta.get(CONSTANT, False) and _has_few_bits(observer):
-            seen.setdefault(observer, _Seen(observed))
+            seen.setdefault(observer, _Seen(observer, observed))
     handles = [o.register_forward_pre_hook(_make_hook(s)) for o, s in seen.items()]
     try:
         yield
@@ -93,7 +119,10 @@ def _describe(seen: dict[torch.nn.Module, _Seen]) -> Iterator[str]:
     empty: set[Node] = set()
     observed = {one.node for one in seen.values()}
     for observer, one in seen.items():
-        if not one.kept or one.measure(one.high - one.low) >= _LITTLE:
+        if not one.kept:
+            continue
+        low, high = one.find_range()
+        if one.measure(high - low) >= _LITTLE:
             continue
         # An observer may have ignored outliers.
         scale, _ = _get_scale(observer)
@@ -127,9 +156,10 @@ def _list_producers(node: Node, observed: set[Node]) -> Iterator[Node]:
 def _describe_range(seen: _Seen, used: float) -> str:
     name = overload(seen.node) if seen.node.op == "call_function" else "an input"
     line = source_line(seen.node)
+    low, high = seen.find_range()
     return (
-        f"`{seen.node.name}` ({name}){f' at {line}' if line else ''}: calibration saw numbers from {seen.low:g} to "
-        f"{seen.high:g}, and {_MOST:.0%} of them use {max(used, 1 / _PARTS):.1%} of that range, so 8 bits hardly "
+        f"`{seen.node.name}` ({name}){f' at {line}' if line else ''}: calibration saw numbers from {low:g} to "
+        f"{high:g}, and {_MOST:.0%} of them use {max(used, 1 / _PARTS):.1%} of that range, so 8 bits hardly "
         "tell them apart; mask with booleans (masked_fill, torch.where) or with a smaller constant such as -20, or "
         "clamp what is extreme"
     )
