@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from executorch.exir import to_edge_transform_and_lower
 from torch import nn
 from torch._higher_order_ops import map as map_rows
 from torch._higher_order_ops import scan, while_loop
@@ -18,6 +19,7 @@ from tosaic.core.errors import Invalid
 from tosaic.fx.control_flow import MOST_STEPS
 from tosaic.quantization.quantizer import TosaQuantizer
 from tosaic.quantization.recipes import get_symmetric_quantization_config
+from tosaic.tosa import TosaCompileSpec, TOSAPartitioner
 
 TARGETS = ("ethos-u55-128", "ethos-u85-256", "TOSA-1.0+FP")
 
@@ -145,8 +147,45 @@ def test_the_fix_of_that_reason_works() -> None:
 
 
 def test_a_loop_whose_steps_depend_on_the_data_is_refused() -> None:
+    stages: list[str] = []
+    with pytest.raises(Invalid, match="while_loop") as caught:
+        tosaic.compile(make(UntilLarge), draw()[0], "ethos-u85-256", calibration=draw(), progress=stages.append)
+    assert stages == ["export"]
+    assert "ExecuTorch has no operator for it" in caught.value.why
+    assert caught.value.where.startswith(__file__) and "torch.where" in caught.value.fix
+
+
+def test_a_partitioner_refuses_it_too() -> None:
+    program = torch.export.export(make(UntilLarge), draw()[0])
     with pytest.raises(Invalid, match="while_loop"):
-        tosaic.compile(make(UntilLarge), draw()[0], "ethos-u85-256", calibration=draw())
+        to_edge_transform_and_lower(program, partitioner=[TOSAPartitioner(TosaCompileSpec("TOSA-1.0+FP"))])
+
+
+class FixedSteps(nn.Module):
+    """The fix of the error above."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = torch.where(x.sum() < 100, x.abs() * 2.0 + 1.0, x)
+        return x
+
+
+def test_the_fix_of_that_error_works() -> None:
+    program = tosaic.compile(make(FixedSteps), draw()[0], "ethos-u85-256", calibration=draw())
+    assert [reason for reason in program.reasons if not reason.is_io] == []
+
+
+class SineOrCosine(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (x,))
+
+
+def test_a_partitioner_says_how_a_cond_gets_on_the_npu() -> None:
+    partitioner = TOSAPartitioner(TosaCompileSpec("TOSA-1.0+FP"))
+    to_edge_transform_and_lower(torch.export.export(make(SineOrCosine), draw()[0]), partitioner=[partitioner])
+    (reason,) = [reason for reason in partitioner.reasons if reason.op == "cond"]
+    assert "not defined" not in reason.why and reason.fix.startswith("compile with `tosaic.compile`")
+    assert tosaic.compile(make(SineOrCosine), draw()[0], "TOSA-1.0+FP").reasons == ()
 
 
 def test_a_long_loop_is_refused() -> None:

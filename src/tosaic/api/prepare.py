@@ -22,7 +22,14 @@ from tosaic.core.errors import Invalid
 from tosaic.core.heap import collect_garbage_after
 from tosaic.core.hints import Hint
 from tosaic.core.quiet import quiet
-from tosaic.driver.exported import export, make_functional, refuse_dynamic, refuse_strided, translate_errors
+from tosaic.driver.exported import (
+    export,
+    make_functional,
+    refuse_dynamic,
+    refuse_loops,
+    refuse_strided,
+    translate_errors,
+)
 from tosaic.formats.npy import Array
 from tosaic.formats.sidecar import MAX_SAMPLES, Sample
 from tosaic.fx.arrays import to_numpy
@@ -259,6 +266,7 @@ class _Steps:
         if isinstance(model, GraphModule) and is_quantized(model.graph):
             refuse_dynamic(model)
             refuse_strided(model)
+            refuse_loops(model)
             self._refuse_precision()
             _check_signature(Source.of_module(model), inputs)
             return model, _keep([inputs], [], _run(model, [inputs]))
@@ -268,6 +276,7 @@ class _Steps:
         refuse_strided(program)
         _check_signature(Source.of_program(program), inputs)
         program = make_functional(program)
+        refuse_loops(program.graph_module)
         # Indices are integers, but the result of an embedding is not.
         values = [node.meta.get("val") for node in program.graph.nodes]
         has_floats = any(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)

@@ -25,7 +25,7 @@ from tosaic.core.heap import collect_garbage_after
 from tosaic.core.internal import contained
 from tosaic.driver.carry import carry_results
 from tosaic.driver.delegate import CompiledGraph, Delegate, Lowered, build, compile_partition, dump, lower_checked
-from tosaic.driver.exported import has_out_variant, skip_noop_decompositions
+from tosaic.driver.exported import has_out_variant, refuse_loops, skip_noop_decompositions
 from tosaic.driver.fingerprint import fingerprint
 from tosaic.driver.kept import keep
 from tosaic.driver.named_data import store_external
@@ -34,6 +34,7 @@ from tosaic.driver.partition import Check, Partition, Plan
 from tosaic.driver.reason import Reason, log_reasons
 from tosaic.driver.tagging import find_clashes, find_number, tag_partitions
 from tosaic.formats.etdump import name_layer
+from tosaic.fx.control_flow import can_choose
 from tosaic.fx.source import ASSERTIONS, Constants, Source, find_module, list_modules, overload, torch_op
 from tosaic.fx.torch_compat import OpOverload, core_aten_decompositions
 from tosaic.tools.cache import CompileCache
@@ -93,6 +94,7 @@ class TosaicPartitioner(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag the nodes of every delegate."""
+        refuse_loops(exported_program.graph_module)
         self._found = find_backend_class(self.backend)
         self._asked = None, []
         # to_executorch, which comes next, looks for the out variants that this registers.
@@ -104,7 +106,7 @@ class TosaicPartitioner(Partitioner):
         for delegate in built.delegates:
             _hand_over(source, delegate, self.compile_spec)
         tags = dict.fromkeys(tag_partitions(exported_program, source, built.plan), self.delegation_spec)
-        found = tuple(map(_name_passes, built.plan.reasons.values()))
+        found = tuple(_adapt(node, reason, exported_program) for node, reason in built.plan.reasons.items())
         # The reasons of the previous methods are kept.
         self.reasons = found if constants is None else self.reasons + found
         log_reasons(found)
@@ -130,9 +132,17 @@ class TosaicPartitioner(Partitioner):
             excluded.update(clashes)
 
 
-def _name_passes(reason: Reason) -> Reason:
-    """Replace the fix for float inputs and outputs, an argument of `tosaic.compile`, by the passes of ExecuTorch."""
-    return replace(reason, fix=_IO_PASSES) if reason.is_io and not reason.cause else reason
+def _adapt(node: Node, reason: Reason, program: ExportedProgram) -> Reason:
+    """Replace what is true of `tosaic.compile` alone: it takes a type of inputs, and rewrites a cond."""
+    if reason.is_io and not reason.cause:
+        return replace(reason, fix=_IO_PASSES)
+    if overload(node) == "cond" and can_choose(program.graph_module, node):
+        return replace(
+            reason,
+            why="a partitioner cannot replace a `cond` by its two branches and a choice",
+            fix="compile with `tosaic.compile`, or choose with `torch.where`",
+        )
+    return reason
 
 
 _IO_PASSES = (

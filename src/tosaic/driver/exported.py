@@ -20,7 +20,7 @@ from tosaic.core.exir_compat import replace_class
 from tosaic.core.location import find_line
 from tosaic.core.quiet import EXCLUSIVE
 from tosaic.fx.arrays import find_memory_order
-from tosaic.fx.control_flow import unroll_program
+from tosaic.fx.control_flow import MOST_STEPS, find_loop, unroll_program
 from tosaic.fx.decompositions import find_registered, functionalize, run_torch_decompositions
 from tosaic.fx.modes import inline_modes
 from tosaic.fx.source import FILLS, QDQ, input_node, is_overload, list_modules, overload, source_line
@@ -116,6 +116,19 @@ def refuse_dynamic(program: ExportedProgram | GraphModule) -> None:
         why=f"the shape of `{node.name}` ({overload(node)}) is data-dependent",
         fix="use an operator with a fixed output shape: a mask or torch.where instead of nonzero or x[mask]",
     )
+
+
+def refuse_loops(module: GraphModule) -> None:
+    """Raise Invalid for a graph with a loop that could not be unrolled."""
+    loop = find_loop(module)
+    if loop is not None:
+        raise Invalid(
+            "the model has a `while_loop` whose steps are not known before it runs",
+            where=source_line(loop),
+            why=f"ExecuTorch has no operator for it, and Tosaic repeats its body only if it knows how often: at most "
+            f"{MOST_STEPS:,} times",
+            fix="repeat a fixed number of times and choose with torch.where, or compile one step and loop around it",
+        )
 
 
 _STRIDED = ("aten.as_strided.default", "aten.as_strided_copy.default")

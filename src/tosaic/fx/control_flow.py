@@ -91,6 +91,24 @@ def _erase_dead_code(module: GraphModule) -> None:
     module.graph.eliminate_dead_code()
 
 
+def find_loop(module: GraphModule) -> Node | None:
+    """Find a while_loop, also in an inner graph."""
+    for node in module.graph.nodes:
+        if node.op == "call_function" and node.target is _WHILE:
+            return node
+        inner = getattr(module, str(node.target), None) if node.op == "get_attr" else None
+        found = find_loop(inner) if isinstance(inner, GraphModule) else None
+        if found is not None:
+            return found
+    return None
+
+
+def can_choose(module: GraphModule, call: Node) -> bool:
+    """Tell whether both branches of a cond can be computed: all their operators are defined for all numbers."""
+    names = [str(branch.target) for branch in call.args[1:3] if isinstance(branch, Node)]
+    return not any(_is_partial(get_inner(module, name)) for name in names)
+
+
 def _is_control_flow(node: Node) -> bool:
     return node.op == "call_function" and node.target in _LOWERINGS
 
@@ -99,7 +117,7 @@ def _choose(module: GraphModule, call: Node, read: Read) -> list[Any] | None:
     """Compute both branches of a cond, and choose between their results."""
     condition, *branches, operands = call.args
     names = [str(branch.target) for branch in branches if isinstance(branch, Node)]
-    if not isinstance(condition, Node) or any(_is_partial(get_inner(module, name)) for name in names):
+    if not isinstance(condition, Node) or not can_choose(module, call):
         return None
     yes, no = (splice(module, name, _as_list(operands)) for name in names)
     return [insert(call, torch.ops.aten.where.self, condition, a, b) for a, b in zip(yes, no, strict=True)]
