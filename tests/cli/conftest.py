@@ -33,6 +33,14 @@ def tosaic() -> Command:
 
 
 @pytest.fixture(scope="session")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with so many channels that no target puts them in order."""
+    path = tmp_path_factory.mktemp("wide") / "tiny.py"
+    path.write_text(TINY.replace("(3, 8, 3)", "(3, 40, 3)").replace("(1, 8, 6, 6)", "(1, 40, 6, 6)"))
+    return path
+
+
+@pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model file."""
     path = tmp_path_factory.mktemp("model") / "tiny.py"

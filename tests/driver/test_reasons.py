@@ -13,6 +13,7 @@ from executorch.exir.passes.quantize_io_pass import QuantizeInputs, QuantizeOutp
 from torch import nn
 
 import tosaic
+from support.samples import Call
 from tosaic.api.prepare import quantize
 from tosaic.core.location import describe_place
 from tosaic.driver.exported import export
@@ -22,7 +23,7 @@ from tosaic.report.terminal import Page, show_report
 
 
 class Cut(nn.Module):
-    """Two layers around an operator that no NPU has."""
+    """Two layers around an operator that no Ethos-U55 has."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,12 +73,21 @@ def test_a_sequential_alone_names_its_layer(compile_model: Any) -> None:
 
 def test_a_quantize_in_the_middle_names_the_operator_before_it() -> None:
     reasons = compile_front(Cut())
+    (cause,) = [r for r in reasons if r.op == "aten.sort.default"]
     first, last = [r for r in reasons if ".quantize_per_tensor" in r.op]
     assert first.fix == 'compile with `io="int8"`, for a program with quantized inputs and outputs'
     assert last.why.startswith("it takes the float result of `sort` (aten.sort.default)")
-    assert last.fix == "for `sort`: write it with other operators, or leave it on the CPU"
+    assert last.fix == f"for `sort`: {cause.fix}"
     (out,) = [r for r in reasons if ".dequantize" in r.op and "sort" in r.why]
-    assert out.fix == "for `sort`: write it with other operators, or leave it on the CPU"
+    assert out.fix == f"for `sort`: {cause.fix}"
+
+
+def test_what_belongs_to_one_of_several_results_follows_the_operator() -> None:
+    reasons = compile_front(Call(lambda t: torch.relu(t).sort(-1).values))
+    (cause,) = [r for r in reasons if r.op == "aten.sort.default"]
+    owned = [r for r in reasons if r.why == "it belongs to `sort` (aten.sort.default), which is on the CPU"]
+    assert len(owned) == 2
+    assert {(r.cause, r.fix) for r in owned} == {("sort", f"for `sort`: {cause.fix}")}
 
 
 def test_quantize_and_dequantize_around_a_refused_operator_point_to_it() -> None:

@@ -221,6 +221,19 @@ CASES = {
         program(lambda x, y: x**y, *NUMBERS),
         program(lambda x: x**8, i(3, 4, high=4)),
     ),
+    "sort-length": Case(
+        "at most 32 numbers of a dimension are put in order",
+        "split the dimension, or put the numbers in order on the CPU",
+        program(lambda x: x.topk(40)[0], r(1, 80)),
+        program(lambda x: torch.cat([x[:, :40].topk(20)[0], x[:, 40:].topk(20)[0]], 1), r(1, 80)),
+        target=U85,
+    ),
+    "sort-several": Case(
+        "one number of a dimension is found",
+        "use an Ethos-U85, or find the numbers on the CPU",
+        program(lambda x: x.topk(3)[0], r(2, 9)),
+        None,
+    ),
     "argmax-length": Case(
         "argmax finds the largest of at most 127 numbers",
         "use an Ethos-U85, or argmax on the CPU",
@@ -369,9 +382,9 @@ CASES = {
         program(lambda x: torch.sigmoid(x) + x.flip(0), r(3, 4)),
     ),
     "unknown": Case(
-        "Tosaic has no lowering for `aten.sort.default`",
+        "Tosaic has no lowering for `aten.pdist.default`",
         "write it with other operators, or leave it on the CPU",
-        program(lambda x: torch.sort(x + 1.0)[0], r(3, 4)),
+        program(lambda x: torch.pdist(x + 1.0), r(3, 4)),
         None,
     ),
     "mixed-tensors": Case(
@@ -424,12 +437,6 @@ CASES = {
         "use the values of cummax only",
         program(lambda x: torch.cummax(x, 1), r(3, 4)),
         program(lambda x: torch.cummax(x, 1)[0], r(3, 4)),
-    ),
-    "topk": Case(
-        "topk finds one number; here it is to find 3",
-        "use k=1, or leave it on the CPU",
-        program(lambda x: torch.topk(x, 3)[0], r(3, 17)),
-        program(lambda x: torch.topk(x, 1)[0], r(3, 17)),
     ),
     "variance": Case(
         "the variance of so few values is infinite",

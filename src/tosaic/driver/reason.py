@@ -87,6 +87,7 @@ def find_leader(node: Node, out: Mapping[Node, Unsupported]) -> tuple[Node, str]
     if not isinstance(error, InputRefused | ResultRefused):
         return None
     if not _is_boundary(node, out) and owner is not node and owner in out:
+        owner = _look_through(owner, out)
         return owner, f"it belongs to {_name(owner)}, which is on the CPU"
     if isinstance(error, InputRefused):
         producer = _find_producer(node, out)

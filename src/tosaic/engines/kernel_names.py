@@ -34,7 +34,7 @@ _MORE = """
 __lshift__ __rshift__ _upsample_bicubic2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d
 _upsample_nearest_exact3d adaptive_max_pool2d adaptive_max_pool3d addcdiv addcmul cummax cummin
 diag_embed diagonal_scatter dist hardshrink heaviside
-index_copy index_fill linalg_vector_norm mish softshrink std
+index_copy index_fill kthvalue linalg_vector_norm median mish softshrink std
 """
 #: Out variants whose result shapes depend on values of their inputs.
 _BY_VALUE = "masked_select nonzero repeat_interleave"

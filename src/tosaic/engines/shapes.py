@@ -29,7 +29,7 @@ leaky_relu lerp lgamma log log10 log1p log2 logaddexp logaddexp2 logical_and log
 masked_fill maximum minimum mul nan_to_num ne neg pow reciprocal relu remainder round rsqrt rsub sgn sigmoid sign
 signbit silu sin sinc sinh softplus sqrt sub tan tanh threshold trunc where xlogy
 """
-_REDUCTIONS = "all amax amin any argmax argmin logsumexp max mean min prod sum var var_mean"
+_REDUCTIONS = "all amax amin any argmax argmin kthvalue logsumexp max mean median min prod sum var var_mean"
 _SAME = "_log_softmax _softmax clone copy cumprod cumsum fill flip full_like ones_like roll tril triu zeros_like"
 _SIZED = "full ones rand randn zeros"
 _SAME_QUANTIZED = """

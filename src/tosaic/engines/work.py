@@ -26,7 +26,10 @@ _FIXED = 20_000
 #: Nanoseconds per element, of arguments and results alike.
 _ELEMENT = 10
 _SLOW: Mapping[str, int] = MappingProxyType(
-    {f"aten::{name}": 200 for name in ("_fft_c2r", "_fft_r2c", "argsort", "sort", "topk", "grid_sampler_2d")}
+    {
+        f"aten::{name}": 200
+        for name in ("_fft_c2r", "_fft_r2c", "argsort", "kthvalue", "median", "sort", "topk", "grid_sampler_2d")
+    }
     | {f"aten::{name}": 500 for name in ("grid_sampler_3d", "_upsample_bilinear2d_aa", "upsample_bicubic2d")}
     | {"aten::_upsample_bicubic2d_aa": 1000}
 )

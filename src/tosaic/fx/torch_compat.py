@@ -12,10 +12,12 @@ from torch._decomp import decomposition_table as _table
 from torch._guards import detect_fake_mode
 from torch._ops import HigherOrderOperator, OperatorBase, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
+from torch.fx import GraphModule, _lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+#: a GraphModule whose code is generated when it is called for the first time
+LazyGraphModule: type[GraphModule] = vars(_lazy_graph_module)["_LazyGraphModule"]
 #: torch's own type for it is open
 decomposition_table: dict[Any, Any] = _table
 

@@ -13,6 +13,7 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
+from tosaic.lower.arguments import make_movable
 from tosaic.lower.booleans import is_table
 from tosaic.lower.constraints import NO_STORED_BOOLEANS
 from tosaic.lower.lowering import NHWC, Lowering, of_image
@@ -63,6 +64,9 @@ def expand(lo: Lowering, x: Tensor, shape: Sequence[int]) -> Tensor:
 def concatenate(lo: Lowering, tensors: Sequence[Tensor], dim: int) -> Tensor:
     """Concatenate tensors along a dimension, with one scale and zero point if they are quantized."""
     parts = [require_movable(lo, t) for t in tensors if t.shape != (0,)]
+    if any(p.dtype is DType.I32 and not p.is_const for p in parts) and not lo.spec.support_integer():
+        # The profile FP moves no integers.
+        return _as_floats(lo, parts, dim)
     if any(p.q is not None for p in parts):
         parts = [lo.codes(p) for p in parts]
         q = next(p.q for p in parts if p.q is not None)
@@ -80,6 +84,12 @@ def concatenate(lo: Lowering, tensors: Sequence[Tensor], dim: int) -> Tensor:
     value = values[0]
     shape = tuple(value.shape[p] for p in perm)
     return Stored(shape, value, perm, parts[0].q)
+
+
+def _as_floats(lo: Lowering, parts: Sequence[Tensor], dim: int) -> Tensor:
+    """Concatenate int32 numbers as float32, which is exact up to 2**24."""
+    moved = lo.store(concatenate(lo, [make_movable(lo, p) for p in parts], dim))
+    return of_value(tosa.cast(lo.b, lo.emit(moved), DType.I32))
 
 
 def crop(lo: Lowering, x: Tensor, dim: int, start: int, length: int) -> Tensor:

@@ -30,6 +30,7 @@ from tosaic.ops import (
     scatter,
     shape,
     shuffle,
+    sort,
     statistics,
     window,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "scatter",
     "shape",
     "shuffle",
+    "sort",
     "statistics",
     "window",
 ]

@@ -1,4 +1,4 @@
-"""The largest and smallest numbers and where they are: amax, amin, max, min, argmax, argmin, aminmax, topk."""
+"""The largest and smallest numbers and where they are: amax, amin, max, min, argmax, argmin, aminmax."""
 
 from __future__ import annotations
 
@@ -205,19 +205,3 @@ _register_dim("min", False)
 def aminmax(aten: Aten[Any], self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     dims = list(range(len(aten.shape(self)))) if dim is None else [dim]
     return aten("amin.default", self, dims, keepdim), aten("amax.default", self, dims, keepdim)
-
-
-@composite(
-    "topk",
-    fits_int32=True,
-    samples=lambda: [
-        call(lambda x: torch.topk(x, 1)[0], f32(3, 17)),
-        call(lambda x: (torch.topk(x, 1, 1)[0], torch.topk(x, 1, 1)[1].to(torch.int32)), f32(1, 64, 3)),
-        call(lambda x: torch.topk(x, 1, -2, largest=False, sorted=False)[0] * 2.0, f32(3, 4, 5)),
-    ],
-)
-def topk(aten: Aten[Any], self: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    if k != 1:
-        raise Unsupported(f"topk finds one number; here it is to find {k}", "use k=1, or leave it on the CPU")
-    extreme, place = ("amax", "argmax") if largest else ("amin", "argmin")
-    return aten(f"{extreme}.default", self, [dim], True), aten(f"{place}.default", self, dim, True)
