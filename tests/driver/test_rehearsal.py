@@ -142,3 +142,19 @@ def test_numbers_for_which_tosa_defines_nothing_are_drawn_again(monkeypatch: pyt
     monkeypatch.setattr(rehearsal.reference, "run", run)
     assert find_fault(lambda given: [given[0]], DType.I32) == ""
     assert largest[0] > 1 >= largest[1]
+
+
+def test_a_lookup_of_rows_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    class Lookup(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(32, 8)
+            self.layer = torch.nn.Linear(8, 4)
+
+        def forward(self, index: Any) -> Any:
+            return self.layer(self.table(index))
+
+    with caplog.at_level(logging.WARNING, logger="tosaic"):
+        program = tosaic.compile(Lookup().eval(), (torch.arange(6, dtype=torch.int32),), "ethos-u85-256")
+    assert [d.separated for d in program.delegates] == [False]
+    assert "miscompiled" not in caplog.text
