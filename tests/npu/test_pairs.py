@@ -461,6 +461,21 @@ def test_a_sum_saturates_before_a_product_of_16_bits(bench: Bench, target: str) 
     check_wrong(bench, make_saturated_sum_times_int16(), target)
 
 
+@pytest.mark.parametrize("is_sum", [False, True])
+def test_a_saturated_number_is_an_operand_twice(bench: Bench, is_sum: bool) -> None:
+    b = Builder()
+    x, y = b.input(Type(I8, (1, 4, 4, 8))), b.input(Type(I8, (1, 4, 4, 8)))
+    if is_sum:
+        x = ops.rescale(b, ops.add(b, widen(b, x), widen(b, x)), I8, multiplier=[1 << 30], shift=[30])
+    else:
+        x = ops.rescale(b, x, I8, multiplier=[3 << 29], shift=[29])
+    u, v = (widen(b, z, 25 if is_sum else 30) for z in (x, y))
+    results = [ops.minimum(b, u, v), ops.maximum(b, u, v)]
+    shift = 36 if is_sum else 31
+    case = Case(b.finish([ops.rescale(b, z, I8, multiplier=[1 << 30], shift=[shift]) for z in results]))
+    check_wrong(bench, case, "ethos-u85-256")
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_pair_after_another_one_is_kept_apart(bench: Bench, target: str) -> None:
     check_wrong(bench, make_saturated_sum_times_int16(after_a_pair=True), target)

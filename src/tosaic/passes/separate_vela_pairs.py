@@ -114,9 +114,9 @@ def separate_vela_pairs(graph: Graph) -> Graph:
         wrong = _BEFORE_WIDENING if widens else _find_wrong(op)
         if op.kind == "RESCALE" and op.outputs[0] in joined:
             wrong = _BEFORE_JOINING
-        lost = op.outputs[0] in unequal and uses[op.inputs[0]] == 1 and _is_sum(op.inputs[0])
-        lost = lost or (widens and _is_unbounded(op)) or (uses[op.inputs[0]] == 1 and _is_merged(op))
-        return lost or _find_source(op.inputs[0]) in wrong
+        lost = op.outputs[0] in unequal and _is_sum(op.inputs[0])
+        lost = uses[op.inputs[0]] == 1 and (lost or (op.outputs[0] not in fused and _is_merged(op)))
+        return lost or (widens and _is_unbounded(op)) or _find_source(op.inputs[0]) in wrong
 
     def rule(b: Builder, op: Op) -> Value:
         if op.kind not in _JOINS:
@@ -135,11 +135,15 @@ def _find_wrong(op: Op) -> frozenset[str]:
 
 
 def _is_merged(op: Op) -> bool:
-    """Tell whether Vela merges two rescales, of which one has factor one: the first one does not saturate then."""
+    """Tell whether Vela merges two rescales, of which one has factor one: the first one does not saturate then.
+
+    A rescale of sums to 8 or 16 bits by another factor is a part of their operation, and not merged with one to 32.
+    """
     before = _find_tensor(op.inputs[0]).op
-    if op.kind != "RESCALE" or op.outputs[0].dtype is DType.I32 or before is None or before.kind != "RESCALE":
+    if op.kind != "RESCALE" or before is None or before.kind != "RESCALE":
         return False
-    return _has_factor_one(op) or _has_factor_one(before)
+    alone = op.outputs[0].dtype is not DType.I32 or before.inputs[0].dtype in _SMALL
+    return _has_factor_one(before) or (alone and _has_factor_one(op))
 
 
 def _has_factor_one(rescale: Op) -> bool:
