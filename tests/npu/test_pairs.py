@@ -610,6 +610,29 @@ def test_concatenated_maxima(bench: Bench, target: str, dtype: DType) -> None:
     check_wrong(bench, Case(b.finish([ops.concat(b, parts, 3)])), target)
 
 
+@pytest.mark.parametrize("target", TARGETS[:2])
+@pytest.mark.parametrize("combine", [ops.add, ops.mul])
+@pytest.mark.parametrize("name", ["concat", "pad"])
+def test_results_of_8_and_16_bits_are_joined(
+    bench: Bench, target: str, combine: Callable[..., Value], name: str
+) -> None:
+    b = Builder()
+    x, y = b.input(Type(I8, (1, 5, 6, 8))), b.input(Type(I16, (1, 5, 6, 8)))
+    x = ops.rescale(b, combine(b, widen(b, y), widen(b, x)), I8, multiplier=[1 << 30], shift=[42])
+    joined = (
+        ops.concat(b, [const(b, x.shape), x], 3) if name == "concat" else ops.pad(b, x, (0, 0, 0, 0, 0, 0, 1, 1), 0)
+    )
+    check_wrong(bench, Case(b.finish([joined])), target)
+
+
+@pytest.mark.parametrize("target", TARGETS[:2])
+def test_maxima_with_another_zero_point_are_concatenated(bench: Bench, target: str) -> None:
+    b = Builder()
+    x = ops.reduce_max(b, b.input(Type(I8, (8, 8, 5, 2))), 0)
+    x = ops.rescale(b, x, I8, multiplier=[1 << 30], shift=[30], out_zp=5)
+    check_wrong(bench, Case(b.finish([ops.concat(b, [x, b.input(Type(I8, (1, 8, 5, 2)))], 3)])), target)
+
+
 def test_a_sum_of_16_bits_saturates_before_it_is_widened(bench: Bench) -> None:
     b = Builder()
     x = b.input(Type(I16, (5, 7)))

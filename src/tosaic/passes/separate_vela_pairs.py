@@ -11,7 +11,8 @@ _is_merged         Of two rescales of which one has factor one, the first one do
 _is_unbounded      A number that is rescaled to 16 bits and then to 32, or to 8 bits and then to 16, does not saturate.
 _find_unequal      Neither does a sum that is rescaled to 8 bits and then added to a number of 16 bits, or multiplied by
                    one.
-_is_joined_wrongly An extremum of 8 or 16 bits or a rescale to 32 that is concatenated with others has a wrong address.
+_is_joined_wrongly An extremum, a sum or product of 8 and 16 bits, or a rescale to 32 bits that is concatenated with
+                   others has a wrong address.
 _MOVES             32-bit numbers that were sliced or concatenated are rescaled as if they had not been.
 _separate_rescaled A rescaled and then reshaped tensor is read in a wrong shape by several sums, products or extrema. If
                    it is a SLICE, also by a single SELECT or operator on bits.
@@ -207,9 +208,24 @@ def _pads_images(op: Op) -> bool:
 
 
 def _is_joined_wrongly(value: Value) -> bool:
-    """Tell whether CONCAT and PAD need a copy: of an extremum of 8 or 16 bits, and of a rescale to 32 bits."""
-    wrong = {**dict.fromkeys(_SMALL, ("REDUCE_MAX", "REDUCE_MIN")), DType.I32: ("RESCALE",)}
-    return _find_source(value) in wrong.get(value.dtype, ())
+    """Tell whether CONCAT and PAD need a copy.
+
+    They do of an extremum of 8 or 16 bits, of a sum or product of 8 and 16 bits, and of a rescale to 32 bits.
+    """
+    if value.dtype is DType.I32:
+        return _find_source(value) == "RESCALE"
+    source = _find_tensor(value).op
+    while source is not None and source.kind == "RESCALE" and not _is_mixed(source.inputs[0]):
+        if not _has_factor_one(source):
+            return False
+        source = _find_tensor(source.inputs[0]).op
+    return source is not None and source.kind in ("REDUCE_MAX", "REDUCE_MIN", "RESCALE")
+
+
+def _is_mixed(value: Value) -> bool:
+    """Tell whether a value is a sum or product of numbers of 8 and 16 bits."""
+    made = [] if value.op is None or value.op.kind not in _FUSES else [v.op for v in value.op.inputs[:2]]
+    return len({rescale.inputs[0].dtype for rescale in made if rescale is not None and rescale.kind == "RESCALE"}) > 1
 
 
 def _look_up_before_move(b: Builder, op: Op) -> Value | None:
