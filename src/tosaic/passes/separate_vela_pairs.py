@@ -104,6 +104,10 @@ def separate_vela_pairs(graph: Graph) -> Graph:
     graph = _separate_shapes(_separate_choices(graph))
     fused, joined, unequal, uses = _find_fused(graph), _find_joined(graph), _find_unequal(graph), count_uses(graph)
 
+    def is_computed(value: Value) -> bool:
+        # A number of 32 bits with one reader is a part of that operator.
+        return value.dtype is not DType.I32 or uses[value] > 1
+
     def is_wrong(op: Op) -> bool:
         if op.kind in _JOINS and any(map(_is_joined_wrongly, op.inputs)):
             return True
@@ -116,7 +120,7 @@ def separate_vela_pairs(graph: Graph) -> Graph:
         if op.kind == "RESCALE" and op.outputs[0] in joined:
             wrong = _BEFORE_JOINING
         lost = op.outputs[0] in unequal and _is_sum(op.inputs[0])
-        lost = uses[op.inputs[0]] == 1 and (lost or (op.outputs[0] not in fused and _is_merged(op)))
+        lost = uses[op.inputs[0]] == 1 and (lost or (is_computed(op.outputs[0]) and _is_merged(op)))
         return lost or (widens and _is_unbounded(op)) or _find_source(op.inputs[0]) in wrong
 
     def rule(b: Builder, op: Op) -> Value:
