@@ -461,6 +461,21 @@ def test_a_sum_saturates_before_a_product_of_16_bits(bench: Bench, target: str) 
     check_wrong(bench, make_saturated_sum_times_int16(), target)
 
 
+@pytest.mark.parametrize("is_sum", [False, True])
+def test_a_saturated_number_is_an_operand_twice(bench: Bench, is_sum: bool) -> None:
+    b = Builder()
+    x, y = b.input(Type(I8, (1, 4, 4, 8))), b.input(Type(I8, (1, 4, 4, 8)))
+    if is_sum:
+        x = ops.rescale(b, ops.add(b, widen(b, x), widen(b, x)), I8, multiplier=[1 << 30], shift=[30])
+    else:
+        x = ops.rescale(b, x, I8, multiplier=[3 << 29], shift=[29])
+    u, v = (widen(b, z, 25 if is_sum else 30) for z in (x, y))
+    results = [ops.minimum(b, u, v), ops.maximum(b, u, v)]
+    shift = 36 if is_sum else 31
+    case = Case(b.finish([ops.rescale(b, z, I8, multiplier=[1 << 30], shift=[shift]) for z in results]))
+    check_wrong(bench, case, "ethos-u85-256")
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_pair_after_another_one_is_kept_apart(bench: Bench, target: str) -> None:
     check_wrong(bench, make_saturated_sum_times_int16(after_a_pair=True), target)
@@ -593,6 +608,29 @@ def test_concatenated_maxima(bench: Bench, target: str, dtype: DType) -> None:
     b = Builder()
     parts = [ops.reduce_max(b, b.input(Type(dtype, (1, 5, 6, 4))), 3) for _ in range(2)]
     check_wrong(bench, Case(b.finish([ops.concat(b, parts, 3)])), target)
+
+
+@pytest.mark.parametrize("target", TARGETS[:2])
+@pytest.mark.parametrize("combine", [ops.add, ops.mul])
+@pytest.mark.parametrize("name", ["concat", "pad"])
+def test_results_of_8_and_16_bits_are_joined(
+    bench: Bench, target: str, combine: Callable[..., Value], name: str
+) -> None:
+    b = Builder()
+    x, y = b.input(Type(I8, (1, 5, 6, 8))), b.input(Type(I16, (1, 5, 6, 8)))
+    x = ops.rescale(b, combine(b, widen(b, y), widen(b, x)), I8, multiplier=[3 << 29], shift=[42])
+    joined = (
+        ops.concat(b, [const(b, x.shape), x], 3) if name == "concat" else ops.pad(b, x, (0, 0, 0, 0, 0, 0, 1, 1), 0)
+    )
+    check_wrong(bench, Case(b.finish([joined])), target)
+
+
+@pytest.mark.parametrize("target", TARGETS[:2])
+def test_maxima_with_another_zero_point_are_concatenated(bench: Bench, target: str) -> None:
+    b = Builder()
+    x = ops.reduce_max(b, b.input(Type(I8, (8, 8, 5, 2))), 0)
+    x = ops.rescale(b, x, I8, multiplier=[1 << 30], shift=[30], out_zp=5)
+    check_wrong(bench, Case(b.finish([ops.concat(b, [x, b.input(Type(I8, (1, 8, 5, 2)))], 3)])), target)
 
 
 def test_a_sum_of_16_bits_saturates_before_it_is_widened(bench: Bench) -> None:

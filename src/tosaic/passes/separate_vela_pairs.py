@@ -11,7 +11,8 @@ _is_merged         Of two rescales of which one has factor one, the first one do
 _is_unbounded      A number that is rescaled to 16 bits and then to 32, or to 8 bits and then to 16, does not saturate.
 _find_unequal      Neither does a sum that is rescaled to 8 bits and then added to a number of 16 bits, or multiplied by
                    one.
-_is_joined_wrongly An extremum of 8 or 16 bits or a rescale to 32 that is concatenated with others has a wrong address.
+_is_joined_wrongly An extremum, a sum or product of 8 and 16 bits, or a rescale to 32 bits that is concatenated with
+                   others has a wrong address.
 _MOVES             32-bit numbers that were sliced or concatenated are rescaled as if they had not been.
 _separate_rescaled A rescaled and then reshaped tensor is read in a wrong shape by several sums, products or extrema. If
                    it is a SLICE, also by a single SELECT or operator on bits.
@@ -103,6 +104,10 @@ def separate_vela_pairs(graph: Graph) -> Graph:
     graph = _separate_shapes(_separate_choices(graph))
     fused, joined, unequal, uses = _find_fused(graph), _find_joined(graph), _find_unequal(graph), count_uses(graph)
 
+    def is_computed(value: Value) -> bool:
+        # A number of 32 bits with one reader is a part of that operator.
+        return value.dtype is not DType.I32 or uses[value] > 1
+
     def is_wrong(op: Op) -> bool:
         if op.kind in _JOINS and any(map(_is_joined_wrongly, op.inputs)):
             return True
@@ -114,9 +119,9 @@ def separate_vela_pairs(graph: Graph) -> Graph:
         wrong = _BEFORE_WIDENING if widens else _find_wrong(op)
         if op.kind == "RESCALE" and op.outputs[0] in joined:
             wrong = _BEFORE_JOINING
-        lost = op.outputs[0] in unequal and uses[op.inputs[0]] == 1 and _is_sum(op.inputs[0])
-        lost = lost or (widens and _is_unbounded(op)) or (uses[op.inputs[0]] == 1 and _is_merged(op))
-        return lost or _find_source(op.inputs[0]) in wrong
+        lost = op.outputs[0] in unequal and _is_sum(op.inputs[0])
+        lost = uses[op.inputs[0]] == 1 and (lost or (is_computed(op.outputs[0]) and _is_merged(op)))
+        return lost or (widens and _is_unbounded(op)) or _find_source(op.inputs[0]) in wrong
 
     def rule(b: Builder, op: Op) -> Value:
         if op.kind not in _JOINS:
@@ -135,11 +140,15 @@ def _find_wrong(op: Op) -> frozenset[str]:
 
 
 def _is_merged(op: Op) -> bool:
-    """Tell whether Vela merges two rescales, of which one has factor one: the first one does not saturate then."""
+    """Tell whether Vela merges two rescales, of which one has factor one: the first one does not saturate then.
+
+    A rescale of sums to 8 or 16 bits by another factor is a part of their operation, and not merged with one to 32.
+    """
     before = _find_tensor(op.inputs[0]).op
-    if op.kind != "RESCALE" or op.outputs[0].dtype is DType.I32 or before is None or before.kind != "RESCALE":
+    if op.kind != "RESCALE" or before is None or before.kind != "RESCALE":
         return False
-    return _has_factor_one(op) or _has_factor_one(before)
+    alone = op.outputs[0].dtype is not DType.I32 or before.inputs[0].dtype in _SMALL
+    return _has_factor_one(before) or (alone and _has_factor_one(op))
 
 
 def _has_factor_one(rescale: Op) -> bool:
@@ -203,9 +212,24 @@ def _pads_images(op: Op) -> bool:
 
 
 def _is_joined_wrongly(value: Value) -> bool:
-    """Tell whether CONCAT and PAD need a copy: of an extremum of 8 or 16 bits, and of a rescale to 32 bits."""
-    wrong = {**dict.fromkeys(_SMALL, ("REDUCE_MAX", "REDUCE_MIN")), DType.I32: ("RESCALE",)}
-    return _find_source(value) in wrong.get(value.dtype, ())
+    """Tell whether CONCAT and PAD need a copy.
+
+    They do of an extremum of 8 or 16 bits, of a sum or product of 8 and 16 bits, and of a rescale to 32 bits.
+    """
+    if value.dtype is DType.I32:
+        return _find_source(value) == "RESCALE"
+    source = _find_tensor(value).op
+    while source is not None and source.kind == "RESCALE" and not _is_mixed(source.inputs[0]):
+        if not _has_factor_one(source):
+            return False
+        source = _find_tensor(source.inputs[0]).op
+    return source is not None and source.kind in ("REDUCE_MAX", "REDUCE_MIN", "RESCALE")
+
+
+def _is_mixed(value: Value) -> bool:
+    """Tell whether a value is a sum or product of numbers of 8 and 16 bits."""
+    made = [] if value.op is None or value.op.kind not in _FUSES else [v.op for v in value.op.inputs[:2]]
+    return len({rescale.inputs[0].dtype for rescale in made if rescale is not None and rescale.kind == "RESCALE"}) > 1
 
 
 def _look_up_before_move(b: Builder, op: Op) -> Value | None:

@@ -186,7 +186,8 @@ def _tile(d: Draw, x: Value, _: Value) -> Value:
 
 
 def _reverse(d: Draw, x: Value, _: Value) -> Value:
-    return ops.reverse(d.b, x, d.number(0, len(x.shape) - 1))
+    axis = d.number(0, len(x.shape) - 1)
+    return x if x.shape[axis] == 1 else ops.reverse(d.b, x, axis)
 
 
 def _operand(d: Draw, x: Value, y: Value) -> Value:
