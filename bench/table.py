@@ -169,7 +169,7 @@ def write_markdown(report: Mapping[str, Any]) -> str:
         "on the NPU.",
         write_table(("", *_list_targets(report)), make_mean_lines(report)),
         "![NPU cycles of each model, Tosaic over the peer](cycles.svg)",
-        "![CPU seconds from the model to the .pte, Tosaic over the peer](compile.svg)",
+        "![CPU seconds from the quantized model to the .pte, Tosaic over the peer](compile.svg)",
     ]
     for target in _list_targets(report):
         parts += [
