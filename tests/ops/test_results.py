@@ -216,3 +216,12 @@ def test_the_memory_behind_a_view_is_refused(part: int) -> None:
     for target in ("TOSA-1.0+FP", "ethos-u55-128"):
         with pytest.raises(Invalid, match=r"part of another one(.|\n)*test_results.py(.|\n)*contiguous\(\)"):
             tosaic.compile(Parts(part).eval(), (torch.randn(3, 4, 17),), target)
+
+
+def test_the_strides_of_a_quantized_tensor() -> None:
+    model = samples.Call(lambda x: (x + 1.0).as_strided([4, 3], [1, 4])).eval()
+    x = torch.randn(3, 4)
+    exported = torch.export.export(model, (x,))
+    program = tosaic.compile(tosaic.quantize(exported, [(x,)]), (x,), "ethos-u55-128")
+    assert program.verify(rounds=1).ok
+    assert np.abs(program.run(x)[0] - model(x).numpy()).max() < 0.05

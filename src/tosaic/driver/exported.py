@@ -138,8 +138,9 @@ def refuse_strided(program: ExportedProgram | GraphModule) -> None:
     """Raise Invalid for a graph that reads the memory behind a view, such as the matrix behind its diagonal."""
     for node in program.graph.nodes:
         if node.op == "call_function" and overload(node) in _STRIDED:
-            read = input_node(node).meta["val"]
-            if find_memory_order(read) is None or _shares_memory(read, input_node(node)):
+            # What is dequantized has memory of its own, and no value in a converted module.
+            read = input_node(node).meta.get("val")
+            if read is not None and (find_memory_order(read) is None or _shares_memory(read, input_node(node))):
                 raise Invalid(
                     "`as_strided` reads the memory of a tensor that is a part of another one",
                     where=source_line(node),
