@@ -82,7 +82,7 @@ def test_verify_takes_the_file(files: Path) -> None:
 
 def test_another_process_cannot_write_it(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "_KEPT", CompileCache(lambda _: 0))
-    with pytest.raises(Invalid, match="the TOSA graph of delegate 0 is not known") as caught:
+    with pytest.raises(Invalid, match="the TOSA graph of delegate 0 is unknown") as caught:
         tosaic.write_sidecar(files / "net.pte")
     assert "tosaic.write_sidecar" in caught.value.fix
 

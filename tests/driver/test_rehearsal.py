@@ -144,6 +144,16 @@ def test_numbers_for_which_tosa_defines_nothing_are_drawn_again(monkeypatch: pyt
     assert largest[0] > 1 >= largest[1]
 
 
+def test_a_product_out_of_range_is_no_fault() -> None:
+    x = torch.arange(12, dtype=torch.int32).reshape(3, 4) % 4
+
+    class Power(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x**8
+
+    assert [d.separated for d in tosaic.compile(Power().eval(), (x,), U55).delegates] == [False]
+
+
 def test_a_lookup_of_rows_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
     class Lookup(torch.nn.Module):
         def __init__(self) -> None:

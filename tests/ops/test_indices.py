@@ -10,6 +10,7 @@ import torch
 
 import tosaic
 from support import samples
+from tosaic.core.errors import Invalid
 
 GENERATOR = torch.Generator().manual_seed(7)
 X, ROWS = (torch.rand(shape, generator=GENERATOR) * 4 - 2 for shape in ((5, 4), (3, 4)))
@@ -102,9 +103,15 @@ def test_as_strided_of_a_transposed_tensor_is_read_in_its_order() -> None:
 
 
 def test_as_strided_of_a_part_is_refused() -> None:
-    model = samples.Call(lambda x: (x + 1.0)[1:].as_strided((2, 3), (3, 1), 4)).eval()
-    reasons = {r.op: r.why for r in tosaic.compile(model, (X,), FLOAT).reasons}
+    inside = samples.Call(lambda x: (x + 1.0)[1:].as_strided((2, 3), (3, 1))).eval()
+    program = tosaic.compile(inside, (X,), FLOAT)
+    reasons = {r.op: r.why for r in program.reasons}
     assert "all that is in its memory; here it is a part of one" in reasons["aten.as_strided.default"]
+    np.testing.assert_array_equal(program.run(X)[0], inside(X).numpy())
+    for beyond in ((2, 3), (3, 1), 4), ((2, X.numel()), (1, 1)):
+        model = samples.Call(lambda x, a=beyond: (x + 1.0)[1:].as_strided(*a)).eval()
+        with pytest.raises(Invalid, match="a part of another one"):
+            tosaic.compile(model, (X,), FLOAT)
 
 
 @pytest.mark.parametrize("target", [FLOAT, INT, "ethos-u55-128"])

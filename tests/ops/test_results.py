@@ -207,7 +207,7 @@ class Parts(torch.nn.Module):
         self.part, self.table = part, torch.nn.Parameter(torch.arange(120.0).reshape(2, 60))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        parts = (x.diagonal(1, -2, -1), self.table[1:], self.table[:1])
+        parts = (x.diagonal(1, -2, -1), self.table[1:], self.table[:1, :8])
         return parts[self.part].as_strided([4, 3], [1, 4], 2)
 
 

@@ -27,13 +27,13 @@ BF16 = "TOSA-1.0+FP+INT+int16+int4+bf16"
 
 
 class Net(torch.nn.Module):
-    """Two delegates with a CPU operator between them, which no target takes."""
+    """Two delegates with a CPU operator between them: no target puts 40 numbers in order."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.first = torch.nn.Conv2d(3, 8, 3, padding=1)
-        self.last = torch.nn.Linear(8, 4)
+        self.first = torch.nn.Conv2d(3, 40, 3, padding=1)
+        self.last = torch.nn.Linear(40, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.sigmoid(self.first(x)).mean((2, 3))

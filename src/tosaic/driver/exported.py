@@ -23,7 +23,7 @@ from tosaic.fx.arrays import find_memory_order
 from tosaic.fx.control_flow import MOST_STEPS, find_loop, unroll_program
 from tosaic.fx.decompositions import find_registered, functionalize, run_torch_decompositions
 from tosaic.fx.modes import inline_modes
-from tosaic.fx.source import FILLS, QDQ, input_node, is_overload, list_modules, overload, source_line
+from tosaic.fx.source import FILLS, QDQ, bind, input_node, is_overload, list_modules, overload, source_line
 from tosaic.fx.torch_compat import DispatchKey, OpOverload, pytree
 from tosaic.quantization.prepare import is_private, mutates
 
@@ -140,7 +140,7 @@ def refuse_strided(program: ExportedProgram | GraphModule) -> None:
         if node.op == "call_function" and overload(node) in _STRIDED:
             # What is dequantized has memory of its own, and no value in a converted module.
             read = input_node(node).meta.get("val")
-            if read is not None and (find_memory_order(read) is None or _shares_memory(read, input_node(node))):
+            if read is not None and (find_memory_order(read) is None or _reads_beyond(node, read)):
                 raise Invalid(
                     "`as_strided` reads the memory of a tensor that is a part of another one",
                     where=source_line(node),
@@ -149,10 +149,15 @@ def refuse_strided(program: ExportedProgram | GraphModule) -> None:
                 )
 
 
-def _shares_memory(tensor: torch.Tensor, node: Node) -> bool:
-    """Tell whether a computed tensor has only a part of its memory: it is the start, middle or end of another one."""
-    whole = tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-    return node.op == "call_function" and not whole
+def _reads_beyond(node: Node, tensor: torch.Tensor) -> bool:
+    """Tell whether a call reads numbers that are not those of its operand, a computed part of another tensor."""
+    if input_node(node).op != "call_function":
+        return False
+    a = bind(node)
+    size, stride, offset = a["size"], a["stride"], a["storage_offset"]
+    last = (offset or 0) + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    # An offset counts from the start of the memory, which is not that of the part.
+    return (offset is not None and tensor.storage_offset() > 0) or (0 not in size and last >= tensor.numel())
 
 
 def _list_dynamic(node: Node) -> list[int]:

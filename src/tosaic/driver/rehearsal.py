@@ -18,7 +18,8 @@ from tosaic.ir.graph import NUMPY, RANGES, Array, DType, Type
 from tosaic.npu import Fault
 from tosaic.tools.cache import CompileCache, make_key
 
-#: ranges for numbers of 32 bits, which may be sums or positions: the first for which TOSA defines the result
+#: Ranges for numbers of 32 bits, which may be positions, or factors whose product is out of range: the commands have
+#: to be right for one of them.
 _WIDE = ((-100, 100), (0, 1))
 
 #: What was found for the .tosa and the blob of a delegate.
@@ -39,7 +40,8 @@ def find_fault(tosa: bytes, artifact: Artifact) -> str:
 
 def _rehearse(tosa: bytes, artifact: Artifact) -> str:
     types = [value.type for value in read(tosa).inputs]
-    for wide in _WIDE:
+    fault = ""
+    for wide in _WIDE if any(type.dtype is DType.I32 for type in types) else _WIDE[:1]:
         inputs = _draw(types, wide)
         try:
             wanted = reference.run(tosa, inputs)
@@ -50,10 +52,12 @@ def _rehearse(tosa: bytes, artifact: Artifact) -> str:
             # A failure of the judge says nothing about the commands.
             return ""
         try:
-            return _compare(artifact.simulate(inputs), wanted)
+            fault = _compare(artifact.simulate(inputs), wanted)
         except Fault as error:
-            return f"its commands end in a fault: {error.what}"
-    return ""
+            fault = f"its commands end in a fault: {error.what}"
+        if not fault:
+            return ""
+    return fault
 
 
 def _draw(types: Sequence[Type], wide: tuple[int, int]) -> list[Array]:
