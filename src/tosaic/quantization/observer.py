@@ -38,10 +38,40 @@ _Floats: TypeAlias = "NDArray[np.float32]"
 _HALF, _ONE, _THREE = np.float32(0.5), np.float32(1.0), np.float32(3.0)
 
 
-class HistogramObserver(pt2e.HistogramObserver):
-    """Keeps a histogram of what it sees, and chooses the range with the least error."""
+class _Remembers:
+    """Keeps the scale and zero point that it found: a weight's bias asks for them too."""
 
     _found: _Parameters | None = None
+
+    def calculate_qparams(self) -> _Parameters:
+        """Return scale and zero point."""
+        found = self._found
+        if found is None:
+            base: Any = super()
+            found = self._found = base.calculate_qparams()
+        return found
+
+
+class _ObservesOnce(_Remembers):
+    """Observes a weight once, although each sample shows it again."""
+
+    _seen: _Version | None = None
+
+    def forward(self, x_orig: torch.Tensor) -> torch.Tensor:
+        """Observe a tensor, unless it is the one that was observed last."""
+        if self._seen is None or not self._seen.is_of(x_orig):
+            self._seen, self._found = _Version.make(x_orig), None
+            base: Any = super()
+            base.forward(self._reduce(x_orig.detach()))
+        return x_orig
+
+    def _reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """Reduce a tensor to the numbers that decide."""
+        return x
+
+
+class HistogramObserver(_Remembers, pt2e.HistogramObserver):
+    """Keeps a histogram of what it sees, and chooses the range with the least error."""
 
     def forward(self, x_orig: torch.Tensor) -> torch.Tensor:
         """Add the numbers of a tensor to the histogram."""
@@ -115,14 +145,6 @@ class HistogramObserver(pt2e.HistogramObserver):
         width = (self.max_val - self.min_val) / self.bins
         return self.min_val + width * first, self.min_val + width * (last + 1)
 
-    def calculate_qparams(self) -> _Parameters:
-        """Return scale and zero point; a weight's bias asks for them too."""
-        found = self._found
-        if found is None:
-            base: Any = super()
-            found = self._found = base.calculate_qparams()
-        return found
-
     @np.errstate(all="ignore")  # like torch
     def _measure_errors(self, ranges: Sequence[tuple[int, int]]) -> list[float]:
         """Measure the error of quantizing to each of some ranges, in the same steps and roundings as torchao."""
@@ -145,50 +167,12 @@ class HistogramObserver(pt2e.HistogramObserver):
         return to_numpy(to_torch(errors).sum(1)).tolist()
 
 
-class MinMaxObserver(pt2e.MinMaxObserver):
+class MinMaxObserver(_ObservesOnce, pt2e.MinMaxObserver):
     """Finds the smallest and the largest number of a weight."""
 
-    _seen: _Version | None = None
-    _found: _Parameters | None = None
 
-    def forward(self, x_orig: torch.Tensor) -> torch.Tensor:
-        """Observe a tensor, unless it is the one that was observed last."""
-        if self._seen is None or not self._seen.is_of(x_orig):
-            self._seen, self._found = _Version.make(x_orig), None
-            base: Any = super()
-            base.forward(x_orig)
-        return x_orig
-
-    def calculate_qparams(self) -> _Parameters:
-        """Return scale and zero point; the bias asks for them too."""
-        found = self._found
-        if found is None:
-            base: Any = super()
-            found = self._found = base.calculate_qparams()
-        return found
-
-
-class PerChannelMinMaxObserver(pt2e.PerChannelMinMaxObserver):
+class PerChannelMinMaxObserver(_ObservesOnce, pt2e.PerChannelMinMaxObserver):
     """Finds the smallest and the largest number of each channel of a weight."""
-
-    _seen: _Version | None = None
-    _found: _Parameters | None = None
-
-    def forward(self, x_orig: torch.Tensor) -> torch.Tensor:
-        """Observe a tensor, unless it is the one that was observed last."""
-        if self._seen is None or not self._seen.is_of(x_orig):
-            self._seen, self._found = _Version.make(x_orig), None
-            base: Any = super()
-            base.forward(self._reduce(x_orig.detach()))
-        return x_orig
-
-    def calculate_qparams(self) -> _Parameters:
-        """Return scale and zero point; the bias asks for them too."""
-        found = self._found
-        if found is None:
-            base: Any = super()
-            found = self._found = base.calculate_qparams()
-        return found
 
     def _reduce(self, x: torch.Tensor) -> torch.Tensor:
         """Reduce each channel to two numbers, its smallest and its largest: torch finds one at a time far sooner."""
