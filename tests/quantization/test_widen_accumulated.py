@@ -60,6 +60,11 @@ def list_wide(module: Any) -> list[str]:
         (lambda a, b, c: a * torch.ones(1) + b * c, []),
         (lambda a, b, c: a * torch.ones(5) + b * c, ["mul", "mul"]),
         (lambda a, b, c: a * a + b * c, []),
+        (lambda a, b, c: (a * a + b * b).sqrt() + c, ["add", "mul", "mul"]),
+        (lambda a, b, c: (a**2 + b**2).reshape(5, 2).sqrt(), ["add", "pow", "pow", "reshape"]),
+        (lambda a, b, c: (a**2 + b * c).abs().sqrt(), []),
+        (lambda a, b, c: ((s := a * a + b * b).sqrt(), s), []),
+        (lambda a, b, c: (a * a + torch.ones(5)).sqrt(), []),
         (lambda a, b, c: (s := a * b) + b * c - s.exp(), []),
         (lambda a, b, c: (s := a * b)[0] + (b * c)[0] + (s[1] + c[1]), []),
         (lambda a, b, c: (s := a * b)[0] + (t := b * c)[1] + (s[1] - t[0]), ["mul"] * 2 + ["select"] * 4),
@@ -73,6 +78,11 @@ def list_wide(module: Any) -> list[str]:
         "constant",
         "constants",
         "square",
+        "root",
+        "moved root",
+        "no root",
+        "another reader of a power",
+        "one square",
         "another reader",
         "another sum",
         "two sums",
@@ -153,3 +163,15 @@ def test_codes_of_the_state() -> None:
     assert [b.dtype for b in program.outputs] == ["int8", "int16"]
     assert program.cpu_ops == {}
     assert verify(program.pte, sidecar.read(program.sidecar())).ok
+
+
+@pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u65-512", "ethos-u85-256"])
+def test_magnitudes_near_zero(target: str) -> None:
+    """Most magnitudes of a spectrum are small: with a power of 8 bits, this has 18 dB."""
+    calls = [tuple(rand(1, 65, 4, seed=2 * i + j) ** 3 for j in (0, 1)) for i in range(4)]
+    model = samples.Call(lambda a, b: (a * a + b * b).sqrt()).eval()
+    program = tosaic.compile(model, calls[0], target, calibration=calls)
+    assert len(program.delegates) == 1
+    result = program.verify()
+    assert result.ok
+    assert result.sqnr[0] > 30.0

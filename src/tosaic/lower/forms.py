@@ -21,6 +21,8 @@ def unop(
     build: Callable[[Builder, Value], Value],
     samples: Callable[[], Sequence[Sample]],
     int16: Callable[[Lowering, Stored], Stored] | None = None,
+    *,
+    is_steep: bool = False,
 ) -> None:
     """Register an elementwise operator that is one TOSA operator in float, and a TABLE in int8.
 
@@ -30,7 +32,7 @@ def unop(
     def lower(lo: Lowering, self: Tensor) -> Tensor:
         return int16(lo, self) if int16 is not None and is_int16(self) else unary(lo, build, self)
 
-    fields = Fields(pointwise=True, computes_int16=int16 is not None, samples=samples)
+    fields = Fields(pointwise=True, computes_int16=int16 is not None, is_steep=is_steep, samples=samples)
     add(name, *with_inplace(f"{name}.default"), beside=samples, lower=lower, **fields)
 
 

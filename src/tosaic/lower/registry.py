@@ -66,6 +66,7 @@ class Record:
     is_qdq               quantizes or dequantizes: a constant that goes through it stays quantized and is not folded
     looks_up             reads its first input at positions given by its other inputs
     is_sum, is_product   a sum or difference of two operands; a product of two
+    is_steep             changes fast near zero: it reads a sum of products with 16 bits
     reads_int16          accepts an operand of 16 bits next to operands of 8
     computes_int16       has a lowering for 16-bit values that is more precise than a table
     reads_weight_matrix  a constant operand is a weight matrix and is quantized like weights
@@ -89,6 +90,7 @@ class Record:
     looks_up: bool = False
     is_sum: bool = False
     is_product: bool = False
+    is_steep: bool = False
     reads_int16: bool = False
     computes_int16: bool = False
     reads_weight_matrix: bool = False
@@ -111,6 +113,7 @@ class Fields(TypedDict, total=False):
     looks_up: bool
     is_sum: bool
     is_product: bool
+    is_steep: bool
     reads_int16: bool
     computes_int16: bool
     reads_weight_matrix: bool

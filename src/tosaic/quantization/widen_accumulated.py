@@ -1,6 +1,7 @@
 """Sums of two products: the operands of such a sum get 16 bits, so that only the sum itself is rounded to 8.
 
-Recurrent cells consist of such sums. There the rounding errors of one step are the input of the next.
+Recurrent cells consist of such sums. There the rounding errors of one step are the input of the next. A sum that only
+steep functions read gets 16 bits too: the square root of a power of 8 bits has steps of a 16th near zero.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def widen_sums(graph: Graph) -> None:
     while narrow := [n for n, products in sums.items() if not all(_is_read_by(sums, p) for p in products)]:
         for node in narrow:
             del sums[node]
-    for product in {p for products in sums.values() for p in products}:
+    for product in {p for products in sums.values() for p in products} | {n for n in sums if _is_read_by_steep(n)}:
         _set_wide(product, _list_edges(product))
     # The last state may be read by its tanh alone, and is then not stored.
     for state in (n for n in sums if STATE in n.meta and n.meta[ANNOTATION_KEY].output_qspec is not None):
@@ -76,11 +77,6 @@ def _is_sum(node: Node) -> bool:
     return record is not None and record.is_sum
 
 
-def _is_product(node: Node) -> bool:
-    record = _find_record(node)
-    return record is not None and record.is_product
-
-
 def _reads_int16(node: Node) -> bool:
     record = _find_record(node)
     return record is not None and record.reads_int16
@@ -95,21 +91,34 @@ def _moves(node: Node) -> bool:
 
 def _find_products(total: Node) -> list[Node]:
     """Find the products behind both operands of a sum; none if one of them is something else."""
-    found = [_find_product(a) if isinstance(a, Node) else None for a in total.args[:2]]
+    steep = _is_read_by_steep(total)
+    found = [_find_product(a, functions=steep) if isinstance(a, Node) else None for a in total.args[:2]]
     return [p for p in found if p is not None] if None not in found else []
 
 
-def _find_product(node: Node) -> Node | None:
+def _find_product(node: Node, *, functions: bool) -> Node | None:
+    """Find the product that a value is, or with `functions` a function of one tensor, such as a square."""
     while _moves(node):
         node = node.all_input_nodes[0]
-    if not _is_product(node):
+    record = _find_record(node)
+    if record is None or not (record.is_product or (functions and record.pointwise)):
         return None
     annotation = node.meta[ANNOTATION_KEY]
-    # A square, or a product with one constant number, is a table, which has 8 bits.
+    # A square, or a product with one constant number, is a table.
     factors = [n for n in node.all_input_nodes[:2] if n in annotation.input_qspec_map]
     fixed = [n for n in factors if n.meta[CONSTANT] and n.meta["val"].numel() == 1]
-    eight = getattr(annotation.output_qspec, "dtype", None) is torch.int8
-    return node if len(factors) == 2 and not fixed and eight else None
+    is_table = len(factors) == 1 or bool(fixed)
+    return node if factors and is_table <= functions and _has_8_bits(node) else None
+
+
+def _is_read_by_steep(node: Node) -> bool:
+    """Tell whether all that reads a value, after it was moved or not, are steep functions."""
+    records = [_find_record(user) for _, user in _list_edges(node) if not _moves(user)]
+    return _has_8_bits(node) and bool(records) and all(record is not None and record.is_steep for record in records)
+
+
+def _has_8_bits(node: Node) -> bool:
+    return getattr(node.meta[ANNOTATION_KEY].output_qspec, "dtype", None) is torch.int8
 
 
 def _list_edges(node: Node) -> Iterator[tuple[Node, Node]]:
