@@ -22,15 +22,13 @@ from tosaic.core.targets import Target, find
 from tosaic.driver.delegate import build, lower_partition
 from tosaic.driver.partition import Partition, Plan, partition
 from tosaic.engines import reference
-from tosaic.fx.source import Source
+from tosaic.fx.source import Source, overload
 from tosaic.lower.constraints import RESULT
 from tosaic.lower.samples import Sample
 from tosaic.ops import registry
 
 NPUS = {"u55_INT": "ethos-u55-128", "u65_INT": "ethos-u65-512", "u85_INT": "ethos-u85-256"}
 COMPOSITE = frozenset(n for n, r in registry().records.items() if r.decompose is not None and not r.moves)
-
-#: what else the simulator looks for
 
 #: families that only move codes
 EXACT = ("shuffle", "pad", "index")
@@ -129,9 +127,16 @@ def compare(op: str, index: int, region: Partition, tosa: bytes) -> None:
             assert steps.max() <= 1
 
 
+def find_plain_spec(module: Any) -> TosaCompileSpec:
+    """The plain integer profile; with int16 where a steep function reads a tensor that is stored in 16 bits."""
+    steep = [n for n in module.graph.nodes if (found := registry().find(overload(n))) is not None and found.is_steep]
+    read = {n.args[-1] for node in steep for n in node.all_input_nodes if "dequantize" in str(n.target)}
+    return TosaCompileSpec("TOSA-1.0+INT+int16" if torch.int16 in read else "TOSA-1.0+INT")
+
+
 def check_integer(op: str, index: int) -> None:
     module, _ = samples.quantized(op, index)
-    source, spec = Source.of_module(module), TosaCompileSpec("TOSA-1.0+INT")
+    source, spec = Source.of_module(module), find_plain_spec(module)
     plan = partition(source, spec.target)
     if not samples.sample_of(op, index).targets(spec.target):
         left_by_a_constraint(op, plan, spec.target)
@@ -164,11 +169,11 @@ def check_npu(op: str, index: int, target: str) -> None:
 
 @functools.lru_cache(maxsize=4)
 def plain_tosa(op: str, index: int) -> bytes | None:
-    """The .tosa file for TOSA-1.0+INT, None where that target does not take the sample."""
-    spec = TosaCompileSpec("TOSA-1.0+INT")
+    """The .tosa file for plain TOSA, None where that target does not take the sample."""
+    module, _ = samples.quantized(op, index)
+    spec = find_plain_spec(module)
     if not samples.sample_of(op, index).targets(spec.target):
         return None
-    module, _ = samples.quantized(op, index)
     source = Source.of_module(module)
     return lower_partition(source, partition(source, spec.target).partitions[0], spec, frozenset())[1]
 

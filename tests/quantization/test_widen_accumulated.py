@@ -19,6 +19,7 @@ from tosaic.driver.exported import export
 from tosaic.formats import sidecar
 from tosaic.quantization import quantizer
 from tosaic.quantization.recipes import get_symmetric_quantization_config
+from tosaic.quantizer import TOSAQuantizer
 
 
 def rand(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -151,7 +152,7 @@ def test_long_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
         calls.append((rand(1, 6, seed=step), *state))
         state = tuple(s.detach() for s in model(*calls[-1]))
     wide = measure(quantize(export(model, calls[0]), calls), model)
-    monkeypatch.setattr(quantizer, "widen_sums", lambda graph: None)
+    monkeypatch.setattr(quantizer, "widen_sums", lambda graph, stores_int16: None)
     narrow = measure(quantize(export(model, calls[0]), calls), model)
     assert wide > narrow + 1.0
 
@@ -165,12 +166,27 @@ def test_codes_of_the_state() -> None:
     assert verify(program.pte, sidecar.read(program.sidecar())).ok
 
 
+def make_magnitude() -> torch.nn.Module:
+    return samples.Call(lambda a, b: (a * a + b * b).sqrt()).eval()
+
+
+@pytest.mark.parametrize(("target", "wide"), [("TOSA-1.0+INT", 0), ("TOSA-1.0+INT+int16", 3)])
+def test_magnitudes_on_plain_tosa(target: str, wide: int) -> None:
+    """Without the extension int16 the power stays in 8 bits, so that all of it is delegated, with both APIs."""
+    inputs = (rand(1, 9), rand(1, 9))
+    model = make_magnitude()
+    program = tosaic.compile(model, inputs, target)
+    assert len(program.delegates) == 1
+    assert all(reason.is_io for reason in program.reasons)
+    own = TOSAQuantizer(target).set_global(get_symmetric_quantization_config())
+    assert len(list_wide(quantize(export(model, inputs), [inputs], own))) == wide
+
+
 @pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u65-512", "ethos-u85-256"])
 def test_magnitudes_near_zero(target: str) -> None:
     """Most magnitudes of a spectrum are small: with a power of 8 bits, this has 18 dB."""
     calls = [tuple(rand(1, 65, 4, seed=2 * i + j) ** 3 for j in (0, 1)) for i in range(4)]
-    model = samples.Call(lambda a, b: (a * a + b * b).sqrt()).eval()
-    program = tosaic.compile(model, calls[0], target, calibration=calls)
+    program = tosaic.compile(make_magnitude(), calls[0], target, calibration=calls)
     assert len(program.delegates) == 1
     result = program.verify()
     assert result.ok

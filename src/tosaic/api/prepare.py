@@ -184,7 +184,7 @@ def prepare(
     progress: Callable[[str], None] | None = None,
     max_memory: int | None = None,
 ) -> Prepared:
-    """Export and quantize a model: the first half of `compile`. The target matters only by its TOSA profile."""
+    """Export and quantize a model: the first half of `compile`. The target matters only by its TOSA specification."""
     check_choice("io", io, IO_KINDS)
     chosen = Precision(precision, dict(precision_for or {}), per_channel)
     if quantizer is not None and not chosen.is_default:
@@ -192,8 +192,9 @@ def prepare(
     stages, notes = Stages(progress), list[str]()
     model, inputs = _flatten_inputs(model, example_inputs, kwargs or {})
     steps = _Steps(
-        "INT" in spec.target.tosa_spec,
-        "FP" in spec.target.tosa_spec,
+        spec.tosa_spec.supports("INT"),
+        spec.tosa_spec.supports("FP"),
+        spec.tosa_spec.supports("int16"),
         calibration,
         max_memory,
         quantizer or chosen,
@@ -248,10 +249,12 @@ class _Steps:
     """The steps of one preparation; each returns the model, and samples with torch's results.
 
     integers, floats  what the profile of the target computes with
+    stores_int16      whether it stores tensors of 16 bits
     """
 
     integers: bool
     floats: bool
+    stores_int16: bool
     calibration: Any
     max_memory: int | None
     quantizer: Quantizer | Precision
@@ -309,11 +312,12 @@ class _Steps:
     def _quantize(self, program: ExportedProgram, inputs: tuple[torch.Tensor, ...]) -> tuple[GraphModule, list[Sample]]:
         with self.stages.stage("quantize"):
             chosen = self.quantizer
-            quantizer = chosen.make_quantizer(program.graph, self.io) if isinstance(chosen, Precision) else chosen
+            if isinstance(chosen, Precision):
+                chosen = chosen.make_quantizer(program.graph, self.io, stores_int16=self.stores_int16)
             samples = self._read_samples(program, inputs)
             module = _unlift(program)
             results = _run(module, samples)
-            module = _quantize(program, module, self.stages.count("quantize", samples), quantizer, self.notes)
+            module = _quantize(program, module, self.stages.count("quantize", samples), chosen, self.notes)
             if not has_loops(module):
                 return module, _keep(samples, results, _run(module, samples))
         with self.stages.stage("unroll"):

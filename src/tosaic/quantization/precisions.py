@@ -77,9 +77,10 @@ class Precision:
         }
         return {} if self.is_default else {name: text for name, text in shown.items() if text}
 
-    def make_quantizer(self, graph: Graph, io: str) -> TosaQuantizer:
+    def make_quantizer(self, graph: Graph, io: str, *, stores_int16: bool = True) -> TosaQuantizer:
         """Make the quantizer for an exported graph; raise Invalid for a module that it does not have."""
-        quantizer = TosaQuantizer().set_global(PRECISIONS[self.everywhere](is_per_channel=self.per_channel))
+        quantizer = TosaQuantizer(stores_int16=stores_int16)
+        quantizer.set_global(PRECISIONS[self.everywhere](is_per_channel=self.per_channel))
         paths, classes = _list_modules(graph)
         for name, chosen in self.parts.items():
             config = None if chosen == "float" else PRECISIONS[chosen](is_per_channel=self.per_channel)

@@ -46,10 +46,13 @@ class TosaQuantizer(pt2e.Quantizer):
 
     The configuration of a node is that of the last setting for single nodes that selects it, else that of the innermost
     module that is set by name, else by type, else the global one.
+
+    stores_int16  whether the target stores tensors of 16 bits
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, stores_int16: bool = True) -> None:
         super().__init__()
+        self._stores_int16 = stores_int16
         self._global: Any = None
         self._io: Any = None
         self._by_name: dict[str, Any] = {}
@@ -177,7 +180,7 @@ class TosaQuantizer(pt2e.Quantizer):
                     _annotate(node, config)
                 if ANNOTATION_KEY in node.meta:
                     own.add(node)
-        widen_sums(model.graph)
+        widen_sums(model.graph, stores_int16=self._stores_int16)
         share_states(model.graph)
         share_buffers(model.graph)
         if self._io is not None:

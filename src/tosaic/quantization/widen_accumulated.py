@@ -24,13 +24,17 @@ from tosaic.quantization.prepare import ANNOTATION_KEY, CONSTANT
 STATE = "tosaic_state"
 
 
-def widen_sums(graph: Graph) -> None:
-    """Widen the products in an annotated graph to 16 bits, if only sums of products read them."""
-    sums = {n: found for n in graph.nodes if _is_sum(n) and (found := _find_products(n))}
+def widen_sums(graph: Graph, *, stores_int16: bool) -> None:
+    """Widen the products in an annotated graph to 16 bits, if only sums of products read them.
+
+    A product is added before it is stored. What a steep function reads is stored, which not every target can.
+    """
+    steep = {n for n in graph.nodes if stores_int16 and _is_sum(n) and _is_read_by_steep(n)}
+    sums = {n: found for n in graph.nodes if _is_sum(n) and (found := _find_products(n, functions=n in steep))}
     while narrow := [n for n, products in sums.items() if not all(_is_read_by(sums, p) for p in products)]:
         for node in narrow:
             del sums[node]
-    for product in {p for products in sums.values() for p in products} | {n for n in sums if _is_read_by_steep(n)}:
+    for product in {p for products in sums.values() for p in products} | steep & sums.keys():
         _set_wide(product, _list_edges(product))
     # The last state may be read by its tanh alone, and is then not stored.
     for state in (n for n in sums if STATE in n.meta and n.meta[ANNOTATION_KEY].output_qspec is not None):
@@ -89,10 +93,9 @@ def _moves(node: Node) -> bool:
     return record is not None and record.moves and record.quant == "share" and plain
 
 
-def _find_products(total: Node) -> list[Node]:
+def _find_products(total: Node, *, functions: bool) -> list[Node]:
     """Find the products behind both operands of a sum; none if one of them is something else."""
-    steep = _is_read_by_steep(total)
-    found = [_find_product(a, functions=steep) if isinstance(a, Node) else None for a in total.args[:2]]
+    found = [_find_product(a, functions=functions) if isinstance(a, Node) else None for a in total.args[:2]]
     return [p for p in found if p is not None] if None not in found else []
 
 

@@ -25,13 +25,13 @@ class TOSAQuantizer(TosaQuantizer):
         compile_spec_or_tosa_spec: ArmCompileSpec | Specification | str | list[CompileSpec],
         use_composable_quantizer: bool = True,
     ) -> None:
-        super().__init__()
         given = compile_spec_or_tosa_spec
         if isinstance(given, (Specification, str)):
             given = TosaCompileSpec(given)
         self.compile_spec = given if isinstance(given, ArmCompileSpec) else _read(given)
         if not self.tosa_spec.support_integer():
             raise Invalid(f"{self.tosa_spec} has no integer profile to quantize for", fix="use TOSA-1.0+INT")
+        super().__init__(stores_int16=self.tosa_spec.supports("int16"))
 
     @property
     def tosa_spec(self) -> Specification:
