@@ -335,6 +335,39 @@ def test_in_place_ops_that_others_see() -> None:
     close(tosaic.compile(model, inputs, "ethos-u55-128", calibration=[inputs]), model, *inputs)
 
 
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t.view(16),
+        lambda t: t.reshape(2, 8),
+        lambda t: t.expand_as(t),
+        lambda t: t.expand(4, 4),
+        lambda t: t.contiguous(),
+        lambda t: t.to(torch.float32),
+        lambda t: t.flatten(),
+        lambda t: t.t(),
+        lambda t: t[1:],
+        lambda t: t.chunk(2)[0],
+        lambda t: t.unsqueeze(0),
+        lambda t: t.detach(),
+    ],
+)
+@pytest.mark.parametrize("target", ["TOSA-1.0+FP", "ethos-u85-256"])
+def test_writes_through_a_view(view: Any, target: str) -> None:
+    """A tensor that is changed through a view, whose only user is the write, is read again."""
+
+    class Net(nn.Module):
+        def forward(self, t: torch.Tensor) -> torch.Tensor:
+            y = t * 2.0
+            view(y).add_(1.0)
+            return y.tanh()
+
+    model, inputs = Net().eval(), (x(4, 4),)
+    quantized = target != "TOSA-1.0+FP"
+    program = tosaic.compile(model, inputs, target, calibration=[inputs] if quantized else None, quantized=quantized)
+    close(program, model, *inputs)
+
+
 def test_mixed_grids_in_cat_after_conv_relu() -> None:
     """A fused conv-bn-relu whose output shares its range with a cat is still on the NPU."""
 

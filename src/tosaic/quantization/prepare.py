@@ -114,13 +114,19 @@ def is_private(node: Node) -> bool:
     changed: Any = node.args[0]
     while isinstance(changed, Node) and changed.op == "call_function" and len(changed.users) == 1:
         record = registry().find(overload(changed))
-        if overload(changed) in FILLS or (record is not None and not record.moves):
+        if overload(changed) in FILLS or (record is not None and not record.moves and not _is_view(changed)):
             return True
         if not changed.args or not isinstance(changed.args[0], Node):
             # What is made of no tensor at all is in memory of its own.
             return record is not None or not changed.all_input_nodes
         changed = changed.args[0]
     return False
+
+
+def _is_view(node: Node) -> bool:
+    """Tell whether the schema of a call says that its result is in the memory of an operand, and unchanged."""
+    returns = getattr(getattr(torch_op(node), "_schema", None), "returns", ())
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
 class GraphAten:
