@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from tosaic.lower import resizing
@@ -64,8 +66,14 @@ def _repeat(lo: Lowering, a: Arguments, exact: bool) -> Tensor:
     return lo.reshape(out, (*given.shape[:2], *out.shape[6 - given.rank :]))
 
 
-def _interpolate(lo: Lowering, a: Arguments) -> Tensor:
+def _find_interpolation(lo: Lowering, a: Arguments) -> tuple[Tensor, list[resizing.Axis]]:
+    """Return the image and its axes. Torch leaves a dimension of the same size as it is, whatever its scale."""
     x, axes, _ = _arguments(lo, a)
+    return x, [replace(axis, step=Fraction(1)) if axis.new == axis.old else axis for axis in axes]
+
+
+def _interpolate(lo: Lowering, a: Arguments) -> Tensor:
+    x, axes = _find_interpolation(lo, a)
     out = resizing.interpolate(lo, x if x.q is None else lo.codes(x), axes)
     given = a["input"] if "input" in a else a["self"]
     return lo.reshape(out, (*given.shape[:2], *out.shape[6 - given.rank :]))
@@ -76,11 +84,11 @@ def _fits_conv(axis: resizing.Axis) -> bool:
 
 
 def _check_weights(lo: Lowering, a: Arguments) -> str:
-    return _describe_ratios(axis for axis in _arguments(lo, a)[1] if not _fits_conv(axis))
+    return _describe_ratios(axis for axis in _find_interpolation(lo, a)[1] if not _fits_conv(axis))
 
 
 def _check_ratios(lo: Lowering, a: Arguments) -> str:
-    x, axes, _ = _arguments(lo, a)
+    x, axes = _find_interpolation(lo, a)
     if lo.target.is_npu and x.q is not None and all(map(_fits_conv, axes)):
         return ""
     return _describe_ratios(axis for axis in axes if not axis.is_flat and not axis.fits(False))
@@ -130,6 +138,7 @@ def upsample_nearest2d(lo: Lowering, **arguments: Any) -> Tensor:
     samples=lambda: [
         *_samples("bilinear"),
         call(lambda x: torch.ops.aten.upsample_bilinear2d(x + 1.0, [5, 6], False, 2.5, 2.0), f32(1, 3, 2, 3)),
+        call(lambda x: torch.ops.aten.upsample_bilinear2d(x + 1.0, [5, 6], False, 2.5, 2.0), f32(1, 3, 5, 3)),
         call(lambda x: F.interpolate(x, (2, 1019), mode="bilinear"), f32(1, 1, 2, 23), targets=lambda t: t.has_resize),
         call(lambda x: F.interpolate(x, (2, 2053), mode="bilinear"), f32(1, 1, 2, 7), targets=lambda t: False),
     ],
@@ -162,6 +171,7 @@ def upsample_nearest1d(lo: Lowering, **arguments: Any) -> Tensor:
         call(lambda x: F.interpolate(x + 1.0, scale_factor=2, mode="linear"), f32(3, 17, 5)),
         call(lambda x: F.interpolate(x + 1.0, size=7, mode="linear", align_corners=True), f32(1, 3, 5)),
         call(lambda x: torch.ops.aten.upsample_linear1d(x + 1.0, [5], False, 2.5), f32(1, 64, 2)),
+        call(lambda x: torch.ops.aten.upsample_linear1d(x + 1.0, [5], False, 2.5) * 2.0, f32(1, 3, 5)),
         call(lambda x: F.interpolate(x, 2053, mode="linear"), f32(1, 1, 7), targets=lambda t: False),
     ],
 )

@@ -80,6 +80,10 @@ def upsample_nearest_exact3d(lo: Lowering, **arguments: Any) -> Tensor:
             lambda x: torch.ops.aten.upsample_trilinear3d(x + 1.0, [5, 6, 4], False, 2.5, 2.1, 1.3),
             f32(1, 3, 2, 3, 3),
         ),
+        call(
+            lambda x: torch.ops.aten.upsample_trilinear3d(x + 1.0, [5, 6, 4], False, 2.5, 2.1, 1.3),
+            f32(1, 3, 5, 6, 3),
+        ),
     ],
 )
 def upsample_trilinear3d(aten: Aten[T], align_corners: bool, **arguments: Any) -> T:
