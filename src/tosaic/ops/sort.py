@@ -101,6 +101,8 @@ def _attach(value: Tensor, x: Tensor) -> Tensor:
 
 def _join(lo: Lowering, found: list[Pair], dim: int) -> tuple[Tensor, ...]:
     """Concatenate numbers, and their positions."""
+    if len(found) == 1:
+        return found[0]
     rank = found[0][0].rank
     return tuple(movement.concatenate(lo, list(parts), dim % rank) for parts in zip(*found, strict=True))
 
@@ -163,6 +165,7 @@ def topk(lo: Lowering, self: Tensor, k: int, dim: int = -1, largest: bool = True
         call(_first(torch.sort, 1, True), f32(1, 9, 17), targets=with_booleans),
         call(_both(torch.sort, stable=True, dim=-2, descending=True), f32(1, 3, 4, 2), targets=with_booleans),
         call(_first(torch.sort, 1), f32(3, 1, 17)),
+        call(lambda x: torch.sort(x)[0] * 2.0, f32()),
     ],
 )
 def sort(
