@@ -112,6 +112,8 @@ def test_as_strided_of_a_part_is_refused() -> None:
         model = samples.Call(lambda x, a=beyond: (x + 1.0)[1:].as_strided(*a)).eval()
         with pytest.raises(Invalid, match="a part of another one"):
             tosaic.compile(model, (X,), FLOAT)
+        with pytest.raises(Invalid, match="a part of another one"):
+            tosaic.quantize(torch.export.export(model, (X,)), [(X,)])
 
 
 @pytest.mark.parametrize("target", [FLOAT, INT, "ethos-u55-128"])

@@ -96,6 +96,7 @@ def quantize(
             f"the program is `{type(exported).__name__}`, not an exported one",
             fix="pass torch.export.export(model, inputs)",
         )
+    refuse_strided(program)
     program = make_functional(program)
     return unroll_loops(_quantize(program, _unlift(program), samples, quantizer, []))
 
