@@ -102,9 +102,9 @@ def _describe_family(family: str) -> str:
 
 
 def _write_row(record: Record) -> str:
-    quant = (
-        "decompose" if record.decompose is not None else record.quant if isinstance(record.quant, str) else "depends"
-    )
+    quant = record.quant if isinstance(record.quant, str) else "depends"
+    if record.decompose is not None and quant != "exact":
+        quant = "decompose"
     marks = " | ".join(map(_mark, list_support(record)))
     overloads = ", ".join(f"`{name.removeprefix('aten.').removesuffix('.default')}`" for name in record.overloads)
     return f"| {record.name} | {quant} | {marks} | {overloads} |"

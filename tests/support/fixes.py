@@ -468,10 +468,4 @@ CASES = {
         program(F.conv2d, r(1, 3, 6, 6), r(4, 3, 3, 3)),
         program(Holding(F.conv2d, r(4, 3, 3, 3)), r(1, 3, 6, 6)),
     ),
-    "statistics": Case(
-        "it has no running statistics",
-        "use track_running_stats=True",
-        program(nn.BatchNorm2d(3, track_running_stats=False), r(2, 3, 4, 4)),
-        program(nn.BatchNorm2d(3), r(2, 3, 4, 4)),
-    ),
 }

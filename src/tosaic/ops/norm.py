@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,10 @@ def _normalize_batch(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    mean: Tensor | None,
-    var: Tensor | None,
+    mean: Tensor,
+    var: Tensor,
     eps: float,
 ) -> Tensor:
-    if mean is None or var is None:
-        raise Unsupported("it has no running statistics", "use track_running_stats=True")
     factor = 1.0 / np.sqrt(_require_constant(var).real() + eps)
     if weight is not None:
         factor = factor * _require_constant(weight).real()
@@ -40,9 +39,29 @@ def _require_constant(t: Tensor) -> Const:
     return t
 
 
+def _decompose_batch_norm(
+    aten: Aten[Any],
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = False,
+) -> Any:
+    """Write a norm that keeps no statistics by those of its input."""
+    if running_mean is not None or running_var is not None:
+        return None
+    over = [d for d in range(len(aten.shape(input))) if d != 1]
+    return _normalize(aten, input, lambda t: aten("mean.dim", t, over, True), weight, bias, eps)[0]
+
+
 @op(
     "batch_norm",
     quant="exact",
+    decompose=_decompose_batch_norm,
     folds_into_producer=True,
     computes_in_float32=True,
     samples=lambda: [
@@ -52,6 +71,9 @@ def _require_constant(t: Tensor) -> Const:
         module(lambda: _with_statistics(nn.BatchNorm1d(64)), f32(3, 64)),
         module(lambda: _with_statistics(nn.BatchNorm1d(5)), f32(2, 5, 7)),
         module(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), _with_statistics(nn.BatchNorm2d(8))), f32(1, 3, 6, 6)),
+        module(lambda: nn.BatchNorm2d(3, track_running_stats=False), f32(1, 3, 5, 4)),
+        module(lambda: _with_weights(nn.BatchNorm2d(17, eps=0.1, track_running_stats=False)), f32(3, 17, 4, 4)),
+        module(lambda: _with_weights(nn.BatchNorm1d(4, track_running_stats=False)), f32(9, 4)),
     ],
 )
 def batch_norm(
@@ -65,10 +87,10 @@ def batch_norm(
     momentum: float,
     eps: float,
     cudnn_enabled: bool = False,
-) -> Tensor:
+) -> Tensor | None:
+    if running_mean is None or running_var is None:
+        return None
     if training:
-        if running_mean is None:
-            raise Unsupported("it has no running statistics", "use track_running_stats=True")
         raise Unsupported("batch norm is in train mode", "call model.eval() before export")
     return _normalize_batch(lo, input, weight, bias, running_mean, running_var, eps)
 
@@ -91,8 +113,8 @@ def batch_norm_legit(
     input: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
     momentum: float,
     eps: float,
 ) -> tuple[Any, Any, Any]:
@@ -158,15 +180,23 @@ def _group_norm(aten: Aten[Any], x: Any, groups: int, weight: Any, bias: Any, ep
         mean = aten("mean.dim", aten("view.default", t, [batch, groups, size]), [-1], True)
         return aten("reshape.default", aten("expand.default", mean, [batch, groups, size]), [batch, channels, *column])
 
+    return _normalize(aten, x, average, weight, bias, eps)
+
+
+def _normalize(
+    aten: Aten[Any], x: Any, average: Callable[[Any], Any], weight: Any, bias: Any, eps: float
+) -> tuple[Any, Any, Any]:
+    """Return an image without its mean, divided by its deviation, with the mean and the factor."""
+    line = [-1, *(1 for _ in aten.shape(x)[2:])]
     mean = average(x)
     centered = aten("sub.Tensor", x, mean)
     inverse = aten("rsqrt.default", aten("add.Tensor", average(aten("mul.Tensor", centered, centered)), eps))
     factor = inverse
     if weight is not None:
-        factor = aten("mul.Tensor", factor, aten("view.default", weight, [channels, *column]))
+        factor = aten("mul.Tensor", factor, aten("view.default", weight, line))
     out = aten("mul.Tensor", centered, factor)
     if bias is not None:
-        out = aten("add.Tensor", out, aten("view.default", bias, [channels, *column]))
+        out = aten("add.Tensor", out, aten("view.default", bias, line))
     return out, mean, inverse
 
 

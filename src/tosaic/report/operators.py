@@ -93,8 +93,8 @@ def _describe(record: Record, family: str, target: Target, flavors: frozenset[st
 def _describe_lowering(record: Record, quantized: bool) -> str:
     if quantized and record.pointwise:
         return "fused, or a lookup table" if record.bounds else "a lookup table"
-    # A decomposition of data movement only narrows its indices.
-    inner = quantized and not (record.moves or record.looks_up)
+    # A decomposition of data movement only narrows its indices; batch norm has one only without statistics.
+    inner = quantized and not (record.moves or record.looks_up or record.quant == "exact")
     return "decomposed" if record.decompose is not None and (inner or record.lower is None) else "lowered"
 
 
