@@ -26,6 +26,9 @@ _REFUSED = torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape
 
 #: functions that are infinite at -1 and 1: next to them the last bit of the input decides the result
 _POLES = frozenset({"erfinv", "special_erfinv", "atanh", "arctanh"})
+#: the longest row that torch sorts without changing the order of equal numbers
+MOST_STABLE = 16
+_ORDERS = frozenset({"topk", "sort", "kthvalue", "median"})
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
@@ -33,13 +36,16 @@ def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.nan_to_num(), b.nan_to_num())
 
 
-def _has_tie(x: torch.Tensor, dim: Any) -> bool:
-    """Whether the two largest numbers along a dimension, or of all, are equal but for rounding."""
+def _has_tie(x: torch.Tensor, dim: Any, count: int = 1) -> bool:
+    """Whether it is open which numbers are the largest along a dimension, or of all: some are equal but for rounding.
+
+    Several numbers in order may be rounded to 8 bits before.
+    """
     rows = x.reshape(1, -1) if dim is None or not x.dim() else x.movedim(int(dim), -1)
-    if rows.shape[-1] < 2:
-        return False
-    first, second = rows.topk(2, -1).values.unbind(-1)
-    return bool((first - second <= 1e-5 * first.abs().clamp(min=1.0)).any())
+    largest = rows.sort(-1, descending=True).values[..., : count + 1]
+    first, second = largest[..., :-1], largest[..., 1:]
+    near = 1e-5 * first.abs().clamp(min=1.0) if count == 1 else 5e-3 * (x.max() - x.min())
+    return bool((first - second <= near).any())
 
 
 def _is_noise(step: Step, result: torch.Tensor, values: Mapping[Ref, torch.Tensor]) -> bool:
@@ -308,15 +314,23 @@ class Generator:
             return float(before[operands[0]].abs().max()) > 0.98
         if name == "argmax" and self.values[operands[0]].is_floating_point():
             return _has_tie(self.values[operands[0]].double(), step.args[1] if len(step.args) > 1 else None)
-        if name == "topk":
-            # Torch takes any of several equal numbers.
-            x, dim = self.values[operands[0]].double(), step.args[2] if len(step.args) > 2 else -1
-            return _has_tie(x, dim) or _has_tie(-x, dim)
+        if name in _ORDERS and self.values[operands[0]].dim():
+            return self._is_order_open(name, step)
         if name not in _COMPARISONS or len(set(operands)) < 2:
             return False
         a, b = (self.values[r].double() for r in operands)
         near = (a - b).abs() <= 1e-5 * a.abs().clamp(min=1.0)
         return self.values[operands[0]].is_floating_point() and float(near.double().mean()) > 0.002
+
+    def _is_order_open(self, name: str, step: Step) -> bool:
+        """Whether a call returns positions of equal numbers: torch takes any of them."""
+        x, numbers = self.values[step.refs()[0]].double(), [a for a in step.args[1:] if type(a) is int]
+        count = numbers.pop(0) if name in ("topk", "kthvalue") else 0
+        dim = numbers[0] if numbers else -1
+        if name == "topk":
+            return _has_tie(x, dim, count) or _has_tie(-x, dim, count)
+        # It keeps the order of equal numbers in short rows.
+        return (name != "sort" or x.shape[dim] > MOST_STABLE) and _has_tie(x, dim, x.shape[dim])
 
     def _is_useful(self, tensor: torch.Tensor) -> bool:
         if tensor.dtype not in DTYPES or not 0 < tensor.numel() <= MOST_ELEMENTS or tensor.dim() > 6:
