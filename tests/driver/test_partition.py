@@ -350,6 +350,7 @@ def test_in_place_ops_that_others_see() -> None:
         lambda t: t.chunk(2)[0],
         lambda t: t.unsqueeze(0),
         lambda t: t.detach(),
+        lambda t: F.dropout(t, training=False),
     ],
 )
 @pytest.mark.parametrize("target", ["TOSA-1.0+FP", "ethos-u85-256"])

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
 
+from tosaic.fx.source import input_node
+from tosaic.fx.splice import rebuild
 from tosaic.fx.torch_compat import OperatorBase, core_aten_decompositions, decomposition_table
 
 
 def functionalize(program: ExportedProgram) -> ExportedProgram:
     """Return a program without in-place operators; composite operators stay whole."""
-    return program.run_decompositions({})
+    return _remove_dropouts(program).run_decompositions({})
+
+
+def _remove_dropouts(program: ExportedProgram) -> ExportedProgram:
+    """Return a program without the dropouts that are off: they return their operand itself, and torch forgets that."""
+    if not any(map(_is_off, program.graph.nodes)):
+        return program
+    module = GraphModule(program.graph_module, copy.deepcopy(program.graph))
+    for node in [n for n in module.graph.nodes if _is_off(n)]:
+        node.replace_all_uses_with(input_node(node))
+        module.graph.erase_node(node)
+    return rebuild(program, module)
+
+
+def _is_off(node: Node) -> bool:
+    return node.op == "call_function" and node.target in _DROPOUTS and node.args[2:] == (False,)
+
+
+_DROPOUTS = tuple(
+    getattr(torch.ops.aten, name).default
+    for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+)
 
 
 def run_torch_decompositions(program: ExportedProgram, table: Any, custom_triton: bool) -> ExportedProgram:
