@@ -14,7 +14,7 @@ from tosaic.ir.graph import Array, DType
 from tosaic.ir.qparams import QParams, Reals
 from tosaic.lower import arithmetic as arith
 from tosaic.lower.arguments import pair
-from tosaic.lower.lowering import NHWC, Lowering, of_image
+from tosaic.lower.lowering import NHWC, Lowering, concat_values, of_image
 from tosaic.lower.tensor import Const, Stored, Tensor, of_value
 
 
@@ -69,7 +69,7 @@ def _convolve_groups(
         a, z = g * size_out, (g + 1) * size_out
         out = _convolve_dense(lo, part, weight[a:z], slice_channels(q, a, z), slice_bias(lo, bias, a, z), window)
         parts.append(out if out_q is None else lo.quantize(out, out_q))
-    return of_image(tosa.concat(lo.b, [p.value for p in parts], 3), out_q)
+    return of_image(concat_values(lo.b, [p.value for p in parts], 3), out_q)
 
 
 def _convolve_patches(lo: Lowering, x: Tensor, weight: Array, q: QParams | None, bias: Tensor | None) -> Stored:

@@ -20,7 +20,7 @@ from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import convolution, movement, transposed_convolution
 from tosaic.lower.arguments import triple
-from tosaic.lower.lowering import NHWC, Lowering, of_image
+from tosaic.lower.lowering import NHWC, Lowering, concat_values, of_image
 from tosaic.lower.tensor import Const, Stored, Tensor
 
 #: torch's NCDHW view of a value that TOSA keeps as NDHWC
@@ -172,7 +172,7 @@ def _select(lo: Lowering, image: Value, x: Tensor, frames: Sequence[int]) -> Sto
         found = [frame for _, frame in run]
         size = (1, h, w, len(found) * channels)
         parts.append(image if size == image.shape else tosa.slice(lo.b, image, (0, 0, 0, found[0] * channels), size))
-    return of_image(parts[0] if len(parts) == 1 else tosa.concat(lo.b, parts, 3), x.q)
+    return of_image(concat_values(lo.b, parts, 3), x.q)
 
 
 def _repeat_taps(taps: list[list[Tap]], x: Tensor) -> list[list[Tap]]:
@@ -195,8 +195,7 @@ def _join(lo: Lowering, parts: Sequence[Tensor], x: Tensor) -> Stored:
     q = None if x.q is None else lo.out_q("three-dimensional convolution")
     codes = [p if q is None or not p.is_accumulator else lo.quantize(p, q) for p in parts]
     values = [lo.to_layout(p, NHWC) for p in codes]
-    image = values[0] if len(values) == 1 else tosa.concat(lo.b, values, 3)
-    return from_frames(lo, image, x.shape[0], parts[0].shape[1], q)
+    return from_frames(lo, concat_values(lo.b, values, 3), x.shape[0], parts[0].shape[1], q)
 
 
 def _convolve_pixels(lo: Lowering, x: Tensor, weight: Const, bias: Tensor | None, window: Window3d) -> Stored:

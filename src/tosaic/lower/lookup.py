@@ -14,7 +14,7 @@ from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
 from tosaic.lower.arguments import integers, make_movable
-from tosaic.lower.lowering import Lowering
+from tosaic.lower.lowering import Lowering, concat_values
 from tosaic.lower.tensor import Const, Stored, Tensor, inverse, of_value, with_value
 
 #: from this many pieces on, a look-up is one operator instead of a slice for each piece
@@ -75,7 +75,7 @@ def _repeat_each(lo: Lowering, x: Tensor, dim: int, times: int) -> Tensor:
     x = lo.store(x)
     axis, shape = x.perm[dim], x.value.shape
     rows = lo.emit(lo.reshape(of_value(x.value), (prod(shape[: axis + 1]), prod(shape[axis + 1 :]))))
-    wide = tosa.concat(lo.b, [rows] * times, 1)
+    wide = concat_values(lo.b, [rows] * times, 1)
     value = lo.emit(lo.reshape(of_value(wide), (*shape[:axis], shape[axis] * times, *shape[axis + 1 :])))
     return replace(x, value=value, shape=(*x.shape[:dim], x.shape[dim] * times, *x.shape[dim + 1 :]))
 

@@ -39,6 +39,18 @@ def of_image(value: Value, q: QParams | None = None) -> Stored:
     return Stored((n, c, h, w), value, NHWC, q)
 
 
+#: how many tensors a list of TOSA has at most, at any level
+_MOST_TENSORS = 64
+
+
+def concat_values(b: Builder, values: Sequence[Value], axis: int) -> Value:
+    """Concatenate any number of values, in several steps if they are too many for one."""
+    while len(values) > 1:
+        groups = [values[i : i + _MOST_TENSORS] for i in range(0, len(values), _MOST_TENSORS)]
+        values = [group[0] if len(group) == 1 else tosa.concat(b, group, axis) for group in groups]
+    return values[0]
+
+
 @dataclass
 class Lowering:
     """Builds one TOSA graph.
@@ -147,7 +159,7 @@ class Lowering:
             size = [min(_LONGEST, n - start) if a == long else n for a, n in enumerate(value.shape)]
             begin = [start if a == long else 0 for a in range(value.rank)]
             parts.append(self._transpose_parts(tosa.slice(self.b, value, tuple(begin), tuple(size)), order))
-        return tosa.concat(self.b, parts, order.index(long))
+        return concat_values(self.b, parts, order.index(long))
 
     def _reshape(self, value: Value, shape: tuple[int, ...]) -> Value:
         if value.shape == shape:

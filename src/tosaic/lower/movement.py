@@ -16,13 +16,11 @@ from tosaic.lower import arithmetic as arith
 from tosaic.lower.arguments import make_movable
 from tosaic.lower.booleans import is_table
 from tosaic.lower.constraints import NO_STORED_BOOLEANS
-from tosaic.lower.lowering import NHWC, Lowering, of_image
+from tosaic.lower.lowering import NHWC, Lowering, concat_values, of_image
 from tosaic.lower.tensor import Const, Stored, Tensor, of_value, with_value
 
 #: up to this many channels a convolution reverses them in a fifth of the cycles that REVERSE takes
 MOST_REVERSED = 256
-#: how many tensors a list of TOSA has at most, at any level
-_LONGEST = 64
 
 
 def require_movable(lo: Lowering, x: Tensor) -> Tensor:
@@ -77,11 +75,7 @@ def concatenate(lo: Lowering, tensors: Sequence[Tensor], dim: int) -> Tensor:
     axis = dim % parts[0].rank
     lead = next((p for p in parts if isinstance(p, Stored) and not p.is_materialized and not p.has_reshape), None)
     perm = tuple(range(parts[0].rank)) if lead is None else lead.perm
-    values: list[Value] = [lo.to_layout(p, perm) for p in parts]
-    while len(values) > 1:
-        groups = [values[i : i + _LONGEST] for i in range(0, len(values), _LONGEST)]
-        values = [group[0] if len(group) == 1 else tosa.concat(lo.b, group, perm[axis]) for group in groups]
-    value = values[0]
+    value = concat_values(lo.b, [lo.to_layout(p, perm) for p in parts], perm[axis])
     shape = tuple(value.shape[p] for p in perm)
     return Stored(shape, value, perm, parts[0].q)
 
@@ -168,7 +162,7 @@ def reverse(lo: Lowering, x: Tensor, dim: int) -> Tensor:
         back = tosa.reverse(lo.b, rows, 2)
     else:
         n, h, w, c = rows.shape
-        back = tosa.concat(lo.b, [tosa.slice(lo.b, rows, (0, 0, i, 0), (n, h, 1, c)) for i in reversed(range(w))], 2)
+        back = concat_values(lo.b, [tosa.slice(lo.b, rows, (0, 0, i, 0), (n, h, 1, c)) for i in reversed(range(w))], 2)
     return with_value(x, lo.emit(lo.reshape(of_value(back), shape)), x.q)
 
 

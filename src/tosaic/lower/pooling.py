@@ -16,7 +16,7 @@ from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement, positions
 from tosaic.lower.arguments import integers, pair
-from tosaic.lower.lowering import NHWC, Lowering, of_image
+from tosaic.lower.lowering import NHWC, Lowering, concat_values, of_image
 from tosaic.lower.tensor import Tensor, of_value
 
 #: a stride that every Ethos-U supports; a larger one is stride 1 and a subsampling
@@ -248,7 +248,7 @@ def average_windows(lo: Lowering, x: Tensor, window: PoolWindow, count_pad: bool
     n, h, w, c = image.shape
     if n > 1 and not lo.target.averages_batches:
         rows = [build(tosa.slice(lo.b, image, (i, 0, 0, 0), (1, h, w, c))) for i in range(n)]
-        value = tosa.concat(lo.b, rows, 0)
+        value = concat_values(lo.b, rows, 0)
     else:
         value = build(image)
     return subsample(lo, of_image(value, x.q), window)

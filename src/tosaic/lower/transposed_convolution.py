@@ -15,7 +15,7 @@ from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import convolution
 from tosaic.lower.arguments import pair
-from tosaic.lower.lowering import NHWC, Lowering, of_image
+from tosaic.lower.lowering import NHWC, Lowering, concat_values, of_image
 from tosaic.lower.tensor import Const, Tensor, of_value
 
 
@@ -143,7 +143,7 @@ def as_subpixel_convs(
     image, pad = _trim_padding(lo, x, pads, taps)
     rows = [_convolve_block_row(lo, image, block, q, bias, pad, groups, out_q) for block in blocks]
     n, h, w, _ = rows[0].shape
-    wide = rows[0] if sh == 1 else tosa.concat(lo.b, rows, 2)
+    wide = concat_values(lo.b, rows, 2)
     fine = lo.emit(lo.reshape(of_value(wide), (n, h * sh, w * sw, o)))
     start = [p % s for p, s in zip(up.padding, up.stride, strict=True)]
     size = [end - p for p, end in zip(up.padding, up.end, strict=True)]
@@ -173,7 +173,7 @@ def _convolve_block_row(
         offset = None if bias is None else arith.repeat_bias(lo, bias, columns)
         parts = [arith.convolve(lo, x, kernel, many, offset, arith.Window(pad))]
     values = [lo.to_layout(lo.quantize(p, out_q) if p.is_accumulator else p, NHWC) for p in parts]
-    return values[0] if len(values) == 1 else tosa.concat(lo.b, values, 3)
+    return concat_values(lo.b, values, 3)
 
 
 def _dtype(x: Tensor, q: QParams | None) -> DType:
