@@ -68,8 +68,8 @@ class Outcome:
     differing: int = 0
 
 
-#: stages of a program that was compiled: that it does not run is a failure, whatever the error
-COMPILED = ("verify", "run")
+#: stages of what the partitioner has taken or of a program that was compiled: any error is a failure there
+COMPILED = ("nodes", "verify", "run")
 
 
 class _Stop(Exception):
