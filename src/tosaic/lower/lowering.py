@@ -45,10 +45,11 @@ _MOST_TENSORS = 64
 
 def concat_values(b: Builder, values: Sequence[Value], axis: int) -> Value:
     """Concatenate any number of values, in several steps if they are too many for one."""
-    while len(values) > 1:
-        groups = [values[i : i + _MOST_TENSORS] for i in range(0, len(values), _MOST_TENSORS)]
-        values = [group[0] if len(group) == 1 else tosa.concat(b, group, axis) for group in groups]
-    return values[0]
+    left: list[Value] = list(values)
+    while len(left) > 1:
+        groups = [left[i : i + _MOST_TENSORS] for i in range(0, len(left), _MOST_TENSORS)]
+        left = [group[0] if len(group) == 1 else tosa.concat(b, group, axis) for group in groups]
+    return left[0]
 
 
 @dataclass
