@@ -251,7 +251,7 @@ class Lowering:
     @overload
     def quantize(self, t: Tensor, q: QParams) -> Tensor: ...
     def quantize(self, t: Tensor, q: QParams) -> Tensor:
-        """Quantize a tensor: this materializes everything that is pending."""
+        """Quantize a tensor: emit its pending function and bounds; its layout stays pending."""
         return self._quantize_stored(t, q) if isinstance(t, Stored) else self._quantize_const(t, q)
 
     def _quantize_const(self, t: Const, q: QParams) -> Const:
