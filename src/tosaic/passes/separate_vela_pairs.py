@@ -66,6 +66,8 @@ _BEFORE: Mapping[str, frozenset[str]] = dict.fromkeys(
 #: Producers that a rescale to 8 or 16 bits must not read if its result is concatenated with others.
 _BEFORE_JOINING = _MOVES - _AFTER_SLICE
 _JOINS = ("CONCAT", "PAD")
+#: Producers whose results get a wrong address if they are concatenated with others.
+_JOINED_WRONGLY = ("REDUCE_MAX", "REDUCE_MIN", "RESCALE")
 #: Operators on single numbers that are a part of the operation before.
 _LOOKUPS = ("TABLE", "CLAMP")
 _FUSES = ("ADD", "SUB", "MUL")
@@ -214,16 +216,16 @@ def _pads_images(op: Op) -> bool:
 def _is_joined_wrongly(value: Value) -> bool:
     """Tell whether CONCAT and PAD need a copy.
 
-    They do of an extremum of 8 or 16 bits, of a sum or product of 8 and 16 bits, and of a rescale to 32 bits.
+    They do of an extremum, of a sum or product of 8 and 16 bits, and of a rescale to 32 bits.
     """
     if value.dtype is DType.I32:
-        return _find_source(value) == "RESCALE"
+        return _find_source(value) in _JOINED_WRONGLY
     source = _find_tensor(value).op
     while source is not None and source.kind == "RESCALE" and not _is_mixed(source.inputs[0]):
         if not _has_factor_one(source):
             return False
         source = _find_tensor(source.inputs[0]).op
-    return source is not None and source.kind in ("REDUCE_MAX", "REDUCE_MIN", "RESCALE")
+    return source is not None and source.kind in _JOINED_WRONGLY
 
 
 def _is_mixed(value: Value) -> bool:
