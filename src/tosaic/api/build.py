@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from tosaic.api.prepare import Prepared, Stages, check_choice, is_quantized, prepare
@@ -31,6 +31,7 @@ from tosaic.driver.partition import Plan
 from tosaic.driver.reason import explain, log_reasons
 from tosaic.driver.trait import find_traits
 from tosaic.formats import blob
+from tosaic.fx.decompositions import updates_statistics
 from tosaic.fx.source import Source, overload
 from tosaic.ops import registry
 from tosaic.quantization.precisions import DEFAULT, IO_KINDS
@@ -217,10 +218,15 @@ def make_spec(
 def _make_source(module: ExportedProgram | GraphModule, inputs: tuple[torch.Tensor, ...]) -> Source:
     """Return the graph in functional form: an in-place op with visible effects is functionalized first."""
     source = Source.of_program(module) if isinstance(module, ExportedProgram) else Source.of_module(module)
-    if not any(mutates(n) and not (is_private(n) and registry().find(overload(n))) for n in source.calls()):
+    if not any(_has_effects(n) for n in source.calls()):
         return source
     program = module if isinstance(module, ExportedProgram) else torch.export.export(module, inputs)
     return Source.of_program(functionalize_program(program))
+
+
+def _has_effects(node: Node) -> bool:
+    """Tell whether a call has more effects than its result, which a lowering would lose."""
+    return updates_statistics(node) or (mutates(node) and not (is_private(node) and registry().find(overload(node))))
 
 
 def _plan_cpu_only(source: Source) -> CompiledGraph:

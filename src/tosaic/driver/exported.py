@@ -21,7 +21,7 @@ from tosaic.core.location import find_line
 from tosaic.core.quiet import EXCLUSIVE
 from tosaic.fx.arrays import find_memory_order
 from tosaic.fx.control_flow import MOST_STEPS, find_loop, unroll_program
-from tosaic.fx.decompositions import find_registered, functionalize, run_torch_decompositions
+from tosaic.fx.decompositions import find_registered, functionalize, run_torch_decompositions, updates_statistics
 from tosaic.fx.modes import inline_modes
 from tosaic.fx.source import FILLS, QDQ, bind, input_node, is_overload, list_modules, overload, source_line
 from tosaic.fx.torch_compat import DispatchKey, OpOverload, pytree
@@ -170,7 +170,8 @@ def _list_dynamic(node: Node) -> list[int]:
 def make_functional(program: ExportedProgram) -> ExportedProgram:
     """Functionalize a program if aliases can see its in-place ops, before observers are inserted."""
     program = unroll_program(inline_modes(program))
-    unsafe = [n for n in program.graph.nodes if n.op == "call_function" and mutates(n) and not is_private(n)]
+    calls = [n for n in program.graph.nodes if n.op == "call_function"]
+    unsafe = any(updates_statistics(n) or (mutates(n) and not is_private(n)) for n in calls)
     writes = program.graph_signature.user_inputs_to_mutate
     return functionalize_program(program) if unsafe or writes else program
 

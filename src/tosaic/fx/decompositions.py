@@ -10,14 +10,26 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from tosaic.fx.source import input_node
+from tosaic.fx.source import bind, input_node
 from tosaic.fx.splice import rebuild
 from tosaic.fx.torch_compat import OperatorBase, core_aten_decompositions, decomposition_table
 
 
 def functionalize(program: ExportedProgram) -> ExportedProgram:
     """Return a program without in-place operators; composite operators stay whole."""
-    return _remove_dropouts(program).run_decompositions({})
+    return _remove_dropouts(program).run_decompositions({_TRAINED: decomposition_table[_TRAINED]})
+
+
+def updates_statistics(node: Node) -> bool:
+    """Tell whether a call is a batch norm in train mode that also updates its running statistics."""
+    if node.target is torch.ops.aten.batch_norm.default:
+        arguments = bind(node)
+        return bool(arguments["training"]) and arguments["running_mean"] is not None
+    return node.target is _TRAINED
+
+
+#: what a batch norm in train mode becomes in a functional program; ExecuTorch has no kernel for it
+_TRAINED = torch.ops.aten._native_batch_norm_legit_functional.default
 
 
 def _remove_dropouts(program: ExportedProgram) -> ExportedProgram:

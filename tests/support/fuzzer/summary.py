@@ -9,13 +9,15 @@ from typing import Any
 
 from tosaic.ops import registry
 
-#: parts of reasons for which a whole program may be refused: masks of -inf that no operator quantizes, or all of zeros
+#: parts of reasons for which a whole program may be refused: masks of -inf that no operator quantizes, or all of zeros;
+#: resizes on the CPU whose size contradicts their factors
 EXPECTED = (
     "found the result to be undefined",
     "the model cannot be calibrated",
     "contains NaN or infinity",
     "ranges measured on a constant do not fit",
     "reads the memory of a tensor that is a part of another one",
+    "the arguments of the kernel are not valid (size # times #.# is less than #)",
 )
 
 
