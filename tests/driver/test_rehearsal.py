@@ -125,8 +125,9 @@ def test_faults_are_found() -> None:
     assert find_fault(raise_fault) == "its commands end in a fault: a command has no operation"
 
 
-def test_a_large_delegate_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ethosu, "MOST_SIMULATED", 100)
+@pytest.mark.parametrize(("figure", "most"), [("cycles_total", 100), ("nn_macs", -1)])
+def test_a_large_delegate_is_not_run(monkeypatch: pytest.MonkeyPatch, figure: str, most: int) -> None:
+    monkeypatch.setitem(ethosu.MOST_SIMULATED, figure, most)
     monkeypatch.setattr(rehearsal.reference, "run", lambda *_: pytest.fail("it was run"))
     rehearsal.FOUND.clear()
     compile_maximum()
