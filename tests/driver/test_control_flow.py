@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from executorch.exir import to_edge_transform_and_lower
+from executorch.exir import to_edge, to_edge_transform_and_lower
+from executorch.exir.lowered_backend_module import get_lowered_submodules
 from torch import nn
 from torch._higher_order_ops import map as map_rows
 from torch._higher_order_ops import scan, while_loop
@@ -180,12 +181,26 @@ class SineOrCosine(nn.Module):
         return torch.cond(x.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (x,))
 
 
-def test_a_partitioner_says_how_a_cond_gets_on_the_npu() -> None:
+@pytest.mark.parametrize("kind", [Branches, Nested, Rows, Scan, Loop, SineOrCosine])
+def test_the_executorch_api_unrolls_float_models(kind: type[nn.Module]) -> None:
+    spec, (sample,) = TosaCompileSpec("TOSA-1.0+FP"), draw()[0]
+    partitioner = TOSAPartitioner(spec)
+    exported = torch.export.export(make(kind), (sample,))
+    edge = to_edge_transform_and_lower(exported, partitioner=[partitioner])
+    assert partitioner.reasons == ()
+    (blob,) = [m.processed_bytes for _, m, _ in get_lowered_submodules(edge.exported_program().graph_module)]
+    assert blob == tosaic.compile(make(kind), (sample,), spec).tosa()
+    # The model of the user stays as it was.
+    wanted, got = tree_leaves(make(kind)(sample)), tree_leaves(exported.module()(sample))
+    assert all(torch.equal(a, b) for a, b in zip(wanted, got, strict=True))
+
+
+def test_to_backend_says_how_a_cond_gets_on_the_npu() -> None:
     partitioner = TOSAPartitioner(TosaCompileSpec("TOSA-1.0+FP"))
-    to_edge_transform_and_lower(torch.export.export(make(SineOrCosine), draw()[0]), partitioner=[partitioner])
+    to_edge(torch.export.export(make(SineOrCosine), draw()[0])).to_backend(partitioner)
     (reason,) = [reason for reason in partitioner.reasons if reason.op == "cond"]
-    assert "not defined" not in reason.why and reason.fix.startswith("compile with `tosaic.compile`")
-    assert tosaic.compile(make(SineOrCosine), draw()[0], "TOSA-1.0+FP").reasons == ()
+    assert "not defined" not in reason.why and reason.fix.startswith("use `to_edge_transform_and_lower`")
+    # The fix is `test_the_executorch_api_unrolls_float_models`.
 
 
 def test_a_long_loop_is_refused() -> None:

@@ -24,6 +24,7 @@ from tosaic.engines import engine
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
 from tosaic.fx.source import Source
 from tosaic.tools import vela
+from tosaic.tosa import TosaCompileSpec
 
 
 class Call(nn.Module):
@@ -197,6 +198,21 @@ def test_no_delegate_without_compute() -> None:
     assert program.delegates == ()
     assert any("only moves data" in r.why for r in program.reasons)
     close(program, model, x(2, 3, 4))
+
+
+@pytest.mark.parametrize("move_data", [False, True])
+def test_a_constant_that_is_returned_has_a_reason_of_its_own(move_data: bool) -> None:
+    """It does not leave the model in float because of a type, and no option delegates it."""
+    spec = TosaCompileSpec("TOSA-1.0+FP")
+    spec.delegate_data_movement = move_data
+    beside = tosaic.compile(Call(lambda t: (t + 1.0, torch.full((3,), 4.5))).eval(), (x(2, 3),), spec)
+    assert len(beside.delegates) == 1
+    alone = tosaic.compile(Call(lambda: torch.full((3,), 4, dtype=torch.int32)).eval(), (), spec)
+    assert alone.delegates == ()
+    for program in (beside, alone):
+        (reason,) = program.reasons
+        assert (reason.op, reason.fix) == ("aten.full.default", "nothing to fix")
+        assert reason.why == "its result is a constant, which no computation on the NPU needs"
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,23 @@ def test_unfolded_weights_and_float_bias() -> None:
     assert len(blobs) == 1
 
 
+@pytest.mark.parametrize("make", [lambda: nn.Conv2d(3, 4, 3), lambda: nn.ConvTranspose2d(4, 4, 3, groups=2)])
+def test_a_function_in_place_of_a_bias_derives_it(make: Any) -> None:
+    """The configurations of ExecuTorch have one."""
+    config = get_symmetric_quantization_config()
+
+    def derive(node: torch.fx.Node) -> Any:
+        raise AssertionError(f"the bias of {node} is derived for the spec that its weight has here")
+
+    given = SimpleNamespace(**{**vars(config), "bias": derive})
+    torch.manual_seed(0)
+    model = make().eval()
+    inputs = x(1, model.in_channels, 5, 5)
+    first, second = (convert(EthosUQuantizer(SPEC).set_global(c), model, inputs) for c in (config, given))
+    assert counts(first) == counts(second)
+    assert torch.equal(first(inputs), second(inputs))
+
+
 def test_requantize_without_an_op_between() -> None:
     """A bare dequantize-quantize pair is a RESCALE."""
 

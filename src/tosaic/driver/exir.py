@@ -34,7 +34,7 @@ from tosaic.driver.partition import Check, Partition, Plan
 from tosaic.driver.reason import Reason, log_reasons
 from tosaic.driver.tagging import find_clashes, find_number, tag_partitions
 from tosaic.formats.etdump import name_layer
-from tosaic.fx.control_flow import can_choose
+from tosaic.fx.control_flow import can_choose, unroll_in_place
 from tosaic.fx.source import ASSERTIONS, Constants, Source, find_module, list_modules, overload, torch_op
 from tosaic.fx.torch_compat import OpOverload, core_aten_decompositions
 from tosaic.tools.cache import CompileCache
@@ -77,6 +77,7 @@ class TosaicPartitioner(Partitioner):
         if ep.dialect == "EDGE":
             return [], None
         if self._asked[0] is not ep:
+            unroll_in_place(ep)
             refuse_expanded(ep)
             source = Source.of_program(ep)
             if carry_results(source, self.compile_spec.target, ep):
@@ -133,14 +134,14 @@ class TosaicPartitioner(Partitioner):
 
 
 def _adapt(node: Node, reason: Reason, program: ExportedProgram) -> Reason:
-    """Replace what is true of `tosaic.compile` alone: it takes a type of inputs, and rewrites a cond."""
+    """Replace what is not true of a partitioner: it has no type of inputs, and sees a cond in `to_backend` alone."""
     if reason.is_io and not reason.cause:
         return replace(reason, fix=_IO_PASSES)
     if overload(node) == "cond" and can_choose(program.graph_module, node):
         return replace(
             reason,
-            why="a partitioner cannot replace a `cond` by its two branches and a choice",
-            fix="compile with `tosaic.compile`, or choose with `torch.where`",
+            why="`to_backend` cannot replace a `cond` by its two branches and a choice",
+            fix="use `to_edge_transform_and_lower` instead of `to_edge` and `to_backend`",
         )
     return reason
 

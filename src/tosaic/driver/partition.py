@@ -23,7 +23,7 @@ from tosaic.ir.graph import Graph
 from tosaic.lower.booleans import is_table
 from tosaic.lower.constraints import NO_STORED_BOOLEANS, SHAPE
 from tosaic.lower.convert import can_be_real
-from tosaic.lower.tensor import Opaque, Result, Stored, Tensor
+from tosaic.lower.tensor import Const, Opaque, Result, Stored, Tensor
 from tosaic.lower.walk import GraphLowering, is_pending
 from tosaic.ops import registry
 
@@ -175,7 +175,7 @@ def _exclude_escaping(source: Source, walk: GraphLowering, out: dict[Node, Unsup
             continue
         if not outside and node.users:
             continue
-        out[node] = _find_missing(result) or _explain_escape(source, node, bool(outside))
+        out[node] = _find_missing(result) or _explain_escape(source, node, result, bool(outside))
         again = again or any(u not in out for u in node.users if u.op == "call_function")
     return again
 
@@ -233,9 +233,11 @@ _FLOAT_RESULT = Hint(
 )
 
 
-def _explain_escape(source: Source, node: Node, used: bool) -> Unsupported:
+def _explain_escape(source: Source, node: Node, result: Result, used: bool) -> Unsupported:
     if not used:
         return _UNUSED
+    if isinstance(result, Const) and overload(node) not in QDQ:
+        return _CONSTANT
     val = source.val(node)
     if isinstance(val, torch.Tensor) and val.dtype is torch.int64:
         why = "its result is int64, which the target does not support"
@@ -376,13 +378,13 @@ def _exclude_idle(partitions: Sequence[Partition], move_data: bool, out: dict[No
             out.update(dict.fromkeys(partition.nodes, _UNUSED))
         elif not partition.inputs or not any(_computes(n, move_data) for n in partition.nodes):
             found = True
-            fix = "nothing to fix: its result is a constant" if move_data else _MOVE_DATA
-            for node in partition.nodes:
-                out[node] = Unsupported("it only moves data, and no computation on the NPU needs it", fix)
+            moves = Unsupported("it only moves data, and no computation on the NPU needs it", _MOVE_DATA)
+            out.update(dict.fromkeys(partition.nodes, moves if partition.inputs else _CONSTANT))
     return found
 
 
 _UNUSED = Unsupported("nothing uses its result", "remove it from the model")
+_CONSTANT = Unsupported("its result is a constant, which no computation on the NPU needs", "nothing to fix")
 #: A delegate that only moves data costs more than it saves, so this is not the default.
 _MOVE_DATA = Hint(
     "nothing to fix; `delegate_data_movement = True` of the compile spec delegates it anyway",

@@ -20,7 +20,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from tosaic.fx.source import is_overload, overload, torch_op
-from tosaic.fx.splice import get_inner, insert, rebuild, replace_call, splice
+from tosaic.fx.splice import get_inner, insert, name_results, rebuild, replace_call, splice
 
 _COND, _MAP, _SCAN = torch.ops.higher_order.cond, torch.ops.higher_order.map_impl, torch.ops.higher_order.scan
 _WHILE = torch.ops.higher_order.while_loop
@@ -42,13 +42,17 @@ def unroll_program(program: ExportedProgram) -> ExportedProgram:
     if not any(map(_is_control_flow, program.graph.nodes)):
         return program
     module = GraphModule(program.graph_module, copy.deepcopy(program.graph))
-    names = program.graph_signature.inputs_to_lifted_tensor_constants
+    return rebuild(program, module) if unroll(module, _make_reader(program)) else program
 
-    def read(node: Node) -> torch.Tensor | None:
-        found = program.constants.get(names.get(node.name, "")) if node.op == "placeholder" else None
-        return found if isinstance(found, torch.Tensor) else None
 
-    return rebuild(program, module) if unroll(module, read) else program
+def unroll_in_place(program: ExportedProgram) -> bool:
+    """Do the same in a program's own graph; tell whether anything was changed."""
+    graph, specs = program.graph, program.graph_signature.output_specs
+    if not any(map(_is_control_flow, graph.nodes)) or not unroll(program.graph_module, _make_reader(program)):
+        return False
+    program.graph_module.delete_all_unused_submodules()
+    name_results(graph, specs)
+    return True
 
 
 def unroll_module(module: GraphModule) -> None:
@@ -59,6 +63,17 @@ def unroll_module(module: GraphModule) -> None:
         return None if node.op != "get_attr" or written else _find_tensor(module, node)
 
     unroll(module, read)
+
+
+def _make_reader(program: ExportedProgram) -> Read:
+    """Return what reads the constants of a program, which are its inputs."""
+    names = program.graph_signature.inputs_to_lifted_tensor_constants
+
+    def read(node: Node) -> torch.Tensor | None:
+        found = program.constants.get(names.get(node.name, "")) if node.op == "placeholder" else None
+        return found if isinstance(found, torch.Tensor) else None
+
+    return read
 
 
 def unroll(module: GraphModule, read: Read) -> bool:

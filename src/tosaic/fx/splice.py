@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
+from torch.export.graph_signature import OutputSpec
+from torch.fx import Graph, GraphModule, Node
 
 #: metadata that new nodes have from the call that they replace
 _KEPT_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn")
@@ -70,13 +71,18 @@ def _flatten(values: Sequence[Any]) -> list[Any]:
     return [one for value in values for one in (value if isinstance(value, list) else [value])]
 
 
+def name_results(graph: Graph, specs: Sequence[OutputSpec]) -> None:
+    """Give the results of a graph their names in the signature of its program."""
+    results: Any = graph.output_node().args[0]
+    for spec, node in zip(specs, results, strict=True):
+        if isinstance(node, Node):
+            spec.arg.name = node.name
+
+
 def rebuild(program: ExportedProgram, module: GraphModule) -> ExportedProgram:
     """Return a program with a changed graph of the same inputs and results."""
     signature = copy.deepcopy(program.graph_signature)
-    results: Any = module.graph.output_node().args[0]
-    for spec, node in zip(signature.output_specs, results, strict=True):
-        if isinstance(node, Node):
-            spec.arg.name = node.name
+    name_results(module.graph, signature.output_specs)
     return ExportedProgram(
         root=module,
         graph=module.graph,

@@ -267,10 +267,12 @@ def _annotate_weight(node: Node, config: Any) -> None:
     kernel = _weight_spec(config.weight, arguments)
     inputs: dict[Node, Any] = {x: config.input_activation, weight: kernel}
     if isinstance(bias, Node) and kernel is not None and config.input_activation is not None:
-        spec = config.bias if config.bias is not None else derive_bias(x, weight, node, kernel)
+        # ExecuTorch's configurations have a function that derives it.
+        is_derived = config.bias is None or callable(config.bias)
+        spec = derive_bias(x, weight, node, kernel) if is_derived else config.bias
         if getattr(spec, "dtype", None) is torch.int32:
             inputs[bias] = spec
-        if config.bias is None:
+        if is_derived:
             inputs[weight] = fit_weight(x, weight, bias, node, kernel)
     _set(node, inputs, config)
 

@@ -16,7 +16,7 @@ from tosaic.quantization.observer import HistogramObserver, MinMaxObserver, PerC
 
 @dataclass(frozen=True, eq=True)
 class QuantizationConfig:
-    """The recipe of a part of the model; None in a field leaves that tensor in float."""
+    """The recipe of a part of the model; None in a field leaves that tensor in float, but a bias is derived."""
 
     input_activation: QuantizationSpec | None
     output_activation: QuantizationSpec | None
