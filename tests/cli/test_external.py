@@ -69,7 +69,7 @@ def test_files_that_are_given(tosaic: Command, copy: Path, command: str) -> None
     done = tosaic(command, copy, "--data", copy)
     assert done.code == 2 and "not a .ptd file" in done.stderr
     done = tosaic(command, copy, "--data", copy.with_name("none.ptd"))
-    assert done.code == 2 and "none.ptd` cannot be read" in done.stderr
+    assert done.code == 2 and "there is no file" in done.stderr and "none.ptd`" in done.stderr
 
 
 def test_inspect(tosaic: Command, folder: Path, copy: Path) -> None:
