@@ -137,8 +137,15 @@ def test_inputs_of_an_exported_program(relu: Path, given: tuple[torch.Tensor, ..
         (["--system-config", "Mine"], ["no system configuration `Mine`", "`Ethos_U55_High_End_Embedded`"]),
         (["-t", "TOSA-1.0+INT", "--memory-mode", "Sram_Only"], ["has no system configuration and no memory mode"]),
         (["-o", "x.tosa"], ["produces a .pte", "fix: use a file name ending in .pte"]),
-        (["-o", "x.tosaic"], ["is a sidecar name"]),
-        (["-o", "x.tflite"], ["`x.tflite` is a TensorFlow Lite model", "fix: use a file name ending in .pte"]),
+        (["-o", "x.tosaic"], ["why: a name ending in .tosaic is for a sidecar"]),
+        (
+            ["-o", "x.tflite"],
+            [
+                "cannot write a program to `x.tflite`",
+                "is for a TensorFlow Lite model",
+                "fix: use a file name ending in .pte",
+            ],
+        ),
         (
             ["--system-config", "Ethos_U85_SYS_DRAM_Mid"],
             ["`Ethos_U85_SYS_DRAM_Mid` is not for `ethos-u55-128`", "fix: use one of `Ethos_U55_"],

@@ -91,6 +91,6 @@ def test_targets_are_checked_before_the_work(tosaic: Command, tiny: Path, tmp_pa
     done = tosaic("compile", tiny, "-o", tmp_path / "tiny.pte", "--external", "weights")
     assert done.code == 2 and "it is a folder" in done.stderr and "export" not in done.stderr
     done = tosaic("compile", tiny, "-o", tmp_path / "tiny.ptd")
-    assert done.code == 2 and "the name of a data file" in done.stderr
+    assert done.code == 2 and "is for a data file" in done.stderr
     done = tosaic("compile", tiny, "-t", "TOSA-1.0+INT", "-o", tmp_path / "x.tosa", "--external", "weights")
     assert done.code == 2 and "cannot be outside the .pte" in done.stderr

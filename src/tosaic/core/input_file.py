@@ -39,7 +39,7 @@ def read(path: Path, max_memory: int | None = None) -> tuple[bytearray, Budget]:
 def _suggest(path: Path) -> str:
     """Suggest the file of the folder whose name is most like that of a missing one."""
     try:
-        names = os.listdir(path.parent)
+        names = [one.name for one in path.parent.iterdir()]
     except OSError:
         names = []
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.8)
