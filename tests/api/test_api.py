@@ -397,7 +397,7 @@ def test_layers_in_train_mode_and_numbers_that_are_none() -> None:
     nn.init.constant_(model[0].weight, 1.0)
     with torch.no_grad():
         model[0].weight[2, 1] = float("nan")
-    with pytest.raises(Invalid, match="parameter `0.weight` of the model contains NaN"):
+    with pytest.raises(Invalid, match=r"parameter `0\.weight` of the model contains NaN"):
         tosaic.compile(model, (draw(3, 4),))
 
 
@@ -405,7 +405,7 @@ def test_a_parameter_with_nan_is_refused_although_no_sample_uses_it() -> None:
     model = nn.Sequential(nn.Embedding(50, 16), nn.ReLU()).eval()
     with torch.no_grad():
         model[0].weight[49] = float("nan")
-    with pytest.raises(Invalid, match="parameter `0.weight` of the model contains NaN"):
+    with pytest.raises(Invalid, match=r"parameter `0\.weight` of the model contains NaN"):
         tosaic.compile(model, (torch.arange(10)[None],))
 
 

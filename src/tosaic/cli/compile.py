@@ -30,7 +30,7 @@ _OTHERS = {
     ".tflite": "a TensorFlow Lite model",
     ".onnx": "an ONNX model",
     ".py": "a Python file",
-    ".pt2": "a model of torch.export",
+    ".pt2": "a program of torch.export",
 }
 
 
