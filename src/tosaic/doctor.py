@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import platform
 import re
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -157,6 +155,8 @@ def _examine_all() -> Iterator[Check]:
 
 def _read_ranges(extra: str = "") -> dict[str, str]:
     """Read the versions that the installed Tosaic, or one of its extras, requires: {"torch": ">=2.13,<2.14"}."""
+    import importlib.metadata
+
     ranges: dict[str, str] = {}
     for line in importlib.metadata.requires("tosaic") or ():
         match = re.match(r"([\w.-]+?)([<>=!~][^;]*)?(?:;extra=='([\w-]+)')?$", line.replace(" ", "").replace('"', "'"))
@@ -165,11 +165,20 @@ def _read_ranges(extra: str = "") -> dict[str, str]:
     return ranges
 
 
+def _find_version(package: str) -> str | None:
+    # Here: the import would be half of the time of `--help`.
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def _check_package(package: str, wanted: str) -> Check:
     fix = f"pip install '{package}{wanted}'"
-    try:
-        version = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+    version = _find_version(package)
+    if version is None:
         return Check(package, ok=False, found="not installed", fix=fix)
     usable = fits(version, wanted)
     return Check(package, usable, version if usable else f"{version}, but {wanted} is needed", fix)
@@ -177,9 +186,8 @@ def _check_package(package: str, wanted: str) -> Check:
 
 def _check_releases(python: str) -> Check:
     """Check that this combination of releases is one that is tested."""
-    try:
-        torch, executorch = (importlib.metadata.version(name) for name in ("torch", "executorch"))
-    except importlib.metadata.PackageNotFoundError:
+    torch, executorch = (_find_version(name) for name in ("torch", "executorch"))
+    if torch is None or executorch is None:
         return Check("releases", ok=False, found="not known", fix="install torch and executorch", needed=False)
     tested = any(one.matches(python, torch, executorch) for one in TESTED)
     found = f"Python, torch and executorch are {'' if tested else 'not '}tested together"
@@ -210,6 +218,8 @@ def _check_compiler() -> Check:
 
 def _check_folder() -> Check:
     """Check that there is a writable temporary folder for tools."""
+    import tempfile
+
     fix = "set the environment variable `TMPDIR` to a writable folder"
     try:
         with tempfile.TemporaryDirectory(prefix="tosaic-") as folder:
