@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import platform
 import re
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -38,29 +36,39 @@ class Check:
     target: str = ""
 
 
-def examine(import_torch: Callable[[], None]) -> Iterator[Check]:
+@dataclass(frozen=True, slots=True)
+class Helpers:
+    """What a check that takes seconds needs: an import of torch without its messages, and someone to tell its name."""
+
+    import_torch: Callable[[], None]
+    announce: Callable[[str], None]
+
+
+def examine(helpers: Helpers) -> Iterator[Check]:
     """Yield all checks, one after the other; the later ones take seconds."""
     yield from _examine_all()
     fix = "install what is missing above; `tosaic compile add --debug` shows more"
     for check in (
-        lambda: _try("Vela", _run_vela, "pip install --force-reinstall ethos-u-vela"),
-        lambda: _try("Ethos-U compile", lambda: _run_compile(import_torch, "ethos-u55-128"), fix),
+        lambda: _try(helpers, "Vela", _run_vela, "pip install --force-reinstall ethos-u-vela"),
+        lambda: _try(helpers, "Ethos-U compile", lambda: _run_compile(helpers, "ethos-u55-128"), fix),
     ):
         yield replace(check(), target="ethos-u")
-    yield from examine_vgf(import_torch)
-    yield from examine_board(import_torch)
-    reference = _try("TOSA reference model", _run_reference, "pip install --force-reinstall tosa-tools", needed=False)
+    yield from examine_vgf(helpers)
+    yield from examine_board(helpers)
+    fix = "pip install --force-reinstall tosa-tools"
+    reference = _try(helpers, "TOSA reference model", _run_reference, fix, needed=False)
     yield replace(reference, target="tosa")
 
 
-def examine_vgf(import_torch: Callable[[], None]) -> Iterator[Check]:
+def examine_vgf(helpers: Helpers) -> Iterator[Check]:
     """Yield the checks of compiling for VGF, and then of running."""
     for package, wanted in _list_wanted(VGF):
         yield replace(_check_package(package, wanted), fix=_FIX_VGF, needed=False, target=VGF)
-    compiles = _try("VGF compile", lambda: _run_compile(import_torch, "vgf"), _FIX_VGF, needed=False)
+    compiles = _try(helpers, "VGF compile", lambda: _run_compile(helpers, "vgf"), _FIX_VGF, needed=False)
     yield replace(compiles, target=VGF)
     from tosaic.engines import vulkan
 
+    helpers.announce("Vulkan")
     probe = vulkan.probe()
     wrong = vulkan.find_wrong_operator() if probe.ok else ""
     note = f"; files of other compilers may fail: it computes {wrong} wrongly" if wrong else ""
@@ -68,7 +76,7 @@ def examine_vgf(import_torch: Callable[[], None]) -> Iterator[Check]:
     yield Check("Vulkan", probe.ok, found, probe.fix or _FIX_VGF, needed=False, target=VGF)
 
 
-def examine_board(import_torch: Callable[[], None]) -> Iterator[Check]:
+def examine_board(helpers: Helpers) -> Iterator[Check]:
     """Yield the checks of building firmware for a board, and of running it."""
     from tosaic.board import qemu
 
@@ -76,7 +84,7 @@ def examine_board(import_torch: Callable[[], None]) -> Iterator[Check]:
         yield replace(_check_package(package, wanted), fix=_FIX_BOARD, needed=False, target=BOARD)
     program = shutil.which(qemu.PROGRAM)
     yield Check("QEMU", bool(program), program or "none", qemu.INSTALL, needed=False, target=BOARD)
-    boots = _try("virtual board", lambda: _run_board(import_torch), _FIX_BOARD, needed=False)
+    boots = _try(helpers, "virtual board", lambda: _run_board(helpers), _FIX_BOARD, needed=False)
     yield replace(boots, target=BOARD)
 
 
@@ -91,9 +99,9 @@ def examine_tests() -> Iterator[Check]:
     yield Check("tests", not missing, found, _FIX_TESTS, needed=False, target=TESTS)
 
 
-def examine_fix(name: str, import_torch: Callable[[], None]) -> Iterator[Check]:
+def examine_fix(name: str, helpers: Helpers) -> Iterator[Check]:
     """Yield the checks of what `install` installs."""
-    return examine_tests() if name == TESTS else {VGF: examine_vgf, BOARD: examine_board}[name](import_torch)
+    return examine_tests() if name == TESTS else {VGF: examine_vgf, BOARD: examine_board}[name](helpers)
 
 
 def plan(name: str) -> list[str]:
@@ -147,6 +155,8 @@ def _examine_all() -> Iterator[Check]:
 
 def _read_ranges(extra: str = "") -> dict[str, str]:
     """Read the versions that the installed Tosaic, or one of its extras, requires: {"torch": ">=2.13,<2.14"}."""
+    import importlib.metadata
+
     ranges: dict[str, str] = {}
     for line in importlib.metadata.requires("tosaic") or ():
         match = re.match(r"([\w.-]+?)([<>=!~][^;]*)?(?:;extra=='([\w-]+)')?$", line.replace(" ", "").replace('"', "'"))
@@ -155,11 +165,20 @@ def _read_ranges(extra: str = "") -> dict[str, str]:
     return ranges
 
 
+def _find_version(package: str) -> str | None:
+    # Here: the import would be half of the time of `--help`.
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def _check_package(package: str, wanted: str) -> Check:
     fix = f"pip install '{package}{wanted}'"
-    try:
-        version = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+    version = _find_version(package)
+    if version is None:
         return Check(package, ok=False, found="not installed", fix=fix)
     usable = fits(version, wanted)
     return Check(package, usable, version if usable else f"{version}, but {wanted} is needed", fix)
@@ -167,9 +186,8 @@ def _check_package(package: str, wanted: str) -> Check:
 
 def _check_releases(python: str) -> Check:
     """Check that this combination of releases is one that is tested."""
-    try:
-        torch, executorch = (importlib.metadata.version(name) for name in ("torch", "executorch"))
-    except importlib.metadata.PackageNotFoundError:
+    torch, executorch = (_find_version(name) for name in ("torch", "executorch"))
+    if torch is None or executorch is None:
         return Check("releases", ok=False, found="not known", fix="install torch and executorch", needed=False)
     tested = any(one.matches(python, torch, executorch) for one in TESTED)
     found = f"Python, torch and executorch are {'' if tested else 'not '}tested together"
@@ -200,6 +218,8 @@ def _check_compiler() -> Check:
 
 def _check_folder() -> Check:
     """Check that there is a writable temporary folder for tools."""
+    import tempfile
+
     fix = "set the environment variable `TMPDIR` to a writable folder"
     try:
         with tempfile.TemporaryDirectory(prefix="tosaic-") as folder:
@@ -209,7 +229,8 @@ def _check_folder() -> Check:
     return Check("temporary folder", ok=True, found=f"`{tempfile.gettempdir()}`, {free >> 20:,} MiB free", fix=fix)
 
 
-def _try(name: str, job: Callable[[], str], fix: str, *, needed: bool = True) -> Check:
+def _try(helpers: Helpers, name: str, job: Callable[[], str], fix: str, *, needed: bool = True) -> Check:
+    helpers.announce(name)
     try:
         return Check(name, ok=True, found=job(), fix=fix, needed=needed)
     except Exception as error:
@@ -251,10 +272,10 @@ def _run_vela() -> str:
     return f"runs: one operator, {len(compiled.cmd_data):,} bytes of commands for {target.name}"
 
 
-def _run_board(import_torch: Callable[[], None]) -> str:
+def _run_board(helpers: Helpers) -> str:
     import numpy as np
 
-    import_torch()
+    helpers.import_torch()
     from tosaic import zoo
     from tosaic.api import build as api
     from tosaic.engines import engine
@@ -268,8 +289,8 @@ def _run_board(import_torch: Callable[[], None]) -> str:
     return "boots: the model `add`, 1 + 1 = 2"
 
 
-def _run_compile(import_torch: Callable[[], None], target: str) -> str:
-    import_torch()
+def _run_compile(helpers: Helpers, target: str) -> str:
+    helpers.import_torch()
     from tosaic import zoo
     from tosaic.api import build as api
 

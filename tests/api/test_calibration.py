@@ -123,9 +123,10 @@ def test_inputs_are_found_by_name_in_dicts(tmp_path: Path) -> None:
 
 def test_hints_for_pixels_and_channels() -> None:
     example = (torch.zeros(1, 3, 4, 5),)
-    with pytest.raises(Invalid) as caught:
-        calibration.read([torch.zeros(1, 4, 5, 3)], example)
-    assert "x.permute(0, 3, 1, 2)" in caught.value.fix
+    for shape, axes in (((1, 4, 5, 3), "0, 3, 1, 2"), ((8, 4, 5, 3), "0, 3, 1, 2"), ((4, 5, 3), "2, 0, 1")):
+        with pytest.raises(Invalid) as caught:
+            calibration.read([torch.zeros(shape)], example)
+        assert f"`x.permute({axes})`" in caught.value.fix
     with pytest.raises(Invalid) as caught:
         calibration.read([np.zeros((1, 3, 4, 5), np.uint8)], example)
     assert caught.value.fix == "convert it with .astype('float32'), and scale pixels as in training (often `/ 255`)"

@@ -69,5 +69,10 @@ def test_files_that_are_no_profile(tmp_path: Path, data: bytes) -> None:
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="cannot be read"):
-        profile.find_profile(str(tmp_path / "none.toml"))
+    with pytest.raises(Invalid, match="there is no file") as caught:
+        profile.find_profile(str(tmp_path / "board.toml"))
+    assert caught.value.fix == "check the path"
+    (tmp_path / "boards.toml").touch()
+    with pytest.raises(Invalid, match="there is no file") as caught:
+        profile.find_profile(str(tmp_path / "board.toml"))
+    assert caught.value.fix == f"did you mean `{tmp_path / 'boards.toml'}`?"

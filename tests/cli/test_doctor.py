@@ -4,13 +4,16 @@ import functools
 import importlib.metadata
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from support.cli import Command
 from tosaic import doctor
+from tosaic.cli.doctor import show_health
 from tosaic.core.errors import ToolFailed
 from tosaic.engines import vulkan, vulkan_env, vulkan_setup
 from tosaic.engines.vulkan import Probe
@@ -179,10 +182,39 @@ def test_fix_of_other_extras(
     assert machine.commands == []
     doctor.install(name, lambda text: None)
     assert machine.commands == [[sys.executable, "-m", "pip", "install", wanted]]
-    checks = list(doctor.examine_fix(name, lambda: None))
+    checks = list(doctor.examine_fix(name, doctor.Helpers(lambda: None, lambda _: None)))
     assert checks[0].fix == f"tosaic doctor --fix {name}" and not checks[0].ok
     if name == "tests":
         assert doctor.list_working(checks) == {"tests": False} and checks[-1].found == "lack no-such-pytest"
+
+
+def test_checks_that_take_seconds_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("not here")
+
+    for job in ("_run_vela", "_run_compile", "_run_board", "_run_reference"):
+        monkeypatch.setattr(doctor, job, fail)
+    monkeypatch.setattr(vulkan, "probe", lambda: MISSING)
+    seen: list[str] = []
+    for check in doctor.examine(doctor.Helpers(lambda: None, lambda name: seen.append(f"{name} ..."))):
+        seen.append(check.name)
+    slow = ["Vela", "Ethos-U compile", "VGF compile", "Vulkan", "virtual board", "TOSA reference model"]
+    assert [seen[seen.index(f"{name} ...") + 1] for name in slow] == slow
+
+
+def test_a_terminal_shows_the_check_that_runs(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def examine(helpers: doctor.Helpers) -> Any:
+        helpers.announce("Vela")
+        time.sleep(0.6)
+        yield doctor.Check("Vela", ok=True, found="runs", target="ethos-u")
+
+    monkeypatch.setattr(doctor, "examine", examine)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with pytest.raises(typer.Exit):
+        show_health()
+    told = capsys.readouterr()
+    assert "checking" in told.err and "Vela" in told.err and told.err.endswith(" \r")
+    assert told.out.splitlines()[-1].split() == ["ok", "Vela", "runs"]
 
 
 def test_what_cannot_be_fixed(tosaic: Command) -> None:

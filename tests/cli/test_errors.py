@@ -137,8 +137,15 @@ def test_inputs_of_an_exported_program(relu: Path, given: tuple[torch.Tensor, ..
         (["--system-config", "Mine"], ["no system configuration `Mine`", "`Ethos_U55_High_End_Embedded`"]),
         (["-t", "TOSA-1.0+INT", "--memory-mode", "Sram_Only"], ["has no system configuration and no memory mode"]),
         (["-o", "x.tosa"], ["produces a .pte", "fix: use a file name ending in .pte"]),
-        (["-o", "x.tosaic"], ["is a sidecar name"]),
-        (["-o", "x.tflite"], ["`x.tflite` is a TensorFlow Lite model", "fix: use a file name ending in .pte"]),
+        (["-o", "x.tosaic"], ["why: a name ending in .tosaic is for a sidecar"]),
+        (
+            ["-o", "x.tflite"],
+            [
+                "cannot write a program to `x.tflite`",
+                "is for a TensorFlow Lite model",
+                "fix: use a file name ending in .pte",
+            ],
+        ),
         (
             ["--system-config", "Ethos_U85_SYS_DRAM_Mid"],
             ["`Ethos_U85_SYS_DRAM_Mid` is not for `ethos-u55-128`", "fix: use one of `Ethos_U55_"],
@@ -153,9 +160,35 @@ def test_options(tosaic: Command, arguments: list[str], words: list[str]) -> Non
     _refuse(tosaic("compile", "add", *arguments), *words)
 
 
-def test_usage_errors(tosaic: Command) -> None:
-    for arguments in (["compile"], ["compile", "add", "--io", "int4"], ["cook"], ["compile", "add", "--color"]):
-        assert tosaic(*arguments).code == 2
+@pytest.mark.parametrize(
+    ("arguments", "what", "fix"),
+    [
+        (["compile"], "`tosaic compile` needs the argument MODEL", "`tosaic compile -h` shows"),
+        (["compile", "add", "--io", "int4"], "`int4` is not a value of `--io`", "use one of `float`, `int8`"),
+        (["doctor", "--fix", "ethos-u"], "`ethos-u` is not a value of `--fix`", "use one of `vgf`, `board`"),
+        (["cook"], "unknown command `cook`", "`tosaic -h` lists"),
+        (["compil", "add"], "unknown command `compil`", "did you mean `compile`?"),
+        (["compile", "add", "--optimise"], "`tosaic compile` has no option `--optimise`", "did you mean `--optimize`?"),
+        (["compile", "add", "--color"], "`tosaic compile` has no option `--color`", "`tosaic compile -h` shows"),
+        (["--color"], "`tosaic` has no option `--color`", "`tosaic -h` shows"),
+        (["compile", "add", "-t"], "option `-t` needs a value", "`tosaic compile -h` shows"),
+        (["compile", "add", "--json=3"], "option `--json` does not take a value", "`tosaic compile -h` shows"),
+        (["compile", "add", "b"], "`tosaic compile` cannot use the argument `b`", "`tosaic compile -h` shows"),
+        (["run", "x.pte", "--values", "a"], "cannot use the value of `--values`", "`tosaic run -h` shows"),
+        (["compile", "add", "--max-sram", "1Q"], "`1Q` is not a size", "use a number of bytes"),
+        (["compile", "add", "--config", "gone.toml"], "there is no file `gone.toml`", "check the path"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_usage_errors_have_the_form_of_all_errors(tosaic: Command, arguments: list[str], what: str, fix: str) -> None:
+    done = tosaic(*arguments)
+    _refuse(done, f"error: {what}\n", f"\n  fix: {fix}")
+    assert done.stderr.startswith("error: ")
+
+
+def test_without_a_command_there_is_help(tosaic: Command) -> None:
+    done = tosaic()
+    assert done.code == 2 and "Commands:" in done.stderr and "error" not in done.stderr.split("Exit codes")[0]
 
 
 def test_float_graph_for_an_npu(tosaic: Command, tmp_path: Path, relu: Path) -> None:

@@ -73,7 +73,7 @@ def save_npy(array: Array) -> bytes:
     ("name", "make", "message"),
     [
         ("x.txt", lambda p: p.write_text("1"), "unknown input file type: `{}`"),
-        ("x.npy", lambda _: None, "`{}` cannot be read"),
+        ("x.npy", lambda _: None, "there is no file `{}`"),
         ("x.npy", lambda p: p.mkdir(), "`{}` cannot be read"),
         ("x.npy", lambda p: p.write_bytes(b"hello"), "`{}` is not a .npy file"),
         (

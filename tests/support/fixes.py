@@ -375,6 +375,12 @@ CASES = {
         program(lambda x: torch.relu(x.float()) * 2.0, r(3, 4).double()),
         program(lambda x: torch.relu(x.float()) * 2.0, r(3, 4)),
     ),
+    "complex-input": Case(
+        "its input is complex64",
+        "compute with the real and imaginary parts as two float tensors (`torch.view_as_real`)",
+        program(lambda x: x * 2.0, torch.complex(r(3, 4), r(3, 4))),
+        program(lambda x: x * 2.0, r(3, 4, 2)),
+    ),
     "float16": Case(
         "its input is float16 and only float32 is quantized",
         "make the model float32 with model.float(), and call it with float32 tensors",

@@ -119,12 +119,12 @@ def _quantize(
     """
     chosen = quantizer or TosaQuantizer().set_global(get_symmetric_quantization_config())
     with torch.no_grad():
+        fix = _check_parameters(program)
         with collect_garbage_after(gives_back=False):
             _reset(module, program)
             fold_norms(module)
             own = isinstance(chosen, TosaQuantizer)
             module = observe(module, chosen.keep_rolled()) if own else prepare_pt2e(module, chosen)
-        fix = "make sure that it returns finite numbers for every sample"
         with translate_errors("the model cannot be calibrated", fix), watch(module, notes):
             run = Execution(module)
             for sample in samples:
@@ -134,6 +134,23 @@ def _quantize(
             converted = _reset(convert(module), program)
             quantize_buffers(converted)
             return converted
+
+
+def _check_parameters(program: ExportedProgram) -> str:
+    """Reject parameters with NaN, which no integer stands for; return what to do if the results are not finite."""
+    infinite = ""
+    for name, value in program.state_dict.items():
+        if not value.is_floating_point() or bool(torch.isfinite(value).all()):
+            continue
+        if bool(torch.isnan(value).any()) and name in program.graph_signature.parameters:
+            raise Invalid(
+                f"parameter `{name}` of the model contains NaN",
+                why="it cannot be quantized",
+                fix="check the training and the checkpoint of this layer",
+            )
+        infinite = infinite or name
+    fix = "make sure that it returns finite numbers for every sample"
+    return f"{fix}; `{infinite}` contains numbers that are not finite" if infinite else fix
 
 
 def _reset(module: GraphModule, program: ExportedProgram) -> GraphModule:

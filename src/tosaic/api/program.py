@@ -120,8 +120,7 @@ class Program:
 
     def files(self, path: Path, *, with_sidecar: bool = True) -> dict[Path, bytes]:
         """Return the files that `save` writes, by path."""
-        if path.suffix in external.RESERVED:
-            raise Invalid(f"`{path}` is {external.RESERVED[path.suffix]}", fix="use a file name ending in .pte")
+        external.check_name(path)
         if path.is_dir():
             raise Invalid(f"`{path}` is a folder", fix=f"pass a file name such as `{path / 'model.pte'}`")
         beside = {path.with_suffix(".tosaic"): self.sidecar()} if with_sidecar else {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import TypeGuard
 from tosaic.core import input_file
 from tosaic.core.errors import Invalid
 from tosaic.core.targets import ACCELERATORS
-from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions, check_options
 
 _PROFILES = Path(__file__).parent / "profiles"
 _MAX_BYTES = 1 << 16
@@ -65,6 +63,8 @@ def find_profile(name: str) -> Profile:
 
 def read_profile(path: Path) -> Profile:
     """Read an untrusted profile."""
+    import tomllib
+
     try:
         table = tomllib.loads(bytes(input_file.read(path, _MAX_BYTES)[0]).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -119,6 +119,8 @@ class _Reader:
 
     def _read_system(self) -> str:
         """Read the system configuration, which must be one for every accelerator."""
+        from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions, check_options
+
         name = self._get_text("system_config")
         for accelerator in self._read_accelerators() if name else ():
             target = ACCELERATORS[accelerator]

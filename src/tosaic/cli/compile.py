@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from tosaic.report.schema import Report
 
 #: Results of other compilers, which nothing here writes.
-_OTHERS = {".tflite": "a TensorFlow Lite model", ".onnx": "an ONNX model", ".py": "a Python file", ".pt2": "a model"}
+_OTHERS = {
+    ".tflite": "a TensorFlow Lite model",
+    ".onnx": "an ONNX model",
+    ".py": "a Python file",
+    ".pt2": "a program of torch.export",
+}
 
 
 @guarded
@@ -291,7 +296,7 @@ def _name_model(model: str) -> str:
 
 def _choose_path(model: str, target: Target, output: str | None) -> Path:
     """Choose the path of the result; reject an impossible one before the long work begins."""
-    from tosaic.formats.external import RESERVED
+    from tosaic.formats.external import check_name
 
     default = Path(_name_model(model) + (".tosa" if target.family == "tosa" else ".pte"))
     path = default if output is None else Path(output)
@@ -302,9 +307,7 @@ def _choose_path(model: str, target: Target, output: str | None) -> Path:
             f"`{target.name}` produces a .pte, not `{path.name}`",
             fix="use a file name ending in .pte; `--intermediates DIR` also keeps the .tosa files",
         )
-    taken = {**_OTHERS, **RESERVED}
-    if path.suffix in taken:
-        raise Invalid(f"`{path}` is {taken[path.suffix]}", fix="use a file name ending in .pte")
+    check_name(path, _OTHERS)
     return path
 
 

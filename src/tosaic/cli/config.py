@@ -17,10 +17,7 @@ _MAX_BYTES = 1 << 20
 def apply_config(context: typer.Context, path: Path | None) -> Path | None:
     """Use the options in a file as defaults of the command; option names are those of the command line."""
     if path is not None:
-        try:
-            context.default_map = {**(context.default_map or {}), **_read(context, path)}
-        except Invalid as error:
-            raise typer.BadParameter(error.to_cli_text()) from None
+        context.default_map = {**(context.default_map or {}), **_read(context, path)}
     return path
 
 

@@ -13,6 +13,7 @@ import typer
 
 from tosaic import doctor
 from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.progress import Progress
 from tosaic.cli.quiet import import_torch
 from tosaic.core.errors import ExitStatus, Invalid
 
@@ -55,8 +56,10 @@ def show_health(
     """
     if fix is not None and _confirm(doctor.plan(fix), yes):
         doctor.install(fix, lambda text: typer.echo(text, err=True))
-    examination = doctor.examine(import_torch) if fix is None else doctor.examine_fix(fix, import_torch)
-    checks = _show(examination, as_json)
+    # In a pipe the line that is overwritten would stay.
+    progress = Progress(quiet=not sys.stderr.isatty())
+    helpers = doctor.Helpers(import_torch, lambda name: progress(f"checking: {name}"))
+    checks = _show(doctor.examine(helpers) if fix is None else doctor.examine_fix(fix, helpers), progress, as_json)
     working = doctor.list_working(checks)
     works = working["ethos-u" if fix is None else fix]
     if as_json:
@@ -90,10 +93,11 @@ def _confirm(commands: list[str], yes: bool) -> bool:
     return False
 
 
-def _show(examination: Iterable[doctor.Check], as_json: bool) -> list[doctor.Check]:
+def _show(examination: Iterable[doctor.Check], progress: Progress, as_json: bool) -> list[doctor.Check]:
     """Return all checks; print each at once, because the next one may take seconds."""
     checks: list[doctor.Check] = []
     for check in examination:
+        progress.clear()
         if not as_json:
             if check.target and (not checks or checks[-1].target != check.target):
                 typer.echo(_TITLES[check.target])

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
+
+from tosaic.cli.colors import say
+from tosaic.cli.guard import exit_code, explain
+from tosaic.cli.usage import UsageError, suggest, translate
+from tosaic.core.errors import Invalid, TosaicError
 
 SETTINGS: Mapping[str, Any] = MappingProxyType(
     {
@@ -169,10 +175,18 @@ class CommandGroup(TyperGroup):
             self.commands[cmd_name] = ENTRIES[cmd_name].load(cmd_name)
         return self.commands.get(cmd_name)
 
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        with _explained(lambda: "tosaic"):
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _explained(lambda: f"tosaic {ctx.invoked_subcommand}"):
+            return super().invoke(ctx)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in ENTRIES:
-            # For the suggestion of a similar name.
-            self.commands.update({name: entry.load(name) for name, entry in ENTRIES.items()})
+        if args[0] not in ENTRIES and not ctx.resilient_parsing:
+            fix = suggest(args[0], ENTRIES, "`tosaic -h` lists the commands")
+            raise Invalid(f"unknown command `{args[0]}`", fix=fix)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -185,3 +199,22 @@ class CommandGroup(TyperGroup):
             # Without a default, typer imports pydantic for the group's own `--help` when a command is called.
             option.default = False
         return option
+
+
+@contextmanager
+def _explained(get_command: Callable[[], str]) -> Generator[None]:
+    """Report errors about the command line as those of a command are."""
+    try:
+        yield
+    except UsageError as error:
+        described = translate(error, get_command())
+        if described is None:
+            raise
+        _exit(described)
+    except TosaicError as error:
+        _exit(error)
+
+
+def _exit(error: TosaicError) -> NoReturn:
+    say(explain(error), err=True)
+    raise typer.Exit(exit_code(error)) from None

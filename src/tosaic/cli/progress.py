@@ -48,14 +48,26 @@ class Progress:
         """End the line of the stage that is running."""
         if not self._stage:
             return
-        if self._clock is not None:
-            self._ended.set()
-            self._clock.join()
-            self._clock = None
+        if self._stop_clock():
             typer.echo(f"\r{self._stage:<9} {self._seconds()}{'':<{_WIDTH}}", err=True)
         else:
             typer.echo(self._seconds(), err=True)
         self._stage = ""
+
+    def clear(self) -> None:
+        """Remove the line of the stage that is running from a terminal."""
+        if self._stage and self._stop_clock():
+            typer.echo(f"\r{'':<{_WIDTH + 20}}\r", err=True, nl=False)
+        self._stage = ""
+
+    def _stop_clock(self) -> bool:
+        """Stop to count the seconds; return whether they were counted."""
+        if self._clock is None:
+            return False
+        self._ended.set()
+        self._clock.join()
+        self._clock = None
+        return True
 
     def _seconds(self) -> str:
         return f"{time.perf_counter() - self._start:6.1f} s"

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tosaic.core.errors import Invalid
+
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = ("", "K", "M", "G", "T")
 
@@ -15,7 +17,7 @@ def parse_size(text: str) -> int:
     """Return the bytes that `2G`, `512M` or `1000000` stand for."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise typer.BadParameter(f"`{text}` is not a size; use bytes, or a number with K, M, G or T, such as 2G")
+        raise Invalid(f"`{text}` is not a size", fix="use a number of bytes, or a number with K, M, G or T: 512K, 2G")
     return int(float(found[1]) * 1024 ** _UNITS.index(found[2].upper()))
 
 

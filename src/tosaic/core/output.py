@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import stat
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -61,7 +59,7 @@ def write_files(files: Mapping[Path, bytes]) -> None:
 
 
 def _name_beside(target: Path) -> Path:
-    return target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.tmp")
+    return target.with_name(f".{target.name[:200]}.{os.urandom(8).hex()}.tmp")
 
 
 def _back_up(target: Path) -> Path | None:
@@ -109,6 +107,8 @@ def find_target(path: Path) -> Path:
 
 def check_writable(path: Path) -> Path:
     """Find the regular file for a result of this name; raise Invalid if its folder takes no files."""
+    import tempfile
+
     target = find_target(path)
     folder = next(parent for parent in target.parents if parent.exists())
     try:

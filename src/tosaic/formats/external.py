@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
 
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
@@ -15,9 +17,17 @@ from tosaic.formats.pte import Delegate, Pte
 PLACEMENTS = "external_block_placements"
 SUFFIX = ".ptd"
 #: Names of files next to a .pte, which it cannot have itself.
-RESERVED = {".tosaic": "a sidecar name", SUFFIX: "the name of a data file"}
+_RESERVED = {".tosaic": "a sidecar", SUFFIX: "a data file"}
 #: Placements that are also file names.
 _NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
+
+
+def check_name(path: Path, others: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Reject a file name for a program that says something else."""
+    kind = {**_RESERVED, **others}.get(path.suffix)
+    if kind is not None:
+        why = f"a name ending in {path.suffix} is for {kind}"
+        raise Invalid(f"cannot write a program to `{path}`", why=why, fix="use a file name ending in .pte")
 
 
 def read(data: bytes, files: Sequence[bytes] = (), *, max_memory: int | None = None) -> Pte:

@@ -12,7 +12,7 @@ from tosaic.fx.source import DTYPES, Val
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType, Op
 from tosaic.ir.verifier import verify_legality
-from tosaic.lower.constraints import NO_STORED_BOOLEANS, SHAPE
+from tosaic.lower.constraints import COMPLEX_FIX, NO_STORED_BOOLEANS, SHAPE
 from tosaic.lower.convert import is_real
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Result, Stored, Tensor
@@ -70,7 +70,7 @@ def _check_dtype(got: Stored, want: torch.dtype) -> None:
     if want not in DTYPES and want is not torch.int64 and not got.unsigned:
         raise Unsupported(
             f"its result is {str(want).removeprefix('torch.')}, which the target does not support",
-            "cast its operands to float32 or int32",
+            COMPLEX_FIX if want.is_complex else "cast its operands to float32 or int32",
         )
     codes = got.q is not None or got.lut is not None
     is_bool = got.lut.dtype == np.bool_ if got.lut is not None else got.dtype is DType.BOOL

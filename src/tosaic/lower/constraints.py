@@ -80,6 +80,8 @@ def _check_shape(lo: Lowering, a: Arguments) -> str:
     return f"its shape is {list(shape)}" if 0 in shape or len(shape) > MOST_DIMENSIONS else ""
 
 
+#: TOSA has no complex numbers.
+COMPLEX_FIX = "compute with the real and imaginary parts as two float tensors (`torch.view_as_real`)"
 SHAPE = Constraint(
     f"a tensor has at most {MOST_DIMENSIONS} dimensions, none of them empty",
     _check_shape,

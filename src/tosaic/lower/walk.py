@@ -16,7 +16,7 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType, Graph, Type, Value
 from tosaic.lower.arguments import UNSIGNED_OFFSET, is_sequence
 from tosaic.lower.check import check_call, rounds_twice
-from tosaic.lower.constraints import MOST_DIMENSIONS, SHAPE
+from tosaic.lower.constraints import COMPLEX_FIX, MOST_DIMENSIONS, SHAPE
 from tosaic.lower.convert import can_be_real, is_real, is_small, to_real
 from tosaic.lower.lowering import NHWC, Lowering
 from tosaic.lower.steps import Call, lower_call, make_constant, no_lowering, refuse_unknown
@@ -144,6 +144,8 @@ class GraphLowering:
         """Say what the user can do about an input of the model, or a constant, that TOSA cannot hold."""
         if not got.kind:
             return SHAPE.fix
+        if "complex" in got.kind:
+            return COMPLEX_FIX
         if node in self.source.constants:
             return "make this constant float32, or int32 with numbers of 32 bits"
         return f"call the model with {'float32' if 'float' in got.kind else 'int32'} tensors"

@@ -263,11 +263,9 @@ def _check_section(config: ConfigFile, what: str, prefix: str, name: str) -> Non
     if "/" not in name and name in present:
         return
     near = [other for other in present if other.startswith(name)] or difflib.get_close_matches(name, present, n=1)
-    raise Invalid(
-        f"no {what} `{name}` in `{config.name}`",
-        why=f"it has {', '.join(f'`{other}`' for other in present)}" if present else f"it has no {what} at all",
-        fix=f"did you mean `{near[0]}`?" if near else "",
-    )
+    known = f"it has {', '.join(f'`{other}`' for other in present)}" if present else f"it has no {what} at all"
+    fix = f"did you mean `{near[0]}`?" if near else f"choose one of the {what}s of this file, or another file"
+    raise Invalid(f"no {what} `{name}` in `{config.name}`", why=known, fix=fix)
 
 
 def _check_family(target: Target, options: VelaOptions, config: ConfigFile) -> None:
