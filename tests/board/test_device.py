@@ -178,6 +178,16 @@ def test_wrong_target(small: Path, firmware: Path) -> None:
 
 
 @needs_board
+def test_model_that_is_copied_to_sram(small: Path, tmp_path: Path) -> None:
+    """In such an ELF file the model is not at its address."""
+    elf, board = tmp_path / "small.elf", find_board("template").folder
+    done = run_command("build", small, "--board", board, "--memory-mode", "Sram_Only", "-o", elf)
+    assert done.code == 0, done.stderr
+    done = run_command("run", elf, "--board", board)
+    assert done.code == 0 and "I [tosaic] Model in 0x2400" in done.stdout, done.stderr
+
+
+@needs_board
 def test_damaged_commands(small: Path, tmp_path: Path) -> None:
     """The console has the status word, the command also the reason that only the simulator knows."""
     data, damaged = small.read_bytes(), tmp_path / "damaged.pte"
