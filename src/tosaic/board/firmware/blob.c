@@ -1,6 +1,6 @@
 #include "blob.h"
 
-#include "kernel.h"
+#include "bytes.h"
 #include "memory.h"
 
 enum {

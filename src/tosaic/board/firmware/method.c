@@ -40,7 +40,7 @@ static tosaic_status find_kernels(tosaic_method *method, flat *file) {
         if (file->bad) {
             return tosaic_fail(method, TOSAIC_DAMAGED, file->bad_at);
         }
-        if (method->kernels[i] == (void *)0) {
+        if (method->kernels[i] == NULL) {
             tosaic_note_operator(method, file, i);
             return tosaic_fail(method, TOSAIC_NO_KERNEL, i);
         }
@@ -90,7 +90,7 @@ static tosaic_status check_interface(tosaic_method *method, flat *file) {
     for (uint32_t side = 0; side < 2; side++) {
         flat_vector numbers = flat_get_vector(file, method->plan, fields[side], 4);
         for (uint32_t i = 0; i < numbers.count; i++) {
-            if (tosaic_get_value(method, file, numbers, i) == (void *)0) {
+            if (tosaic_get_value(method, file, numbers, i) == NULL) {
                 return tosaic_fail(method, TOSAIC_BAD_VALUE, i);
             }
         }
@@ -124,7 +124,7 @@ tosaic_status tosaic_load(tosaic_method *method, const tosaic_program *program, 
 
 tosaic_value *tosaic_get_value(const tosaic_method *method, flat *file, flat_vector numbers, uint32_t index) {
     uint32_t number = index < numbers.count ? flat_read_u32(file, numbers.at + 4u * index) : UINT32_MAX;
-    return number < method->value_count ? &method->values[number] : (tosaic_value *)0;
+    return number < method->value_count ? &method->values[number] : NULL;
 }
 
 static flat_vector get_interface(const tosaic_method *method, flat *file, uint32_t field) {
@@ -159,9 +159,9 @@ const tosaic_value *tosaic_get_output(const tosaic_method *method, uint32_t inde
 /* The tensor of an input or output, if it has that many bytes; else NULL with the failure noted. */
 static tosaic_tensor *get_tensor(tosaic_method *method, uint32_t field, uint32_t index, uint32_t size) {
     const tosaic_value *value = get_end(method, field, index);
-    bool is_tensor = value != (void *)0 && value->kind == TOSAIC_TENSOR;
+    bool is_tensor = value != NULL && value->kind == TOSAIC_TENSOR;
     method->failure.detail = is_tensor ? value->as.tensor->bytes : 0;
-    return is_tensor && value->as.tensor->bytes == size ? value->as.tensor : (tosaic_tensor *)0;
+    return is_tensor && value->as.tensor->bytes == size ? value->as.tensor : NULL;
 }
 
 /* Gives memory of the caller to a tensor. */
@@ -177,7 +177,7 @@ static tosaic_status give(tosaic_method *method, tosaic_tensor *tensor, void *da
 
 tosaic_status tosaic_set_input(tosaic_method *method, uint32_t index, const void *data, uint32_t size) {
     tosaic_tensor *tensor = get_tensor(method, EXECUTION_PLAN_INPUTS, index, size);
-    if (tensor == (void *)0 || tensor->access == TOSAIC_CONSTANT) {
+    if (tensor == NULL || tensor->access == TOSAIC_CONSTANT) {
         return TOSAIC_BAD_INPUT;
     }
     if (tensor->access == TOSAIC_PLANNED) {
@@ -191,7 +191,7 @@ tosaic_status tosaic_set_input(tosaic_method *method, uint32_t index, const void
 
 tosaic_status tosaic_set_output(tosaic_method *method, uint32_t index, void *data, uint32_t size) {
     tosaic_tensor *tensor = get_tensor(method, EXECUTION_PLAN_OUTPUTS, index, size);
-    if (tensor == (void *)0 || tensor->access == TOSAIC_CONSTANT || tensor->access == TOSAIC_PLANNED) {
+    if (tensor == NULL || tensor->access == TOSAIC_CONSTANT || tensor->access == TOSAIC_PLANNED) {
         return TOSAIC_BAD_INPUT;
     }
     return give(method, tensor, data, size);

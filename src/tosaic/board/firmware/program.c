@@ -1,7 +1,7 @@
 #include "program.h"
 
+#include "bytes.h"
 #include "fields.h"
-#include "kernel.h"
 #include "memory.h"
 
 enum {
@@ -37,7 +37,7 @@ static void read_header(flat *file, tosaic_program *program) {
 
 tosaic_status tosaic_open(tosaic_program *program, const void *data, uint32_t size) {
     *program = (tosaic_program){.data = data, .size = size};
-    if (data == (void *)0 || size < HEADER_AT + 4 || size > INT32_MAX || memcmp(program->data + 4, "ET12", 4) != 0) {
+    if (data == NULL || size < HEADER_AT + 4 || size > INT32_MAX || memcmp(program->data + 4, "ET12", 4) != 0) {
         return TOSAIC_NOT_A_PROGRAM;
     }
     if (!tosaic_is_aligned((uintptr_t)data)) {

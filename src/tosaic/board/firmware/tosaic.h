@@ -18,6 +18,7 @@
 #define TOSAIC_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* ---- Status ---------------------------------------------------------------------------------------------------- */

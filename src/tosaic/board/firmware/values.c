@@ -75,7 +75,7 @@ static bool place(flat *file, tosaic_tensor *tensor, flat_table details, const b
     }
     tensor->access = TOSAIC_PLANNED;
     tensor->capacity = tensor->bytes;
-    tensor->data = tensor->bytes == 0 ? (void *)0 : planned->starts[id] + offset;
+    tensor->data = tensor->bytes == 0 ? NULL : planned->starts[id] + offset;
     return true;
 }
 
@@ -150,7 +150,7 @@ static tosaic_status load_list(tosaic_method *method, flat *file, flat_table row
     uint32_t width = kind == TOSAIC_BOOL_LIST ? 1 : kind == TOSAIC_INT_LIST || own ? 8 : 4;
     flat_vector numbers = flat_get_vector(file, row, INT_LIST_ITEMS, width);
     void *memory;
-    void *fresh = (void *)0;
+    void *fresh = NULL;
     tosaic_status status = tosaic_take_for(method, numbers.count, sizeof(tosaic_value *), &memory);
     if (status == TOSAIC_OK && own) {
         status = tosaic_take_for(method, numbers.count, sizeof(tosaic_value), &fresh);

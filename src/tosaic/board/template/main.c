@@ -27,7 +27,7 @@ void board_handle_npu(void) { tosaic_ethosu_interrupt(&npu); }
 /* Fills an input with ones. Without planned memory it has none: tosaic_set_input() gives it, or the run reports it. */
 static void fill(const tosaic_value *input) {
     const float one = 1.0f;
-    if (input->kind != TOSAIC_TENSOR || input->as.tensor->data == (void *)0) {
+    if (input->kind != TOSAIC_TENSOR || input->as.tensor->data == NULL) {
         return;
     }
     const tosaic_tensor *tensor = input->as.tensor;

@@ -9,8 +9,6 @@
 #include "model.h"
 #include "report.h"
 
-#define INFO "I [tosaic] "
-
 enum { DONE = 0, TEST_FAILED = 1, ERROR = 2 };
 
 /* All that lives as long as the program. */
@@ -42,7 +40,7 @@ static tosaic_status load(void) {
         .fast_scratch = &model_fast_scratch_pool,
         .kernels = tosaic_kernels,
         .kernel_count = tosaic_kernel_count,
-        .npu = self.npu_status == TOSAIC_OK ? &self.runner : (tosaic_npu *)0,
+        .npu = self.npu_status == TOSAIC_OK ? &self.runner : NULL,
         .observe = report_step,
         .observer = &self.times,
     };
@@ -80,7 +78,7 @@ static tosaic_status give_memory(void) {
         const tosaic_value *value =
             is_input ? tosaic_get_input(&self.method, i) : tosaic_get_output(&self.method, i - inputs);
         if (value->kind != TOSAIC_TENSOR || value->as.tensor->access != TOSAIC_CALLERS ||
-            value->as.tensor->data != (void *)0) {
+            value->as.tensor->data != NULL) {
             continue;
         }
         void *memory;
@@ -109,7 +107,7 @@ static tosaic_status set_inputs(const model_sample *sample) {
         if (tensor->access == TOSAIC_CONSTANT) {
             return TOSAIC_BAD_INPUT;
         }
-        if (sample != (void *)0) {
+        if (sample != NULL) {
             memcpy(tensor->data, sample->inputs[i], tensor->bytes);
         } else if (!host_has_input(&self.host, i)) {
             fill(tensor, tensor->data);
@@ -177,12 +175,12 @@ static int run_all(void) {
     bool passed = true;
     uint32_t runs = model_sample_count != 0 ? model_sample_count : 1;
     for (uint32_t i = 0; i < runs; i++) {
-        const model_sample *sample = model_sample_count != 0 ? &model_samples[i] : (const model_sample *)0;
+        const model_sample *sample = model_sample_count != 0 ? &model_samples[i] : NULL;
         tosaic_status status = run(sample);
         if (status != TOSAIC_OK) {
             return fail("the run", status);
         }
-        passed = (sample == (void *)0 || check(i, sample)) && passed;
+        passed = (sample == NULL || check(i, sample)) && passed;
     }
     report_run(&self.times, &self.npu);
     report_memory();
