@@ -117,6 +117,7 @@ static void start_counters(const tosaic_ethosu *npu) {
 
 static void read_counters(tosaic_ethosu *npu) {
     uint32_t pmu = get_pmu(npu);
+    set(npu, pmu + PMCR, 0); /* stops them: the idle NPU would count on, and the cycle counter has two halves */
     uint64_t low = get(npu, pmu + PMCCNTR);
     npu->counters.cycles += low | (uint64_t)(get(npu, pmu + PMCCNTR + 4) & 0xFFFFu) << 32;
     for (uint32_t i = 0; i < npu->event_count; i++) {
