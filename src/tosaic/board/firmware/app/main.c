@@ -69,8 +69,8 @@ static void fill(const tosaic_tensor *tensor, uint8_t *to) {
     }
 }
 
-/* Gives memory to inputs and outputs for which the program plans none. */
-static tosaic_status give_memory(void) {
+/* Gives memory to inputs and outputs for which the program plans none. False if that fails, which is reported. */
+static bool give_memory(void) {
     uint32_t inputs = tosaic_count_inputs(&self.method);
     uint32_t outputs = tosaic_count_outputs(&self.method);
     for (uint32_t i = 0; i < inputs + outputs; i++) {
@@ -84,15 +84,18 @@ static tosaic_status give_memory(void) {
         void *memory;
         uint32_t bytes = value->as.tensor->bytes;
         if (!tosaic_take(&model_interface_pool, 1, bytes, &memory)) {
-            return TOSAIC_NO_DATA;
+            say("E [tosaic] the interface pool is too small: inputs and outputs need %u bytes so far\n",
+                model_interface_pool.peak);
+            return false;
         }
         tosaic_status status = is_input ? tosaic_set_input(&self.method, i, memory, bytes)
                                         : tosaic_set_output(&self.method, i - inputs, memory, bytes);
         if (status != TOSAIC_OK) {
-            return status;
+            (void)fail("giving memory to inputs and outputs", status);
+            return false;
         }
     }
-    return TOSAIC_OK;
+    return true;
 }
 
 /* Sets the inputs: those of a sample, files of the host, or ones. */
@@ -218,6 +221,5 @@ int main(void) {
         return fail("loading the model", status);
     }
     report_method(&self.method);
-    status = give_memory();
-    return status == TOSAIC_OK ? run_all() : fail("giving memory to inputs and outputs", status);
+    return give_memory() ? run_all() : ERROR;
 }
