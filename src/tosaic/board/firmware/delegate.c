@@ -76,8 +76,10 @@ tosaic_status tosaic_open_delegate(tosaic_method *method, flat *file, flat_table
     flat_table data = flat_get_table(file, row, BACKEND_DELEGATE_PROCESSED);
     uint32_t location = flat_get_u8(file, data, BACKEND_DELEGATE_DATA_REFERENCE_LOCATION);
     uint32_t number = flat_get_u32(file, data, BACKEND_DELEGATE_DATA_REFERENCE_INDEX);
-    tosaic_piece piece = location == DATA_LOCATION_SEGMENT ? tosaic_get_segment(file, method->program, number)
-                                                           : tosaic_get_inline_blob(file, method->program, number);
+    const tosaic_program *program = method->program;
+    tosaic_piece piece = location == DATA_LOCATION_SEGMENT
+                             ? tosaic_get_segment(file, &program->file, tosaic_get_segments(file, program), number)
+                             : tosaic_get_inline_blob(file, program, number);
     if (file->bad || data == 0 || location > DATA_LOCATION_SEGMENT) {
         return tosaic_fail(method, TOSAIC_DAMAGED, file->bad ? file->bad_at : row);
     }
@@ -86,7 +88,7 @@ tosaic_status tosaic_open_delegate(tosaic_method *method, flat *file, flat_table
     }
     tosaic_delegate *delegate = &method->delegates[index];
     uint32_t bad;
-    tosaic_status status = tosaic_read_blob(file, method->program, piece, delegate, &bad);
+    tosaic_status status = tosaic_read_blob(file, program, piece, delegate, &bad);
     if (status != TOSAIC_OK) {
         return tosaic_fail(method, status, status == TOSAIC_EXTERNAL_DATA ? index : bad);
     }

@@ -4,10 +4,6 @@
 #include "fields.h"
 #include "memory.h"
 
-/* What loading may read, by the size of the file: far more than a valid file needs. */
-#define READS_PER_BYTE 64u
-#define LEAST_READS 65536u
-
 tosaic_status tosaic_fail(tosaic_method *method, tosaic_status status, uint32_t detail) {
     method->failure.detail = detail;
     return status;
@@ -103,8 +99,11 @@ tosaic_status tosaic_load(tosaic_method *method, const tosaic_program *program, 
     static tosaic_status (*const steps[])(tosaic_method *, flat *) = {
         tosaic_load_values, find_kernels, open_delegates, check_instructions, check_interface,
     };
-    flat file = tosaic_read(program);
-    file.left = READS_PER_BYTE * (uint64_t)program->size + LEAST_READS;
+    flat file = tosaic_read(&program->file);
+    file.left = tosaic_limit_reads(program->file.size);
+    for (const tosaic_data *data = program->added; data != NULL; data = data->next) {
+        file.left += tosaic_limit_reads(data->file.size);
+    }
     *method = (tosaic_method){.program = program, .setup = setup, .failure = {.instruction = UINT32_MAX}};
     method->plan = tosaic_get_plan(&file, program, index);
     if (file.bad) {
@@ -128,7 +127,7 @@ tosaic_value *tosaic_get_value(const tosaic_method *method, flat *file, flat_vec
 }
 
 static flat_vector get_interface(const tosaic_method *method, flat *file, uint32_t field) {
-    *file = tosaic_read(method->program);
+    *file = tosaic_read(&method->program->file);
     return flat_get_vector(file, method->plan, field, 4);
 }
 

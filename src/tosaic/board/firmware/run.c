@@ -208,7 +208,7 @@ static tosaic_status run_chain(tosaic_method *method, flat *file, flat_vector ch
 }
 
 tosaic_status tosaic_run(tosaic_method *method) {
-    flat file = tosaic_read(method->program);
+    flat file = tosaic_read(&method->program->file);
     uint32_t limit = method->setup->step_limit;
     uint32_t steps_left = limit != 0 ? limit : DEFAULT_STEP_LIMIT;
     flat_vector chains = flat_get_vector(&file, method->plan, EXECUTION_PLAN_CHAINS, 4);

@@ -99,7 +99,7 @@ static tosaic_status set_data(tosaic_method *method, flat *file, flat_table row,
     if (data.size < tensor->bytes) {
         return tosaic_fail(method, TOSAIC_BAD_TENSOR, number);
     }
-    const uint8_t *start = method->program->data + data.at;
+    const uint8_t *start = method->program->file.data + data.at;
     if (planned) {
         memcpy(tensor->data, start, tensor->bytes);
         return TOSAIC_OK;

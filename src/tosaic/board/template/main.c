@@ -48,6 +48,10 @@ int main(void) {
     setup.kernel_count = tosaic_kernel_count;
     tosaic_status status = board_find_npu(&npu, &runner, &method.failure.detail);
     status = status == TOSAIC_OK ? tosaic_open(&program, tosaic_model, model_size) : status;
+    for (uint32_t i = 0; status == TOSAIC_OK && i < model_data_count; i++) {
+        model_data_file *file = &model_data[i];
+        status = tosaic_add_data(&program, &file->opened, file->start, file->size);
+    }
     status = status == TOSAIC_OK ? tosaic_load(&method, &program, model_method, &setup) : status;
     for (uint32_t i = 0; status == TOSAIC_OK && i < tosaic_count_inputs(&method); i++) {
         fill(tosaic_get_input(&method, i));

@@ -47,6 +47,10 @@ static tosaic_status load(void) {
     self.method.failure = (tosaic_failure){.instruction = UINT32_MAX};
     self.times.method = &self.method;
     tosaic_status status = tosaic_open(&self.program, tosaic_model, model_size);
+    for (uint32_t i = 0; i < model_data_count && status == TOSAIC_OK; i++) {
+        model_data_file *file = &model_data[i];
+        status = tosaic_add_data(&self.program, &file->opened, file->start, file->size);
+    }
     if (status != TOSAIC_OK) {
         return status;
     }

@@ -5,7 +5,6 @@
 #include "console.h"
 #include "cortex_m.h"
 #include "host.h"
-#include "model.h"
 
 enum { SCB_VTOR = 0xE000ED08, SCB_CPACR = 0xE000ED88, SCB_CFSR = 0xE000ED28, SCB_BFAR = 0xE000ED38 };
 enum { CPACR_FPU = 0xF << 20, CPU_VECTORS = 16 };
@@ -15,6 +14,7 @@ enum { CPACR_FPU = 0xF << 20, CPU_VECTORS = 16 };
 /* From the linker script. */
 extern uint32_t stack_bottom[], stack_top[], data_start[], data_end[], data_source[], bss_start[], bss_end[];
 extern const uint16_t code_start[], code_end[];
+extern uint8_t model_start[];
 extern const uint8_t model_source[];
 extern const char model_copy_size[]; /* its address is the number */
 
@@ -26,7 +26,7 @@ void start_fault(uint32_t *frame);
 __attribute__((noreturn, noinline)) static void start_program(void) {
     memcpy(data_start, data_source, (uintptr_t)data_end - (uintptr_t)data_start);
     memset(bss_start, 0, (uintptr_t)bss_end - (uintptr_t)bss_start);
-    memcpy((void *)(uintptr_t)tosaic_model, model_source, (uintptr_t)model_copy_size);
+    memcpy(model_start, model_source, (uintptr_t)model_copy_size);
     host_exit(main());
 }
 
