@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.boards import needs_board, needs_cross_gcc, needs_zig
+from support.boards import check_memory, needs_board, needs_cross_gcc, needs_zig, rebuild
 from support.elf_sizes import count_bytes
 from support.firmware_models import compile_sandwich, compile_small
 from support.handmade import Spec, call
@@ -21,7 +21,7 @@ from tosaic.board.description import find_board, list_boards
 from tosaic.board.elf import read_elf
 from tosaic.board.kernels import FIRMWARE, list_kernels
 from tosaic.board.placement import MODES
-from tosaic.board.project import Model, Sample, make_config, make_project
+from tosaic.board.project import Sample, make_config
 from tosaic.board.toolchain import find_toolchain
 from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.engines import engine
@@ -100,6 +100,9 @@ def test_memory_of_inputs_and_outputs() -> None:
     done = boot(firmware, accelerator="ethos-u55-128")
     assert done.files["output-0.bin"] == np.full(4, 2, np.float32).tobytes()
     assert "method_allocator_input:    32 bytes" in done.log
+    done = boot(firmware, elf=rebuild(firmware, interface=16), accelerator="ethos-u55-128")
+    assert done.exit_code == 2
+    assert "E [tosaic] the interface pool is too small: inputs and outputs need 32 bytes so far\n" in done.log
 
 
 @needs_board
@@ -107,22 +110,13 @@ def test_pools_are_exact() -> None:
     """The high-water mark is the pool; a pool that is one unit smaller has its own error."""
     data = make_small("ethos-u65-256")
     firmware = build(data, "corstone-300")
-    log = boot(firmware).log
-    rows = re.findall(r"(\w+): +(\d+) / (\d+) free", log)
-    assert [(used == size) for name, used, size in rows if name != "stack_used"] == [True] * 4
+    check_memory(boot(firmware).log)
     sentences = {"method": "method", "planned": "planned", "scratch": "scratch", "fast_scratch": "fast scratch"}
     for name, words in sentences.items():
         size = firmware.pools.list_sizes()[name]
-        done = boot(firmware, elf=build_with(data, firmware, **{name: size - 16}))
+        done = boot(firmware, elf=rebuild(firmware, **{name: size - 16}))
         assert done.exit_code == 2
         assert f"the {words} pool is too small" in done.log and f"detail {size} " in done.log
-
-
-def build_with(data: bytes, firmware: Firmware, **sizes: int) -> bytes:
-    """Build a firmware with other pools."""
-    pools = dataclasses.replace(firmware.pools, **sizes)
-    model = Model(data, pte.read(data).find(), 0, pools, firmware.kernels)
-    return builder._compile(make_project(model, firmware.board, firmware.memory_mode), "zig")
 
 
 @needs_board

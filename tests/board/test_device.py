@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tosaic
-from support.boards import needs_board, needs_cross_gcc
+from support.boards import needs_board, needs_cross_gcc, rebuild
 from support.cli import run_command
 from support.firmware_models import Sandwich, Small
 from tosaic.board import cpu, device, fvp, qemu
@@ -175,6 +175,34 @@ def test_wrong_target(small: Path, firmware: Path) -> None:
     with pytest.raises(FirmwareError, match="does not run on Corstone-300") as caught:
         run_firmware(find_board("corstone-300"), firmware.read_bytes(), "ethos-u55-256", [], BoardOptions())
     assert "the file is for another NPU" in caught.value.log and "the file is for another NPU" in caught.value.why
+
+
+@needs_board
+def test_model_that_is_copied_to_sram(small: Path, tmp_path: Path) -> None:
+    """In such an ELF file the model is not at its address."""
+    elf, board = tmp_path / "small.elf", find_board("template").folder
+    done = run_command("build", small, "--board", board, "--memory-mode", "Sram_Only", "-o", elf)
+    assert done.code == 0, done.stderr
+    done = run_command("run", elf, "--board", board)
+    assert done.code == 0 and "I [tosaic] Model in 0x2400" in done.stdout, done.stderr
+
+
+@needs_board
+def test_less_than_the_model_needs(small: Path, tmp_path: Path) -> None:
+    """A firmware with too small a pool, or without a kernel: on the console, and from the command."""
+    made, elf = design(small.read_bytes(), "corstone-300"), tmp_path / "small.elf"
+    left_out, *others = made.kernels
+    for content, sentence in (
+        (rebuild(made, scratch=made.pools.scratch - 16), "the scratch pool is too small"),
+        (rebuild(made, planned=made.pools.planned - 16), "the planned pool is too small"),
+        (rebuild(made, tuple(others)), "an operator has no kernel in this build"),
+    ):
+        elf.write_bytes(content)
+        done = run_command("run", elf)
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith("E [tosaic] ")]
+        assert done.code == 2 and sentence in done.stderr
+        assert line.startswith(f"E [tosaic] loading the model failed: {sentence}")
+        assert (left_out.operator in line) == ("kernel" in sentence)
 
 
 @needs_board

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 
 import pytest
 
-from support.firmware import GCC, STATUSES, Firmware
-from support.kernel_cases import FAMILIES, Case, list_cases
-from support.kernel_runs import compute, find_difference, list_inputs, make_pte
+from support.firmware import GCC, Firmware
+from support.kernel_calls import compare, compute_case
+from support.kernel_cases import FAMILIES, list_cases
 from tosaic.board.kernels import list_kernels
-from tosaic.engines import executorch
 
 pytestmark = pytest.mark.skipif(GCC is None, reason="there is no gcc: install the package gcc")
 CASES = list_cases()
@@ -22,26 +20,12 @@ def quantized_operators() -> None:
     importlib.import_module("executorch.kernels.quantized")  # operators with `out`
 
 
-def compare(firmware: Firmware, cases: Sequence[Case], *, by_torch: bool) -> list[str]:
-    """Run cases in one program; say where the results differ."""
-    data = make_pte(cases)
-    if by_torch:
-        expected = [result.numpy() for case in cases for result in compute(case)]
-    else:
-        expected = executorch.run(data, list_inputs(cases, in_memory=False))
-    ended = firmware.run(data, list_inputs(cases, in_memory=True))
-    if ended.status:
-        return [f"{STATUSES[ended.status]}:  case {ended.instruction}, {cases[ended.instruction]}"]
-    assert len(ended.outputs) == len(expected)
-    found = map(find_difference, ended.outputs, expected)
-    return [f"output {index}: {text}" for index, text in enumerate(found) if text]
-
-
 @pytest.mark.parametrize("operator", sorted(CASES))
 def test_results(firmware: Firmware, operator: str) -> None:
     for by_torch in (False, True):
         cases = [case for case in CASES[operator] if case.by_torch == by_torch]
-        assert not cases or not compare(firmware, cases, by_torch=by_torch)
+        expected = [result.numpy() for case in cases for result in compute_case(case)] if by_torch else None
+        assert not cases or compare(firmware, cases, expected) == []
 
 
 def test_every_kernel_has_cases() -> None:

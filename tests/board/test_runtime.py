@@ -258,7 +258,7 @@ def test_data_in_another_file(firmware: Firmware) -> None:
     )
     data = bytes(serialize_pte_binary(content))
     assert run(firmware, data) == "EXTERNAL_DATA"
-    with pytest.raises(Invalid, match=r"cannot read `\.ptd` files.*\n.*the program needs the constant `offset`"):
+    with pytest.raises(Invalid, match=r"cannot read constants of the CPU from `\.ptd` files.*\n.*needs `offset`"):
         design(data, "corstone-300")
 
 

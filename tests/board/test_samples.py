@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from support.firmware import GCC, STATUSES, Firmware
-from support.kernel_runs import find_difference
+from support.kernel_calls import find_difference
 from support.programs import emit
 from support.samples import exported
 from tosaic.board.kernels import list_kernels

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.boards import needs_board
 from support.cli import Command, run_command
 from tosaic.formats.npy import Array
 
@@ -45,10 +46,27 @@ def test_files_beside_are_found(tosaic: Command, folder: Path, floats: tuple[Pat
     assert done.code == 0 and "PASS: bit-exact" in done.stdout
 
 
-def test_firmware_has_no_files(tosaic: Command, folder: Path, tmp_path: Path) -> None:
-    done = tosaic("build", folder / "tiny.pte", "--board", "corstone-300", "-o", tmp_path / "x.elf")
-    assert done.code == 2 and "error: a firmware cannot read `.ptd` files" in done.stderr
-    assert "needs the commands of a delegate, the weights of a delegate, and the .pte does not have them" in done.stderr
+@needs_board
+def test_firmware_has_the_files(tosaic: Command, tmp_path: Path) -> None:
+    """Also when it runs: the command needs the NPU's commands to know the NPU."""
+    net, elf, outputs = tmp_path / "net.pte", tmp_path / "x.elf", tmp_path / "out.npz"
+    assert tosaic("compile", "ds_cnn", "-o", net, "--external", "weights", "--external", "commands").code == 0
+    build = ("build", net, "--board", "corstone-300", "-o", elf)
+    assert tosaic(*build, "--with-samples").code == 0
+    done = tosaic("run", elf)
+    assert done.code == 0 and "Test_result: PASS" in done.stdout
+    results: list[bytes] = []
+    for engine in ("board", "npu"):
+        assert tosaic("run", net, "--engine", engine, "-o", outputs).code == 0
+        with np.load(outputs) as saved:
+            results.append(saved["output_0"].tobytes())
+    assert results[0] == results[1]
+    moved = [tmp_path / f"net.{name}.ptd" for name in ("weights", "commands")]
+    for index, path in enumerate(moved):
+        moved[index] = path.rename(tmp_path / f"{index}.bin")
+    done = tosaic(*build)
+    assert done.code == 2 and "the commands of an Ethos-U delegate are missing" in done.stderr
+    assert tosaic(*build, "--data", moved[0], "--data", moved[1]).code == 0
 
 
 def test_names_that_executorch_gives_the_files(tosaic: Command, copy: Path) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tosaic.board.build import Design, compile_design
+from tosaic.board.kernels import KernelSource
 
 PROGRAMS = Path(__file__).parents[1] / "board" / "programs"
 _REASON = "the extra `board` is not installed. Fix: tosaic doctor --fix board"
@@ -29,3 +34,18 @@ def build_program(folder: Path, body: str) -> bytes:
     command = [sys.executable, "-m", "ziglang", "cc", *_TARGET, *_FLAGS, *script, str(source), "-o", str(elf)]
     subprocess.run(command, check=True, cwd=folder)
     return elf.read_bytes()
+
+
+def rebuild(design: Design, kernels: tuple[KernelSource, ...] | None = None, **sizes: int) -> bytes:
+    """Build a firmware with other pools or kernels than its model needs."""
+    chosen = design.kernels if kernels is None else kernels
+    model = replace(design.model, pools=replace(design.pools, **sizes), kernels=chosen)
+    return compile_design(replace(design, model=model), "zig")
+
+
+def check_memory(log: str) -> None:
+    """The high-water mark of every pool is its size; the stack is reported apart, and has room."""
+    rows = {name: (int(used), int(size)) for name, used, size in re.findall(r"(\w+): +(\d+) / (\d+) free", log)}
+    used, size = rows.pop("stack_used")
+    assert 0 < used < size
+    assert len(rows) == 4 and all(used == size for used, size in rows.values()), rows

@@ -90,15 +90,22 @@ class Firmware:
         pools: Sequence[int] = POOLS,
         npu: Npu | None = None,
         runs: int = 1,
+        data: Sequence[bytes] = (),
     ) -> Ended:
-        """Run a file. An input that is None is ones. Without an `npu`, the driver runs jobs that write a pattern."""
+        """Run a file with its .ptd files. An input that is None is ones.
+
+        Without an `npu`, the driver runs jobs that write a pattern.
+        """
         send, receive = self._process.stdin, self._process.stdout
         assert send is not None and receive is not None
         try:
-            send.write(struct.pack("<9I", len(pte), method, *pools, npu is not None, runs, len(inputs)) + pte)
+            counts = (npu is not None, runs, len(data), len(inputs))
+            send.write(struct.pack("<10I", len(pte), method, *pools, *counts) + pte)
+            for file in data:
+                send.write(struct.pack("<I", len(file)) + file)
             for array in inputs:
-                data = b"" if array is None else np.ascontiguousarray(array).tobytes()
-                send.write(struct.pack("<I", _ONES if array is None else len(data)) + data)
+                raw = b"" if array is None else np.ascontiguousarray(array).tobytes()
+                send.write(struct.pack("<I", _ONES if array is None else len(raw)) + raw)
             send.flush()
             while (tag := _read_words(receive, 1)[0]) == _JOB:
                 assert npu is not None

@@ -1,4 +1,4 @@
-"""Calls of CPU kernels, in ExecuTorch's runtime and in the firmware's: the results must be the same."""
+"""Calls of CPU kernels, in ExecuTorch's runtime, in torch and in the firmware's: the results must be the same."""
 
 from __future__ import annotations
 
@@ -21,12 +21,29 @@ NUMPY = {dtype: torch.empty(0, dtype=dtype).numpy().dtype for dtype in TYPES}
 _TORCH = {kind: dtype for dtype, kind in NUMPY.items()}
 
 
+#: "How we compare": floats relative to the larger of 1 and the expected number, each one.
+TOLERANCE = 1e-5
+
+
 @dataclass(frozen=True)
 class Ordered:
     """An array whose dimensions are in another order in memory."""
 
     array: Array
     order: tuple[int, ...] = LAST
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call: arrays among the arguments are inputs; `outs` are given where torch's operator does not tell them.
+
+    `by_torch` is for calls that ExecuTorch's kernel refuses, or computes in another way than torch.
+    """
+
+    operator: str
+    args: tuple[Any, ...]
+    outs: tuple[Any, ...] = ()
+    by_torch: bool = False
 
 
 def draw(shape: tuple[int, ...], dtype: torch.dtype = FLOAT, seed: int = 0) -> Array:
@@ -71,7 +88,7 @@ def to_torch(item: Any) -> Any:
 
 
 def compute(operator: str, args: Sequence[Any], dtypes: Sequence[torch.dtype]) -> list[Array]:
-    """The results of torch's kernel."""
+    """The results of torch's kernel with `out`."""
     name, _, overload = operator.removeprefix("aten::").partition(".")
     function = getattr(getattr(torch.ops.aten, name), overload)
     parameters = [each for each in function._schema.arguments if not each.is_out]
@@ -88,32 +105,100 @@ def compute(operator: str, args: Sequence[Any], dtypes: Sequence[torch.dtype]) -
     return [result.numpy() for result in results.values()]
 
 
-def make_step(operator: str, args: Sequence[Any], outs: Sequence[Spec]) -> Step:
+def find_function(operator: str) -> Any:
+    """The operator without `out`, which has the same arguments."""
+    namespace, _, rest = operator.partition("::")
+    name, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), name)
+    wanted = [(arg.name, str(arg.type)) for arg in getattr(packet, overload)._schema.arguments if not arg.is_out]
+    for other in packet.overloads():
+        schema = getattr(packet, other)._schema
+        names = [(arg.name, str(arg.type)) for arg in schema.arguments]
+        if names == wanted and not any(arg.is_out for arg in schema.arguments):
+            return getattr(packet, other), schema
+    raise LookupError(operator)
+
+
+def compute_case(case: Case) -> list[torch.Tensor]:
+    """The results of torch's operator without `out`."""
+    function, schema = find_function(case.operator)
+    positional = [to_torch(item) for item in case.args]
+    count = sum(not arg.kwarg_only for arg in schema.arguments)
+    named = {arg.name: value for arg, value in zip(schema.arguments[count:], positional[count:], strict=False)}
+    result = function(*positional[:count], **named)
+    return [result] if isinstance(result, torch.Tensor) else list(result)
+
+
+def _make_outs(case: Case) -> tuple[Any, ...]:
+    results = compute_case(case)
+    order = next((item.order for item in list_arrays(list(case.args)) if isinstance(item, Ordered)), ())
+    specs = [Spec(tuple(result.shape), result.dtype, order=order) for result in results]
+    returns = find_function(case.operator)[1].returns
+    return (specs,) if "List" in str(returns[0].type) else (specs[0],)
+
+
+def make_step(operator: str, args: Sequence[Any], outs: Sequence[Any]) -> Step:
     name, _, overload = operator.partition(".")
-    return Step(name, overload, tuple(specify(item) for item in args), tuple(outs))
+    return Step(name, overload, tuple(map(specify, args)), tuple(outs))
 
 
-def run_steps(firmware: Firmware, steps: Sequence[Step], args: Sequence[Any]) -> tuple[str, Ended]:
-    """Run calls in the firmware's runtime, which takes inputs as they are in memory."""
-    given = [
-        item.array.transpose(item.order) if isinstance(item, Ordered) else item for item in list_arrays(list(args))
-    ]
-    ended = firmware.run(make_program(*steps), given)
-    return STATUSES[ended.status], ended
+def make_pte(cases: Sequence[Case]) -> bytes:
+    """Write a program that makes these calls, each with its own inputs and outputs."""
+    return make_program(*(make_step(case.operator, case.args, case.outs or _make_outs(case)) for case in cases))
+
+
+def list_inputs(cases: Sequence[Case], *, in_memory: bool) -> list[Array]:
+    """The inputs of a program; in the order that they have in memory if asked for."""
+    arrays: list[Array] = []
+    for item in (item for case in cases for item in list_arrays(list(case.args))):
+        array = item.array if isinstance(item, Ordered) else item
+        arrays.append(array.transpose(item.order) if in_memory and isinstance(item, Ordered) else array)
+    return arrays
 
 
 def run(firmware: Firmware, operator: str, args: Sequence[Any], outs: Sequence[Spec]) -> tuple[str, Ended]:
     """Run one call in the firmware's runtime."""
-    return run_steps(firmware, [make_step(operator, args, outs)], args)
+    case = Case(operator, tuple(args), tuple(outs))
+    ended = firmware.run(make_pte([case]), list_inputs([case], in_memory=True))
+    return STATUSES[ended.status], ended
+
+
+def compare(firmware: Firmware, cases: Sequence[Case], expected: Sequence[Array] | None = None) -> list[str]:
+    """Run calls as one program; say where the results are not the expected ones, which by default are ExecuTorch's."""
+    data = make_pte(cases)
+    if expected is None:
+        expected = executorch.run(data, list_inputs(cases, in_memory=False))
+    ended = firmware.run(data, list_inputs(cases, in_memory=True))
+    if ended.status:
+        return [f"{STATUSES[ended.status]}: call {ended.instruction}, {cases[ended.instruction]}"]
+    assert len(ended.outputs) == len(expected)
+    found = map(find_difference, ended.outputs, expected)
+    return [f"output {index}: {text}" for index, text in enumerate(found) if text]
+
+
+def find_difference(ours: Array, theirs: Array) -> str:
+    """Say where two results differ; nothing if they do not. Integers are equal, floats near each other, each one."""
+    if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
+        return f"{ours.dtype}{ours.shape} is not {theirs.dtype}{theirs.shape}"
+    if ours.dtype.kind != "f":
+        bad = ours != theirs
+    else:
+        tolerance = TOLERANCE if ours.dtype == np.float32 else 0
+        with np.errstate(all="ignore"):
+            near = np.abs(np.subtract(ours, theirs)) <= tolerance * np.maximum(1, np.abs(theirs))
+        bad = ~(near | (ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))
+    if not bad.any():
+        return ""
+    at = tuple(int(i[0]) for i in np.nonzero(bad)) if bad.ndim else ()
+    return f"{int(bad.sum())} of {bad.size} differ, first at {at}: {ours[at]} is not {theirs[at]}"
 
 
 class Comparison:
-    """Calls that run as one program in both runtimes."""
+    """Calls that run as one program in both runtimes, and whose results have given types."""
 
     def __init__(self) -> None:
-        self._steps: list[Step] = []
-        self._args: list[Any] = []
-        self._expected: list[list[Array]] = []
+        self._cases: list[Case] = []
+        self._expected: list[Array] = []
 
     def add(
         self,
@@ -128,30 +213,9 @@ class Comparison:
             Spec(result.shape, dtype, order=order if result.ndim == len(order) else ())
             for result, dtype in zip(results, outs, strict=True)
         ]
-        self._steps.append(make_step(operator, args, specs))
-        self._args.append(list(args))
-        self._expected.append(results)
+        self._cases.append(Case(operator, args, tuple(specs)))
+        self._expected += results
 
     def check(self, firmware: Firmware, *, against_torch: bool = False) -> None:
         """Compare with ExecuTorch's results, or with torch's where ExecuTorch's kernel fails."""
-        arrays = [item.array if isinstance(item, Ordered) else item for item in list_arrays(self._args)]
-        expected = [result for results in self._expected for result in results]
-        if not against_torch:
-            expected = executorch.run(make_program(*self._steps), arrays)
-        status, ended = run_steps(firmware, self._steps, self._args)
-        assert status == "OK", (status, ended, self._args[ended.instruction : ended.instruction + 1])
-        places = [(step.name, args) for step, args in zip(self._steps, self._args, strict=True) for _ in step.outs]
-        for ours, theirs, where in zip(ended.outputs, expected, places, strict=True):
-            assert ours.shape == theirs.shape, where
-            check(ours, theirs, where)
-
-
-def check(ours: Array, theirs: Array, where: Any) -> None:
-    assert ours.dtype == theirs.dtype
-    if ours.dtype != np.float32:
-        assert np.array_equal(ours, theirs), (where, ours, theirs)
-        return
-    finite = np.isfinite(theirs)
-    assert np.array_equal(ours[~finite], theirs[~finite], equal_nan=True), (where, ours, theirs)
-    limit = 1e-5 * max(1.0, np.abs(theirs[finite]).max(initial=0.0))
-    assert np.all(np.abs(np.subtract(ours[finite], theirs[finite])) <= limit), (where, ours, theirs)
+        assert compare(firmware, self._cases, self._expected if against_torch else None) == []

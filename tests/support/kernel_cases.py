@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from support.handmade import Spec
-from support.kernel_calls import LAST, Ordered
+from support.kernel_calls import LAST, Case, Ordered
 
 _ORDINARY = (0.0, 1, 0.5, 1.5, 2.5, 0.3, 0.999, 3.7, 1e-3, 1e-6, 20, 4.5, 7, 100.5, 1000.25, 1e10)
 _EXTREME = (88, -104, 1e-40, 5e-324, 8388607.5, 3e38, -3e38, np.inf, -np.inf, np.nan)
@@ -26,19 +25,6 @@ INTS = {
 }
 BOOLS = np.array([True, False, True])
 SMALL = {name: np.array([0, 1, 2, 3, 7, 12, 100], name) for name in INTS}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A call: arrays among the arguments are inputs; `outs` are given where torch's operator does not tell them.
-
-    `by_torch` is for calls that ExecuTorch's kernel refuses, or computes in another way than torch.
-    """
-
-    operator: str
-    args: tuple[Any, ...]
-    outs: tuple[Any, ...] = ()
-    by_torch: bool = False
 
 
 def ramp(*shape: int, dtype: str = "float32") -> np.ndarray[Any, Any]:

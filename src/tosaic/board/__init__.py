@@ -9,6 +9,6 @@ What the firmware and every runner (virtual board, QEMU, FVP) agree on:
   memory. SYS_EXIT_EXTENDED ends the run with an exit code: 0 done, 1 a test failed, 2 an error, which the log explains.
   Without `-i`, inputs are ones or the embedded samples.
 * The ELF's sections are all the memory that the firmware uses, its stack and pools included. Symbol `tosaic_model` is
-  the .pte.
+  the .pte, `tosaic_data_0` and so on are its .ptd files.
 * QEMU has no NPU: the ID register reads 0. There the board's C file sends each `tosaic_npu_job` over UART 1 instead.
 """

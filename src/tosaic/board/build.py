@@ -20,7 +20,8 @@ from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.core.paths import find_cache_folder
 from tosaic.formats import blob as ethosu_blob
 from tosaic.formats.blob import BACKEND
-from tosaic.formats.pte import Plan, Pte, Tensor, read
+from tosaic.formats.external import read
+from tosaic.formats.pte import Plan, Pte, Tensor
 from tosaic.npu.accelerator import Accelerator
 from tosaic.npu.stream import parse
 from tosaic.tools.cache import make_key
@@ -73,6 +74,7 @@ class Options(TypedDict, total=False):
     samples: Sequence[Sample]
     atol: float
     rtol: float
+    data: Sequence[bytes]
 
 
 def build(pte: bytes, board: Board | str, *, toolchain: str = AUTO, **options: Unpack[Options]) -> Firmware:
@@ -104,6 +106,7 @@ def design(
     samples: Sequence[Sample] = (),
     atol: float = 0.0,
     rtol: float = 0.0,
+    data: Sequence[bytes] = (),
 ) -> Design:
     """Design the firmware that runs a method of a .pte on a board: kernels, pools, and where everything is.
 
@@ -111,35 +114,29 @@ def design(
     operators    kernels to include; by default those that the method calls
     samples      inputs with their outputs, which the firmware runs instead of the host's inputs
     atol, rtol   how far an output of floats may be from a sample's: atol + rtol * |expected|
+    data         the .ptd files of a program that has some of its data outside the .pte
     """
-    program = read(pte)
+    program = read(pte, data)
     plan = program.find(method)
     described = find_board(board) if isinstance(board, str) else board
-    _check_is_whole(program, plan)
+    _check_constants(plan)
     accelerator = _find_accelerator(program, plan, described)
     kernels = _choose_kernels(plan, operators)
     pools = measure_pools(program, plan)
-    parts = {"MODEL": len(pte), "SAMPLES": sum(len(x) for s in samples for x in (*s.inputs, *s.outputs))}
+    model = Model(pte, plan, program.plans.index(plan), pools, kernels, tuple(samples), atol, rtol, tuple(data))
+    parts = {"MODEL": model.size, "SAMPLES": sum(len(x) for s in samples for x in (*s.inputs, *s.outputs))}
     mode, note, usages = _choose_mode(described, accelerator, plan, memory_mode, parts, pools)
-    model = Model(pte, plan, program.plans.index(plan), pools, kernels, tuple(samples), atol, rtol)
     return Design(model, described, accelerator.name if accelerator is not None else "", mode, note, usages)
 
 
-def _check_is_whole(program: Pte, plan: Plan) -> None:
-    """Raise Invalid if a method has data in .ptd files."""
-    missing = [f"the constant `{value.name}`" for value in plan.values if isinstance(value, Tensor) and value.external]
-    for delegate in plan.delegates:
-        keys = ethosu_blob.list_keys(delegate.blob) if delegate.id == BACKEND else {}
-        missing += [
-            f"the {ethosu_blob.EXTERNAL[block]} of a delegate"
-            for block, key in keys.items()
-            if key not in program.named_data
-        ]
+def _check_constants(plan: Plan) -> None:
+    """Raise Invalid if a method has constants of the CPU in .ptd files."""
+    missing = [f"`{value.name}`" for value in plan.values if isinstance(value, Tensor) and value.external]
     if missing:
         raise Invalid(
-            "a firmware cannot read `.ptd` files",
+            "a firmware cannot read constants of the CPU from `.ptd` files",
             why=f"the program needs {', '.join(dict.fromkeys(missing))}, and the .pte does not have them",
-            fix="compile the model without `--external`, so that the .pte has all data",
+            fix="export the model with its constants in the .pte: only weights and commands can be elsewhere",
         )
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tosaic.board.build import Design
 from tosaic.board.kernels import FIRMWARE
 from tosaic.board.pools import Pools
-from tosaic.board.project import HEADERS, make_project
+from tosaic.board.project import DATA_SUFFIX, HEADERS, Model, make_project, name_data
 from tosaic.board.toolchain import FLAGS, GCC_CPU, GCC_LIBRARIES, GCC_LINK, LINK, SCRIPT
 
 _TEMPLATE = Path(__file__).parent / "template"
 #: Of the application: what is only for runs with a host.
 _LEFT_OUT = ("app/main.c",)
 _PER_LINE = 16
+#: How the generated `model.c` includes a file of the model.
+_INCLUDED = re.compile(r'^__asm__\("\.section \.model.*?\);\n', re.MULTILINE | re.DOTALL)
 
 
 def make_c_project(design: Design) -> dict[str, bytes]:
@@ -23,9 +25,10 @@ def make_c_project(design: Design) -> dict[str, bytes]:
     files = make_project(design.model, design.board, design.memory_mode)
     for name in _LEFT_OUT:
         del files[name]
-    # An array instead of the assembler's `.incbin`: every compiler has it.
-    del files["model.pte"]
-    files["model.c"] = _remove_include(files["model.c"].decode()).encode()
+    # Arrays instead of the assembler's `.incbin`: every compiler has them.
+    for name in [name for name in files if name.endswith((".pte", DATA_SUFFIX))]:
+        del files[name]
+    files["model.c"] = _INCLUDED.sub("", files["model.c"].decode()).encode()
     files[SCRIPT] = _join_scripts(files, SCRIPT).encode()
     for name in [name for name in files if name.endswith(".ld") and name != SCRIPT]:
         del files[name]
@@ -38,33 +41,35 @@ def make_c_project(design: Design) -> dict[str, bytes]:
 
 
 def make_c_array(design: Design) -> dict[str, bytes]:
-    """Return the model as a C array, and a header with the memory and the kernels that it needs."""
-    pte = design.model.pte
-    rows = [pte[at : at + _PER_LINE] for at in range(0, len(pte), _PER_LINE)]
-    lines = ["/* The .pte. Generated. */", '#include "model_data.h"', ""]
-    lines += ['__attribute__((aligned(16), section(".model"))) const uint8_t tosaic_model[MODEL_SIZE] = {']
-    lines += [f"    {', '.join(f'0x{byte:02x}' for byte in row)}," for row in rows]
+    """Return the model as C arrays, and a header with the memory and the kernels that it needs."""
+    arrays = _list_arrays(design.model)
+    lines = ["/* The files of the model. Generated. */", '#include "model_data.h"']
+    for name, size, data in arrays:
+        rows = [data[at : at + _PER_LINE] for at in range(0, len(data), _PER_LINE)]
+        lines += ["", f'__attribute__((aligned(16), section(".model"))) const uint8_t {name}[{size}] = {{']
+        lines += [*(f"    {', '.join(f'0x{byte:02x}' for byte in row)}," for row in rows), "};"]
     return {
-        "model_data.c": "\n".join([*lines, "};", ""]).encode(),
-        "model_data.h": _make_header(len(pte), design.pools, [kernel.operator for kernel in design.kernels]).encode(),
+        "model_data.c": "\n".join([*lines, ""]).encode(),
+        "model_data.h": _make_header(arrays, design.pools, [kernel.operator for kernel in design.kernels]).encode(),
     }
 
 
-def _make_header(size: int, pools: Pools, operators: list[str]) -> str:
+def _list_arrays(model: Model) -> list[tuple[str, str, bytes]]:
+    """List the files of a model: the name of the array, the name of its size, and the content."""
+    rows = [("tosaic_model", "MODEL_SIZE", model.pte)]
+    return rows + [(name_data(index), f"MODEL_DATA_{index}_SIZE", data) for index, data in enumerate(model.data)]
+
+
+def _make_header(arrays: Sequence[tuple[str, str, bytes]], pools: Pools, operators: list[str]) -> str:
     lines = ["/* What the model needs. Generated. */", "#ifndef MODEL_DATA_H", "#define MODEL_DATA_H", ""]
-    lines += ["#include <stdint.h>", "", f"#define MODEL_SIZE {size}u", "", "/* Bytes of each pool. */"]
+    lines += ["#include <stdint.h>", "", *(f"#define {size} {len(data)}u" for _, size, data in arrays), ""]
+    lines += ["/* Bytes of each pool. */"]
     lines += [f"#define MODEL_{name.upper()}_POOL_SIZE {bytes_}u" for name, bytes_ in pools.list_sizes().items()]
     lines += ["", "/* Kernels of the CPU, one line each. */"]
     lines += [f"/* {operator} */" for operator in operators]
     lines += [f"#define MODEL_KERNEL_COUNT {len(operators)}u", ""]
-    return "\n".join([*lines, "extern const uint8_t tosaic_model[MODEL_SIZE];", "", "#endif", ""])
-
-
-def _remove_include(model: str) -> str:
-    """Remove the .pte from the generated `model.c`: an array in another file has it."""
-    begin = model.index('__asm__(".section .model')
-    end = model.index(");", begin) + len(");\n")
-    return model[:begin] + model[end:]
+    lines += [f"extern const uint8_t {name}[{size}];" for name, size, _ in arrays]
+    return "\n".join([*lines, "", "#endif", ""])
 
 
 def _join_scripts(files: Mapping[str, bytes], name: str) -> str:

@@ -42,9 +42,14 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Elf:
-    """A program for a Cortex-M. `loads` are bytes by the address at which a loader puts them."""
+    """A program for a Cortex-M.
+
+    loads    bytes by the address at which a loader puts them
+    content  the same by the address at which the program has them, to which it may copy them
+    """
 
     loads: tuple[tuple[int, bytes], ...]
+    content: tuple[tuple[int, bytes], ...]
     ranges: tuple[Range, ...]
     symbols: dict[str, Symbol]
 
@@ -56,10 +61,10 @@ class Elf:
         return f"address 0x{address:08x}"
 
     def read_symbol(self, name: str) -> bytes:
-        """Return the loaded bytes of a symbol; raise Invalid if there is none of this name."""
+        """Return the bytes of a symbol in the file; raise Invalid if there is none of this name."""
         symbol = self.symbols.get(name)
         if symbol is not None:
-            for base, data in self.loads:
+            for base, data in self.content:
                 if base <= symbol.address and symbol.address + symbol.size <= base + len(data):
                     return data[symbol.address - base :][: symbol.size]
         raise Invalid(f"the ELF file has no `{name}`", fix="use a file that `tosaic build` has written")
@@ -83,9 +88,12 @@ class _Reader:
             raise Invalid("this is not an ELF file for a Cortex-M", why=f"it is for machine {machine}, not for Arm")
         ranges: list[Range] = []
         loads: list[tuple[int, bytes]] = []
-        for kind, offset, _, address, size, _, _, _ in self._list(_SEGMENT, segments, segment_count):
+        content: list[tuple[int, bytes]] = []
+        for kind, offset, place, address, size, _, _, _ in self._list(_SEGMENT, segments, segment_count):
             if kind == _LOAD and size:
-                loads.append((address, self._cut(offset, size)))
+                data = self._cut(offset, size)
+                loads.append((address, data))
+                content.append((place, data))
                 # Initial values of variables are loaded elsewhere, for the firmware to copy.
                 ranges.append(Range("loaded", address, size, False, False))
         symbols: dict[str, Symbol] = {}
@@ -99,7 +107,7 @@ class _Reader:
             if kind == _SYMBOLS and link < len(rows) and not symbols:
                 strings = rows[link]
                 symbols |= {symbol.name: symbol for symbol in self._read_symbols(offset, size, strings[4], strings[5])}
-        return Elf(tuple(loads), tuple(ranges), symbols)
+        return Elf(tuple(loads), tuple(content), tuple(ranges), symbols)
 
     def _read_symbols(self, offset: int, size: int, names: int, names_size: int) -> Iterator[Symbol]:
         strings = self._cut(names, names_size)

@@ -1,4 +1,4 @@
-"""Makes the firmware's header with the field numbers of a .pte file, from the same table as the Python reader.
+"""Makes the firmware's header with the field numbers of .pte and .ptd files, from the tables of the Python readers.
 
 `python -m tosaic.board.fields > src/tosaic/board/firmware/fields.h` writes it.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 import sys
 
-from tosaic.formats.pte_schema import FIELDS, UNIONS
+from tosaic.formats.pte_schema import DATA_FIELDS, FIELDS, UNIONS
 
 _INTRODUCTION = """\
-/* The field numbers of a .pte file, from ExecuTorch's program.fbs. Generated: `python -m tosaic.board.fields`. */
+/* The field numbers of .pte and .ptd files, from ExecuTorch's schemas. Generated: `python -m tosaic.board.fields`. */
 #ifndef TOSAIC_FIELDS_H
 #define TOSAIC_FIELDS_H
 """
@@ -20,7 +20,7 @@ _INTRODUCTION = """\
 def make_header() -> str:
     """Return the header: an enumeration for each table and each union of the schema."""
     parts = [_INTRODUCTION]
-    for table, fields in FIELDS.items():
+    for table, fields in {**FIELDS, **DATA_FIELDS}.items():
         parts.append(_make_enum(table, dict(zip(fields, range(len(fields)), strict=True))))
     for union, members in UNIONS.items():
         parts.append(_make_enum(union, {member: number for number, member in enumerate(members, 1)}))

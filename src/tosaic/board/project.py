@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tosaic.board.description import Board
 from tosaic.board.kernels import FIRMWARE, KernelSource, make_table
 from tosaic.board.placement import MODES, is_copied, make_script
-from tosaic.board.pools import SIZES, Pools
+from tosaic.board.pools import SIZES, Pools, round_up
 from tosaic.core.errors import Invalid
 from tosaic.formats.pte import Plan
 
@@ -16,6 +16,7 @@ from tosaic.formats.pte import Plan
 HEADERS = (".", "app", "board")
 #: The most values of an output that the firmware prints.
 MAX_VALUES = 1000
+DATA_SUFFIX = ".ptd"
 #: The sources that are written for a model; all others are the same for models with the same kernels.
 GENERATED = ("kernels.c", "model.c")
 
@@ -30,7 +31,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a firmware runs: a method of a .pte, its pools, its kernels, and samples with their tolerance."""
+    """What a firmware runs: a method of a .pte, its pools, its kernels, and samples with their tolerance.
+
+    data  the .ptd files of a program that has some of its data outside the .pte
+    """
 
     pte: bytes
     plan: Plan
@@ -40,6 +44,12 @@ class Model:
     samples: tuple[Sample, ...] = ()
     atol: float = 0.0
     rtol: float = 0.0
+    data: tuple[bytes, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files in the memory of the model."""
+        return sum(round_up(len(file)) for file in (self.pte, *self.data))
 
 
 def make_project(model: Model, board: Board, mode: str) -> dict[str, bytes]:
@@ -62,12 +72,18 @@ def make_project(model: Model, board: Board, mode: str) -> dict[str, bytes]:
     files["board/board_config.h"] = make_config(board).encode()
     files["kernels.c"] = make_table(model.kernels).encode()
     files["model.pte"] = model.pte
+    files |= {name_data(index) + DATA_SUFFIX: data for index, data in enumerate(model.data)}
     files["model.c"] = _make_model(model, is_written=is_copied(board, mode)).encode()
     for number, sample in enumerate(model.samples):
         _check_sample(model.plan, sample)
         for side, arrays in (("input", sample.inputs), ("output", sample.outputs)):
             files |= {f"sample-{number}-{side}-{index}.bin": data for index, data in enumerate(arrays)}
     return files
+
+
+def name_data(index: int) -> str:
+    """Return the C name of a .ptd file."""
+    return f"tosaic_data_{index}"
 
 
 def make_config(board: Board) -> str:
@@ -98,7 +114,15 @@ def _make_model(model: Model, *, is_written: bool) -> str:
         f'_Static_assert(sizeof({name}) == {size}, "the pools are computed for other sizes");'
         for name, size in SIZES.items()
     ]
-    lines += ["", _include("tosaic_model", "model.pte", ".model", flags="aw" if is_written else "a")]
+    flags = "aw" if is_written else "a"
+    names = [name_data(index) for index in range(len(model.data))]
+    lines += ["", _include("tosaic_model", "model.pte", ".model", flags=flags)]
+    lines += [_include(name, name + DATA_SUFFIX, ".model", flags=flags) for name in names]
+    lines += [f"extern const uint8_t {name}[];" for name in names]
+    rows = [f"{{.start = {name}, .size = {len(data)}}}" for name, data in zip(names, model.data, strict=True)]
+    # C has no empty arrays.
+    lines += [f"model_data_file model_data[] = {{{', '.join(rows) or '{.size = 0}'}}};"]
+    lines += [f"const uint32_t model_data_count = {len(names)};"]
     lines += [f"const uint32_t model_size = {len(model.pte)};", f"const uint32_t model_method = {model.method};"]
     lines += [f"const uint32_t model_max_values = {MAX_VALUES};", ""]
     for name, size in model.pools.list_sizes().items():

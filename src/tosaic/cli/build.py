@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tosaic.cli.guard import Debug, Json, guarded
-from tosaic.cli.run import File, open_bundle, read_beside, read_program
+from tosaic.cli.run import Data, File, open_bundle, read_beside, read_data, read_program
 from tosaic.cli.size import MaxMemory
 from tosaic.core.errors import Invalid
 from tosaic.core.output import find_target, write_files
@@ -44,6 +44,7 @@ def build_firmware(
         str | None, typer.Option(help="Sram_Only, Shared_Sram or Dedicated_Sram. Default: that of the .pte if it fits.")
     ] = None,
     method: Annotated[str, typer.Option("--method", help="The method to run.")] = "forward",
+    data_files: Data = None,
     toolchain: Annotated[str, typer.Option("--toolchain", help="auto, zig or gcc (arm-none-eabi-gcc).")] = "auto",
     max_memory: MaxMemory = None,
     as_json: Json = False,
@@ -65,7 +66,8 @@ def build_firmware(
     path = output or Path(file.stem).with_suffix(".elf")
     find_target(path)
     data, _ = open_bundle(read_program(file, max_memory), max_memory)
-    samples, tolerance = make_samples(data, read_beside(file, max_memory), method) if with_samples else ([], 0.0)
+    files = read_data(file, data, data_files, max_memory)
+    samples, tolerance = make_samples(data, read_beside(file, max_memory), method, files) if with_samples else ([], 0.0)
     made = build.design(
         data,
         board,
@@ -74,12 +76,13 @@ def build_firmware(
         operators=None if select_ops is None else [name.strip() for name in select_ops.split(",") if name.strip()],
         samples=samples,
         atol=tolerance,
+        data=files,
     )
     if c_project is not None:
-        files = {c_project / name: content for name, content in project.make_c_project(made).items()}
+        written = {c_project / name: content for name, content in project.make_c_project(made).items()}
     elif c_array:
-        files = {path.with_name(name): content for name, content in project.make_c_array(made).items()}
+        written = {path.with_name(name): content for name, content in project.make_c_array(made).items()}
     else:
-        files = {path: build.compile_design(made, toolchain)}
-    write_files(files)
-    typer.echo(json.dumps(firmware_to_json(made, files), indent=2) if as_json else describe_firmware(made, files))
+        written = {path: build.compile_design(made, toolchain)}
+    write_files(written)
+    typer.echo(json.dumps(firmware_to_json(made, written), indent=2) if as_json else describe_firmware(made, written))

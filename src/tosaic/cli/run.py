@@ -181,10 +181,12 @@ def run_file(
     _check_paths(output, etdump)
     data, bundle = open_bundle(read_program(file, max_memory), max_memory)
     elf = data if is_elf(data) else None
-    if elf is not None:
-        data, engine = extract_model(elf), BOARD if engine == engines.AUTO else engine
+    if elf is None:
+        files = read_data(file, data, data_files, max_memory)
+    else:
+        data, files = extract_model(elf)
+        engine = BOARD if engine == engines.AUTO else engine
     options = BoardOptions(board, runner, count_instructions, elf)
-    files = read_data(file, data, data_files, max_memory)
     program = external.read(data, files, max_memory=max_memory)
     types = Method(program, method, executors={}, max_memory=max_memory).inputs
     if device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from tosaic.board.device import run_firmware
 from tosaic.board.elf import read_elf
 from tosaic.board.execution import Execution, name_output
 from tosaic.board.options import BoardOptions
+from tosaic.board.project import name_data
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.core.targets import find
@@ -58,7 +60,7 @@ class BoardRuntime(Engine):
 def _build(job: Job, board: Board) -> bytes:
     from tosaic.board.build import build
 
-    return build(job.pte, board, method=job.method).elf
+    return build(job.pte, board, method=job.method, data=job.data).elf
 
 
 def is_elf(data: bytes) -> bool:
@@ -66,9 +68,11 @@ def is_elf(data: bytes) -> bool:
     return data[:4] == _ELF
 
 
-def extract_model(elf: bytes) -> bytes:
-    """Return the .pte in a firmware."""
-    return read_elf(elf).read_symbol(MODEL)
+def extract_model(elf: bytes) -> tuple[bytes, list[bytes]]:
+    """Return the .pte in a firmware, and its .ptd files."""
+    program = read_elf(elf)
+    names = itertools.takewhile(program.symbols.__contains__, map(name_data, itertools.count()))
+    return program.read_symbol(MODEL), [program.read_symbol(name) for name in names]
 
 
 def choose_board(program: Pte, options: BoardOptions) -> tuple[Board, str]:

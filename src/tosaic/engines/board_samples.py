@@ -10,16 +10,22 @@ from tosaic.board.project import Sample
 from tosaic.core.errors import Invalid
 from tosaic.engines.board import pack_inputs
 from tosaic.engines.interpreter import Method
+from tosaic.formats.external import read
 from tosaic.formats.npy import Array
-from tosaic.formats.pte import Plan, Tensor, read
+from tosaic.formats.pte import Plan, Tensor
 from tosaic.formats.sidecar import Sidecar
 
 #: How far a float may be from the expected one, relative to the largest: CPU kernels differ in the last bits.
 TOLERANCE = 1e-5
 
 
-def make_samples(pte: bytes, sidecar: Sidecar | None, method: str = "forward") -> tuple[list[Sample], float]:
-    """Return the samples of a program, and how far an output of floats may be from the expected one."""
+def make_samples(
+    pte: bytes, sidecar: Sidecar | None, method: str = "forward", data: Sequence[bytes] = ()
+) -> tuple[list[Sample], float]:
+    """Return the samples of a program, and how far an output of floats may be from the expected one.
+
+    `data` are the .ptd files of the program.
+    """
     if sidecar is None or not sidecar.samples:
         raise Invalid(
             "there are no samples to test the firmware with",
@@ -27,7 +33,7 @@ def make_samples(pte: bytes, sidecar: Sidecar | None, method: str = "forward") -
             fix="compile the model with `tosaic compile`, which writes that file",
         )
     sidecar.check(pte)
-    program = read(pte)
+    program = read(pte, data)
     plan = program.find(method)
     samples: list[Sample] = []
     largest = 1.0

@@ -37,12 +37,12 @@ def run(elf: Path, target: str, runner: str | None = None) -> int:
     from tosaic.board.options import FVP, VIRTUAL
     from tosaic.core import input_file
     from tosaic.engines.board import extract_model, is_elf, match_board
-    from tosaic.formats.pte import read
+    from tosaic.formats.external import read
 
     data = bytes(input_file.read(elf)[0])
     if not is_elf(data):
         raise Invalid(f"`{elf}` is not an ELF file", fix="build one with `build_executor_runner --pte=FILE.pte`")
-    board = match_board(read(extract_model(data)), target)
+    board = match_board(read(*extract_model(data)), target)
     chosen = runner or (FVP if find_program(board, target.lower()) else VIRTUAL)
     return call_tosaic("run", elf, "--engine", "board", "--board", board.name, "--runner", chosen)
 

@@ -1,7 +1,7 @@
 /* Runs .pte files on the host, as the test asks over a pipe. The NPU is the test, or the driver with a stand-in
  * behind its registers.
  *
- * A request is a header, the file, then each input (its size and bytes). The answer is a report; before it, for each job
+ * A request is a header, the file, then each .ptd file and each input (its size and bytes). The answer is a report; before it, for each job
  * of the NPU, the job, to which the test answers with a status and the new scratch memory.
  */
 #include <stdio.h>
@@ -21,8 +21,16 @@ typedef struct request {
     uint32_t pools[4]; /* method, planned, scratch, fast scratch */
     uint32_t asks_npu;
     uint32_t runs;
+    uint32_t files; /* .ptd files */
     uint32_t inputs;
 } request;
+
+/* A .ptd file. */
+typedef struct data_file {
+    uint8_t *bytes;
+    uint32_t size;
+    tosaic_data opened;
+} data_file;
 
 static void read_all(void *to, size_t size) {
     if (size != 0 && fread(to, 1, size, stdin) != size) {
@@ -181,6 +189,12 @@ static void serve(const request *ask) {
     uint8_t **inputs = calloc(ask->inputs + 1u, sizeof *inputs);
     uint32_t *sizes = calloc(ask->inputs + 1u, sizeof *sizes);
     read_all(file, ask->size);
+    data_file *files = calloc(ask->files + 1u, sizeof *files);
+    for (uint32_t i = 0; i < ask->files; i++) {
+        read_all(&files[i].size, sizeof files[i].size);
+        files[i].bytes = allocate(files[i].size);
+        read_all(files[i].bytes, files[i].size);
+    }
     for (uint32_t i = 0; i < ask->inputs; i++) {
         read_all(&sizes[i], sizeof sizes[i]);
         if (sizes[i] != NO_INPUT) {
@@ -206,6 +220,9 @@ static void serve(const request *ask) {
     tosaic_program program;
     tosaic_method method = {.failure = {.instruction = UINT32_MAX}};
     tosaic_status status = tosaic_open(&program, file, ask->size);
+    for (uint32_t i = 0; i < ask->files && status == TOSAIC_OK; i++) {
+        status = tosaic_add_data(&program, &files[i].opened, files[i].bytes, files[i].size);
+    }
     if (status == TOSAIC_OK) {
         status = tosaic_load(&method, &program, ask->method, &setup);
     }
@@ -222,6 +239,10 @@ static void serve(const request *ask) {
     for (uint32_t i = 0; i < ask->inputs; i++) {
         free(inputs[i]);
     }
+    for (uint32_t i = 0; i < ask->files; i++) {
+        free(files[i].bytes);
+    }
+    free(files);
     free(inputs);
     free(sizes);
     free(file);

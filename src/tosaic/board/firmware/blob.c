@@ -1,6 +1,6 @@
 #include "blob.h"
 
-#include "kernel.h"
+#include "bytes.h"
 #include "memory.h"
 
 enum {
@@ -55,19 +55,19 @@ static bool read_block(const uint8_t *blob, uint32_t blob_size, uint32_t *at, bl
     return true;
 }
 
-/* The data of a block that may be in the program's named data, under the key that the block holds. */
+/* The data of a block that may be outside the blob, under the key that the block holds. */
 static tosaic_status resolve(flat *file, const tosaic_program *program, block *found) {
     if (!found->is_external) {
         return TOSAIC_OK;
     }
     tosaic_text key = {(const char *)found->data, found->size};
-    tosaic_piece piece;
-    if (!tosaic_find_named_data(file, program, key, &piece)) {
+    tosaic_bytes data;
+    if (!tosaic_find_data(file, program, key, &data)) {
         return TOSAIC_EXTERNAL_DATA;
     }
-    found->data = program->data + piece.at;
-    found->size = piece.size;
-    return tosaic_is_aligned(piece.at) ? TOSAIC_OK : TOSAIC_BAD_BLOB;
+    found->data = data.start;
+    found->size = data.size;
+    return tosaic_is_aligned((uintptr_t)data.start) ? TOSAIC_OK : TOSAIC_BAD_BLOB;
 }
 
 /* Checks a list of inputs or outputs: a count, and that many slots inside the scratch memory. */
@@ -126,7 +126,7 @@ static bool read_blocks(const uint8_t *blob, uint32_t size, block *blocks, uint3
 
 tosaic_status tosaic_read_blob(flat *file, const tosaic_program *program, tosaic_piece piece,
                                tosaic_delegate *delegate, uint32_t *bad) {
-    const uint8_t *blob = program->data + piece.at;
+    const uint8_t *blob = program->file.data + piece.at;
     block blocks[BLOCK_NAMES];
     if (!read_blocks(blob, piece.size, blocks, bad)) {
         return TOSAIC_BAD_BLOB;

@@ -1,10 +1,9 @@
-/* The four functions of the C library that a compiler calls by name. */
-#include "kernel.h"
+#include "bytes.h"
 
-typedef __SIZE_TYPE__ size;
+#include <stdint.h>
 
 /* Copies from the first byte to the last, whole words where both ends allow it. */
-static void copy_up(uint8_t *target, const uint8_t *source, size count) {
+static void copy_up(uint8_t *target, const uint8_t *source, size_t count) {
     if (((uintptr_t)target | (uintptr_t)source) % sizeof(uint32_t) == 0) {
         for (; count >= sizeof(uint32_t); count -= sizeof(uint32_t)) {
             *(uint32_t *)(void *)target = *(const uint32_t *)(const void *)source;
@@ -17,12 +16,12 @@ static void copy_up(uint8_t *target, const uint8_t *source, size count) {
     }
 }
 
-void *memcpy(void *restrict to, const void *restrict from, size count) {
+void *memcpy(void *restrict to, const void *restrict from, size_t count) {
     copy_up(to, from, count);
     return to;
 }
 
-void *memmove(void *to, const void *from, size count) {
+void *memmove(void *to, const void *from, size_t count) {
     uint8_t *target = to;
     const uint8_t *source = from;
     if ((uintptr_t)target <= (uintptr_t)source) {
@@ -36,7 +35,7 @@ void *memmove(void *to, const void *from, size count) {
 }
 
 /* Whole words where there are some. */
-void *memset(void *to, int byte, size count) {
+void *memset(void *to, int byte, size_t count) {
     uint8_t *target = to;
     const uint32_t word = (uint8_t)byte * 0x01010101u;
     for (; count > 0 && (uintptr_t)target % sizeof word != 0; count--) {
@@ -52,7 +51,7 @@ void *memset(void *to, int byte, size count) {
     return to;
 }
 
-int memcmp(const void *a, const void *b, size count) {
+int memcmp(const void *a, const void *b, size_t count) {
     const uint8_t *left = a;
     const uint8_t *right = b;
     for (; count > 0; count--, left++, right++) {

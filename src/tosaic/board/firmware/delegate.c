@@ -68,7 +68,7 @@ static tosaic_status take_scratch(tosaic_method *method, const tosaic_delegate *
 
 tosaic_status tosaic_open_delegate(tosaic_method *method, flat *file, flat_table row, uint32_t index) {
     tosaic_text backend = tosaic_get_text(file, row, BACKEND_DELEGATE_ID);
-    if (method->setup->npu == (void *)0 || !begins(backend, BACKEND, sizeof BACKEND - 1u) ||
+    if (method->setup->npu == NULL || !begins(backend, BACKEND, sizeof BACKEND - 1u) ||
         backend.length != sizeof BACKEND - 1u) {
         method->failure.name = backend;
         return tosaic_fail(method, TOSAIC_NO_BACKEND, index);
@@ -76,8 +76,10 @@ tosaic_status tosaic_open_delegate(tosaic_method *method, flat *file, flat_table
     flat_table data = flat_get_table(file, row, BACKEND_DELEGATE_PROCESSED);
     uint32_t location = flat_get_u8(file, data, BACKEND_DELEGATE_DATA_REFERENCE_LOCATION);
     uint32_t number = flat_get_u32(file, data, BACKEND_DELEGATE_DATA_REFERENCE_INDEX);
-    tosaic_piece piece = location == DATA_LOCATION_SEGMENT ? tosaic_get_segment(file, method->program, number)
-                                                           : tosaic_get_inline_blob(file, method->program, number);
+    const tosaic_program *program = method->program;
+    tosaic_piece piece = location == DATA_LOCATION_SEGMENT
+                             ? tosaic_get_segment(file, &program->file, tosaic_get_segments(file, program), number)
+                             : tosaic_get_inline_blob(file, program, number);
     if (file->bad || data == 0 || location > DATA_LOCATION_SEGMENT) {
         return tosaic_fail(method, TOSAIC_DAMAGED, file->bad ? file->bad_at : row);
     }
@@ -86,7 +88,7 @@ tosaic_status tosaic_open_delegate(tosaic_method *method, flat *file, flat_table
     }
     tosaic_delegate *delegate = &method->delegates[index];
     uint32_t bad;
-    tosaic_status status = tosaic_read_blob(file, method->program, piece, delegate, &bad);
+    tosaic_status status = tosaic_read_blob(file, program, piece, delegate, &bad);
     if (status != TOSAIC_OK) {
         return tosaic_fail(method, status, status == TOSAIC_EXTERNAL_DATA ? index : bad);
     }
@@ -111,10 +113,10 @@ static bool is_npu_type(const tosaic_tensor *tensor, int32_t element_size) {
 
 /* Returns the tensor that an argument of the call must be; NULL if it is none, or its type does not fit the slot. */
 static tosaic_tensor *get_tensor(const tosaic_value *value, const tosaic_slot *slot, bool is_written) {
-    if (value->kind != TOSAIC_TENSOR || value->as.tensor->data == (void *)0 ||
+    if (value->kind != TOSAIC_TENSOR || value->as.tensor->data == NULL ||
         !is_npu_type(value->as.tensor, slot->element_size) ||
         (is_written && value->as.tensor->access == TOSAIC_CONSTANT)) {
-        return (tosaic_tensor *)0;
+        return NULL;
     }
     return value->as.tensor;
 }
@@ -174,7 +176,7 @@ tosaic_status tosaic_call_delegate(tosaic_method *method, uint32_t index, uint32
     for (uint32_t i = 0; i < inputs && status == TOSAIC_OK; i++) {
         tosaic_slot slot = tosaic_get_slot(delegate->inputs, i, &bytes);
         const tosaic_tensor *tensor = get_tensor(method->args[i], &slot, false);
-        if (tensor == (void *)0 || tensor->bytes != bytes) {
+        if (tensor == NULL || tensor->bytes != bytes) {
             return tosaic_fail(method, TOSAIC_BAD_DELEGATE_IO, i);
         }
         memcpy(job.scratch + slot.offset, tensor->data, bytes);
@@ -185,7 +187,7 @@ tosaic_status tosaic_call_delegate(tosaic_method *method, uint32_t index, uint32
     for (uint32_t i = 0; i < delegate->output_count && status == TOSAIC_OK; i++) {
         tosaic_slot slot = tosaic_get_slot(delegate->outputs, i, &bytes);
         tosaic_tensor *tensor = get_tensor(method->args[inputs + i], &slot, true);
-        if (tensor == (void *)0 || !copy_output(tensor, job.scratch + slot.offset, bytes, &slot)) {
+        if (tensor == NULL || !copy_output(tensor, job.scratch + slot.offset, bytes, &slot)) {
             return tosaic_fail(method, TOSAIC_BAD_DELEGATE_IO, inputs + i);
         }
     }

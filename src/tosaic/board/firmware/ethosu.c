@@ -2,7 +2,7 @@
 
 #include <stdatomic.h>
 
-#include "kernel.h"
+#include "bytes.h"
 #include "memory.h"
 
 /* ---- Registers ------------------------------------------------------------------------------------------------- */
@@ -117,6 +117,7 @@ static void start_counters(const tosaic_ethosu *npu) {
 
 static void read_counters(tosaic_ethosu *npu) {
     uint32_t pmu = get_pmu(npu);
+    set(npu, pmu + PMCR, 0); /* stops them: the idle NPU would count on, and the cycle counter has two halves */
     uint64_t low = get(npu, pmu + PMCCNTR);
     npu->counters.cycles += low | (uint64_t)(get(npu, pmu + PMCCNTR + 4) & 0xFFFFu) << 32;
     for (uint32_t i = 0; i < npu->event_count; i++) {
@@ -126,7 +127,7 @@ static void read_counters(tosaic_ethosu *npu) {
 }
 
 const char *tosaic_ethosu_get_event_name(const tosaic_ethosu *npu, uint32_t index) {
-    return index < npu->event_count ? get_events(npu)[index].name : (const char *)0;
+    return index < npu->event_count ? get_events(npu)[index].name : NULL;
 }
 
 /* ---- Reset ----------------------------------------------------------------------------------------------------- */
@@ -276,7 +277,7 @@ tosaic_status tosaic_ethosu_judge(uint32_t status) {
 }
 
 static void clean(const tosaic_ethosu *npu, const void *address, uint32_t size) {
-    if (npu->config.clean_cache != (void *)0 && size != 0) {
+    if (npu->config.clean_cache != NULL && size != 0) {
         npu->config.clean_cache(address, size);
     }
 }
@@ -306,7 +307,7 @@ tosaic_status tosaic_ethosu_run(void *context, const tosaic_npu_job *job, uint32
         return status;
     }
     read_counters(npu);
-    if (npu->config.invalidate_cache != (void *)0 && job->scratch_size != 0) {
+    if (npu->config.invalidate_cache != NULL && job->scratch_size != 0) {
         npu->config.invalidate_cache(job->scratch, job->scratch_size);
     }
     return TOSAIC_OK;

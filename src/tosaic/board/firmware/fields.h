@@ -1,4 +1,4 @@
-/* The field numbers of a .pte file, from ExecuTorch's program.fbs. Generated: `python -m tosaic.board.fields`. */
+/* The field numbers of .pte and .ptd files, from ExecuTorch's schemas. Generated: `python -m tosaic.board.fields`. */
 #ifndef TOSAIC_FIELDS_H
 #define TOSAIC_FIELDS_H
 
@@ -172,6 +172,12 @@ enum {
 
 enum {
     OPTIONAL_TENSOR_LIST_ITEMS = 0,
+};
+
+enum {
+    FLAT_TENSOR_VERSION = 0,
+    FLAT_TENSOR_SEGMENTS = 1,
+    FLAT_TENSOR_NAMED_DATA = 2,
 };
 
 enum {

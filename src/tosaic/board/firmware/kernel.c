@@ -22,7 +22,7 @@ const tosaic_kernel *tosaic_find_kernel(const tosaic_setup *setup, tosaic_text n
             return &setup->kernels[i];
         }
     }
-    return (const tosaic_kernel *)0;
+    return NULL;
 }
 
 /* Whether a letter of a signature stands for this kind of value. */
@@ -58,7 +58,7 @@ static bool has_kind(char letter, uint32_t kind) {
 }
 
 static tosaic_status check_tensor(const tosaic_tensor *tensor, bool is_written) {
-    if (tensor->data == (void *)0 && tensor->bytes != 0) {
+    if (tensor->data == NULL && tensor->bytes != 0) {
         return TOSAIC_NO_DATA;
     }
     return is_written && tensor->access == TOSAIC_CONSTANT ? TOSAIC_BAD_ARGUMENT : TOSAIC_OK;

@@ -29,6 +29,7 @@
 #ifndef TOSAIC_KERNEL_H
 #define TOSAIC_KERNEL_H
 
+#include "bytes.h"
 #include "tosaic.h"
 
 typedef struct tosaic_call {
@@ -58,7 +59,7 @@ extern const uint32_t tosaic_kernel_count;
 /* The tensor (T, O); NULL for None. */
 static inline tosaic_tensor *tosaic_tensor_at(const tosaic_call *call, uint32_t index) {
     const tosaic_value *value = call->args[index];
-    return value->kind == TOSAIC_NONE ? (tosaic_tensor *)0 : value->as.tensor;
+    return value->kind == TOSAIC_NONE ? NULL : value->as.tensor;
 }
 
 static inline bool tosaic_is_none_at(const tosaic_call *call, uint32_t index) {
@@ -101,14 +102,5 @@ tosaic_status tosaic_resize_like(tosaic_tensor *out, const tosaic_tensor *x);
 
 /* Returns `dim` counted from the front, for -rank <= dim < rank; UINT32_MAX for another one. */
 uint32_t tosaic_wrap_dim(int64_t dim, uint32_t rank);
-
-/* ---- Memory: the compiler calls these by name, so may a kernel -------------------------------------------------- */
-
-#ifdef __SIZE_TYPE__
-void *memcpy(void *restrict to, const void *restrict from, __SIZE_TYPE__ size);
-void *memmove(void *to, const void *from, __SIZE_TYPE__ size);
-void *memset(void *to, int byte, __SIZE_TYPE__ size);
-int memcmp(const void *a, const void *b, __SIZE_TYPE__ size);
-#endif
 
 #endif

@@ -3,7 +3,7 @@
 bool tosaic_is_aligned(uintptr_t number) { return number % TOSAIC_ALIGNMENT == 0; }
 
 bool tosaic_take(tosaic_pool *pool, uint32_t count, uint32_t width, void **memory) {
-    *memory = (void *)0;
+    *memory = NULL;
     uint64_t size = (uint64_t)count * width;
     if (size == 0) {
         return true;

@@ -4,10 +4,6 @@
 #include "fields.h"
 #include "memory.h"
 
-/* What loading may read, by the size of the file: far more than a valid file needs. */
-#define READS_PER_BYTE 64u
-#define LEAST_READS 65536u
-
 tosaic_status tosaic_fail(tosaic_method *method, tosaic_status status, uint32_t detail) {
     method->failure.detail = detail;
     return status;
@@ -40,7 +36,7 @@ static tosaic_status find_kernels(tosaic_method *method, flat *file) {
         if (file->bad) {
             return tosaic_fail(method, TOSAIC_DAMAGED, file->bad_at);
         }
-        if (method->kernels[i] == (void *)0) {
+        if (method->kernels[i] == NULL) {
             tosaic_note_operator(method, file, i);
             return tosaic_fail(method, TOSAIC_NO_KERNEL, i);
         }
@@ -90,7 +86,7 @@ static tosaic_status check_interface(tosaic_method *method, flat *file) {
     for (uint32_t side = 0; side < 2; side++) {
         flat_vector numbers = flat_get_vector(file, method->plan, fields[side], 4);
         for (uint32_t i = 0; i < numbers.count; i++) {
-            if (tosaic_get_value(method, file, numbers, i) == (void *)0) {
+            if (tosaic_get_value(method, file, numbers, i) == NULL) {
                 return tosaic_fail(method, TOSAIC_BAD_VALUE, i);
             }
         }
@@ -103,8 +99,11 @@ tosaic_status tosaic_load(tosaic_method *method, const tosaic_program *program, 
     static tosaic_status (*const steps[])(tosaic_method *, flat *) = {
         tosaic_load_values, find_kernels, open_delegates, check_instructions, check_interface,
     };
-    flat file = tosaic_read(program);
-    file.left = READS_PER_BYTE * (uint64_t)program->size + LEAST_READS;
+    flat file = tosaic_read(&program->file);
+    file.left = tosaic_limit_reads(program->file.size);
+    for (const tosaic_data *data = program->added; data != NULL; data = data->next) {
+        file.left += tosaic_limit_reads(data->file.size);
+    }
     *method = (tosaic_method){.program = program, .setup = setup, .failure = {.instruction = UINT32_MAX}};
     method->plan = tosaic_get_plan(&file, program, index);
     if (file.bad) {
@@ -124,11 +123,11 @@ tosaic_status tosaic_load(tosaic_method *method, const tosaic_program *program, 
 
 tosaic_value *tosaic_get_value(const tosaic_method *method, flat *file, flat_vector numbers, uint32_t index) {
     uint32_t number = index < numbers.count ? flat_read_u32(file, numbers.at + 4u * index) : UINT32_MAX;
-    return number < method->value_count ? &method->values[number] : (tosaic_value *)0;
+    return number < method->value_count ? &method->values[number] : NULL;
 }
 
 static flat_vector get_interface(const tosaic_method *method, flat *file, uint32_t field) {
-    *file = tosaic_read(method->program);
+    *file = tosaic_read(&method->program->file);
     return flat_get_vector(file, method->plan, field, 4);
 }
 
@@ -159,9 +158,9 @@ const tosaic_value *tosaic_get_output(const tosaic_method *method, uint32_t inde
 /* The tensor of an input or output, if it has that many bytes; else NULL with the failure noted. */
 static tosaic_tensor *get_tensor(tosaic_method *method, uint32_t field, uint32_t index, uint32_t size) {
     const tosaic_value *value = get_end(method, field, index);
-    bool is_tensor = value != (void *)0 && value->kind == TOSAIC_TENSOR;
+    bool is_tensor = value != NULL && value->kind == TOSAIC_TENSOR;
     method->failure.detail = is_tensor ? value->as.tensor->bytes : 0;
-    return is_tensor && value->as.tensor->bytes == size ? value->as.tensor : (tosaic_tensor *)0;
+    return is_tensor && value->as.tensor->bytes == size ? value->as.tensor : NULL;
 }
 
 /* Gives memory of the caller to a tensor. */
@@ -177,7 +176,7 @@ static tosaic_status give(tosaic_method *method, tosaic_tensor *tensor, void *da
 
 tosaic_status tosaic_set_input(tosaic_method *method, uint32_t index, const void *data, uint32_t size) {
     tosaic_tensor *tensor = get_tensor(method, EXECUTION_PLAN_INPUTS, index, size);
-    if (tensor == (void *)0 || tensor->access == TOSAIC_CONSTANT) {
+    if (tensor == NULL || tensor->access == TOSAIC_CONSTANT) {
         return TOSAIC_BAD_INPUT;
     }
     if (tensor->access == TOSAIC_PLANNED) {
@@ -191,7 +190,7 @@ tosaic_status tosaic_set_input(tosaic_method *method, uint32_t index, const void
 
 tosaic_status tosaic_set_output(tosaic_method *method, uint32_t index, void *data, uint32_t size) {
     tosaic_tensor *tensor = get_tensor(method, EXECUTION_PLAN_OUTPUTS, index, size);
-    if (tensor == (void *)0 || tensor->access == TOSAIC_CONSTANT || tensor->access == TOSAIC_PLANNED) {
+    if (tensor == NULL || tensor->access == TOSAIC_CONSTANT || tensor->access == TOSAIC_PLANNED) {
         return TOSAIC_BAD_INPUT;
     }
     return give(method, tensor, data, size);

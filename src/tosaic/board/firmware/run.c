@@ -47,8 +47,8 @@ tosaic_status tosaic_decode(tosaic_method *method, flat *file, flat_vector chain
     }
     for (uint32_t i = 0; i < instruction->args.count && fits; i++) {
         tosaic_value *value = tosaic_get_value(method, file, instruction->args, i);
-        fits = value != (void *)0;
-        if (method->args != (void *)0) {
+        fits = value != NULL;
+        if (method->args != NULL) {
             method->args[i] = value;
         }
     }
@@ -65,7 +65,7 @@ static tosaic_text get_text_of(flat *file, const tosaic_method *method, uint32_t
 }
 
 static void observe(const tosaic_method *method, flat *file, const tosaic_instruction *instruction, bool ended) {
-    if (method->setup->observe == (void *)0) {
+    if (method->setup->observe == NULL) {
         return;
     }
     tosaic_step step = {.instruction = method->failure.instruction, .index = instruction->first};
@@ -123,7 +123,7 @@ static tosaic_status test(tosaic_method *method, uint32_t number, bool *result) 
         return tosaic_fail(method, TOSAIC_BAD_VALUE, number);
     }
     const uint8_t *data = value->as.tensor->data;
-    if (data == (void *)0 && value->as.tensor->bytes != 0) {
+    if (data == NULL && value->as.tensor->bytes != 0) {
         return tosaic_fail(method, TOSAIC_NO_DATA, number);
     }
     for (uint32_t i = 0; i < value->as.tensor->bytes && *result; i++) {
@@ -137,7 +137,7 @@ static void release(tosaic_value *value) {
     if (value->kind == TOSAIC_TENSOR &&
         (value->as.tensor->access == TOSAIC_CALLERS || value->as.tensor->access == TOSAIC_VIEW)) {
         value->as.tensor->access = TOSAIC_CALLERS;
-        value->as.tensor->data = (void *)0;
+        value->as.tensor->data = NULL;
         value->as.tensor->capacity = 0;
     }
 }
@@ -157,7 +157,7 @@ static tosaic_status check_outputs(tosaic_method *method) {
     uint32_t count = tosaic_count_outputs(method);
     for (uint32_t i = 0; i < count; i++) {
         const tosaic_value *value = tosaic_get_output(method, i);
-        if (value->kind == TOSAIC_TENSOR && value->as.tensor->data == (void *)0 && value->as.tensor->bytes != 0) {
+        if (value->kind == TOSAIC_TENSOR && value->as.tensor->data == NULL && value->as.tensor->bytes != 0) {
             return tosaic_fail(method, TOSAIC_NO_DATA, i);
         }
     }
@@ -208,7 +208,7 @@ static tosaic_status run_chain(tosaic_method *method, flat *file, flat_vector ch
 }
 
 tosaic_status tosaic_run(tosaic_method *method) {
-    flat file = tosaic_read(method->program);
+    flat file = tosaic_read(&method->program->file);
     uint32_t limit = method->setup->step_limit;
     uint32_t steps_left = limit != 0 ? limit : DEFAULT_STEP_LIMIT;
     flat_vector chains = flat_get_vector(&file, method->plan, EXECUTION_PLAN_CHAINS, 4);

@@ -18,6 +18,7 @@
 #define TOSAIC_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* ---- Status ---------------------------------------------------------------------------------------------------- */
@@ -28,12 +29,13 @@ typedef enum tosaic_status {
 
     /* The file. */
     TOSAIC_NOT_A_PROGRAM,     /* no .pte file: its identifier is missing */
+    TOSAIC_NOT_DATA,          /* no .ptd file: its identifier is missing */
     TOSAIC_MISALIGNED,        /* the file, data in it or the caller's memory is not aligned; detail: where */
     TOSAIC_DAMAGED,           /* an offset or a length in the file is wrong; detail: the offset */
     TOSAIC_BAD_VALUE,         /* a value, or a number that refers to a value, is wrong; detail: the number */
     TOSAIC_BAD_TENSOR,        /* a tensor has a type, shape, place or data that is not possible; detail: the value */
     TOSAIC_BAD_INSTRUCTION,   /* an instruction is unknown or refers to something that is not there */
-    TOSAIC_EXTERNAL_DATA,     /* a tensor or a delegate has its data in another file; detail: its number */
+    TOSAIC_EXTERNAL_DATA,     /* a tensor or a delegate has its data in a file that is not there; detail: its number */
     TOSAIC_NO_METHOD,         /* the program has no such method */
 
     /* What the program needs and the setup does not have. */
@@ -208,13 +210,25 @@ typedef struct tosaic_npu {
 
 /* ---- Programs and methods -------------------------------------------------------------------------------------- */
 
-/* An opened .pte file. Its fields are the runtime's own. */
-typedef struct tosaic_program {
+/* An opened file. Its fields are the runtime's own. */
+typedef struct tosaic_file {
     const uint8_t *data;
     uint32_t size;          /* of the flatbuffer, which is the file's first part */
     uint32_t segments_base; /* where segments begin in the file */
     uint32_t segments_end;
-    uint32_t root; /* the offset of the table Program */
+    uint32_t root; /* the offset of the first table */
+} tosaic_file;
+
+/* An opened .ptd file: data that a program looks up by its key. */
+typedef struct tosaic_data {
+    tosaic_file file;
+    const struct tosaic_data *next; /* another one of the same program */
+} tosaic_data;
+
+/* An opened .pte file, and the .ptd files that were added to it. */
+typedef struct tosaic_program {
+    tosaic_file file;
+    const tosaic_data *added;
 } tosaic_program;
 
 /* A kernel; see kernel.h. */
@@ -263,6 +277,10 @@ typedef struct tosaic_method {
 
 /* Opens a .pte file of `size` bytes at `data`, a multiple of TOSAIC_ALIGNMENT, which must stay there. */
 tosaic_status tosaic_open(tosaic_program *program, const void *data, uint32_t size);
+
+/* Adds a .ptd file to an opened program, before its methods are loaded: the weights or commands of delegates that the
+ * .pte itself does not have. As with tosaic_open(), `data` is a multiple of TOSAIC_ALIGNMENT; `file` must stay, too. */
+tosaic_status tosaic_add_data(tosaic_program *program, tosaic_data *file, const void *data, uint32_t size);
 
 uint32_t tosaic_count_methods(const tosaic_program *program);
 

@@ -75,7 +75,7 @@ static bool place(flat *file, tosaic_tensor *tensor, flat_table details, const b
     }
     tensor->access = TOSAIC_PLANNED;
     tensor->capacity = tensor->bytes;
-    tensor->data = tensor->bytes == 0 ? (void *)0 : planned->starts[id] + offset;
+    tensor->data = tensor->bytes == 0 ? NULL : planned->starts[id] + offset;
     return true;
 }
 
@@ -99,7 +99,7 @@ static tosaic_status set_data(tosaic_method *method, flat *file, flat_table row,
     if (data.size < tensor->bytes) {
         return tosaic_fail(method, TOSAIC_BAD_TENSOR, number);
     }
-    const uint8_t *start = method->program->data + data.at;
+    const uint8_t *start = method->program->file.data + data.at;
     if (planned) {
         memcpy(tensor->data, start, tensor->bytes);
         return TOSAIC_OK;
@@ -150,7 +150,7 @@ static tosaic_status load_list(tosaic_method *method, flat *file, flat_table row
     uint32_t width = kind == TOSAIC_BOOL_LIST ? 1 : kind == TOSAIC_INT_LIST || own ? 8 : 4;
     flat_vector numbers = flat_get_vector(file, row, INT_LIST_ITEMS, width);
     void *memory;
-    void *fresh = (void *)0;
+    void *fresh = NULL;
     tosaic_status status = tosaic_take_for(method, numbers.count, sizeof(tosaic_value *), &memory);
     if (status == TOSAIC_OK && own) {
         status = tosaic_take_for(method, numbers.count, sizeof(tosaic_value), &fresh);

@@ -27,7 +27,7 @@ void board_handle_npu(void) { tosaic_ethosu_interrupt(&npu); }
 /* Fills an input with ones. Without planned memory it has none: tosaic_set_input() gives it, or the run reports it. */
 static void fill(const tosaic_value *input) {
     const float one = 1.0f;
-    if (input->kind != TOSAIC_TENSOR || input->as.tensor->data == (void *)0) {
+    if (input->kind != TOSAIC_TENSOR || input->as.tensor->data == NULL) {
         return;
     }
     const tosaic_tensor *tensor = input->as.tensor;
@@ -48,6 +48,10 @@ int main(void) {
     setup.kernel_count = tosaic_kernel_count;
     tosaic_status status = board_find_npu(&npu, &runner, &method.failure.detail);
     status = status == TOSAIC_OK ? tosaic_open(&program, tosaic_model, model_size) : status;
+    for (uint32_t i = 0; status == TOSAIC_OK && i < model_data_count; i++) {
+        model_data_file *file = &model_data[i];
+        status = tosaic_add_data(&program, &file->opened, file->start, file->size);
+    }
     status = status == TOSAIC_OK ? tosaic_load(&method, &program, model_method, &setup) : status;
     for (uint32_t i = 0; status == TOSAIC_OK && i < tosaic_count_inputs(&method); i++) {
         fill(tosaic_get_input(&method, i));

@@ -1,6 +1,6 @@
 #include "mailbox.h"
 
-#include "kernel.h"
+#include "bytes.h"
 #include "uart.h"
 
 /* The messages, in words of little-endian bytes:
@@ -17,7 +17,7 @@ enum { PARTS = 4, SCRATCH = 2 };
 #define UART1 0x49304000u
 #define DDR_BASE 0x70000000u
 #define DDR_END 0x80000000u
-#define STAGE_BASE 0x7FC00000u /* above what a firmware uses: the last 4 MB */
+#define STAGE_BASE 0x7FC00000u /* the last 4 MB: more than all other memories have, and above what a firmware uses */
 /* Reads of the state while a host that is there answers the first message. */
 #define POLLS 50000000u
 

@@ -3,7 +3,7 @@
 #include <stdarg.h>
 
 #include "board.h"
-#include "kernel.h"
+#include "bytes.h"
 
 static void say_string(const char *text) {
     while (*text != 0) {

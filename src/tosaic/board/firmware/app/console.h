@@ -4,6 +4,9 @@
 
 #include "tosaic.h"
 
+/* How a line of information begins; one with an error begins with E. */
+#define INFO "I [tosaic] "
+
 /* Prints a format: %s a string, %t a `tosaic_text *`, %u and %d a 32-bit number, %l a `uint64_t`, %x hexadecimal. */
 void say(const char *format, ...);
 

@@ -15,7 +15,6 @@ enum {
 enum { CSR_ENABLE = 1, CSR_INTERRUPT = 2, CSR_CPU_CLOCK = 4, CCR_DATA_CACHE = 1 << 16, CACHE_LINE = 32 };
 
 #define TICKS_PER_SECOND 1000u
-#define STACK_PATTERN 0xC5C5C5C5u
 
 /* The board's only variables that change behind its back. */
 static volatile uint32_t ticks;
@@ -36,7 +35,6 @@ void cortex_start_timer(uint32_t clock) {
     set(SYST_CSR, CSR_ENABLE | CSR_INTERRUPT | CSR_CPU_CLOCK);
 }
 
-void cortex_handle_tick(void);
 void cortex_handle_tick(void) { ticks++; }
 
 uint64_t cortex_get_cycles(void) {
@@ -74,7 +72,7 @@ void cortex_invalidate_cache(const void *start, uint32_t size) { maintain_cache(
 
 uint32_t cortex_measure_stack(uint32_t *size) {
     const uint32_t *word = stack_bottom;
-    while (word < stack_top && *word == STACK_PATTERN) {
+    while (word < stack_top && *word == CORTEX_UNUSED_STACK) {
         word++;
     }
     *size = (uint32_t)((uintptr_t)stack_top - (uintptr_t)stack_bottom);

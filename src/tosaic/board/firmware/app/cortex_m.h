@@ -7,6 +7,9 @@
 /* Starts the timer at `clock` cycles per second. */
 void cortex_start_timer(uint32_t clock);
 
+/* The timer's interrupt handler, for the vector table. */
+void cortex_handle_tick(void);
+
 /* CPU cycles since the timer was started. */
 uint64_t cortex_get_cycles(void);
 
@@ -21,6 +24,9 @@ void cortex_enable_interrupt(uint32_t number);
 /* Writes back, or forgets, what the data cache holds of a range, if there is a data cache. */
 void cortex_clean_cache(const void *start, uint32_t size);
 void cortex_invalidate_cache(const void *start, uint32_t size);
+
+/* What startup fills the stack with, so that the words that were used can be told from those that were not. */
+#define CORTEX_UNUSED_STACK 0xC5C5C5C5u
 
 /* The bytes of the stack that were ever used, and its size. */
 uint32_t cortex_measure_stack(uint32_t *size);

@@ -1,8 +1,8 @@
 #include "host.h"
 
 #include "board.h"
+#include "bytes.h"
 #include "cortex_m.h"
-#include "kernel.h"
 
 enum { SYS_OPEN = 0x01, SYS_CLOSE = 0x02, SYS_WRITE = 0x05, SYS_READ = 0x06, SYS_FLEN = 0x0C };
 enum { SYS_GET_CMDLINE = 0x15, SYS_EXIT_EXTENDED = 0x20 };

@@ -9,8 +9,6 @@
 #include "model.h"
 #include "report.h"
 
-#define INFO "I [tosaic] "
-
 enum { DONE = 0, TEST_FAILED = 1, ERROR = 2 };
 
 /* All that lives as long as the program. */
@@ -42,13 +40,17 @@ static tosaic_status load(void) {
         .fast_scratch = &model_fast_scratch_pool,
         .kernels = tosaic_kernels,
         .kernel_count = tosaic_kernel_count,
-        .npu = self.npu_status == TOSAIC_OK ? &self.runner : (tosaic_npu *)0,
+        .npu = self.npu_status == TOSAIC_OK ? &self.runner : NULL,
         .observe = report_step,
         .observer = &self.times,
     };
     self.method.failure = (tosaic_failure){.instruction = UINT32_MAX};
     self.times.method = &self.method;
     tosaic_status status = tosaic_open(&self.program, tosaic_model, model_size);
+    for (uint32_t i = 0; i < model_data_count && status == TOSAIC_OK; i++) {
+        model_data_file *file = &model_data[i];
+        status = tosaic_add_data(&self.program, &file->opened, file->start, file->size);
+    }
     if (status != TOSAIC_OK) {
         return status;
     }
@@ -71,8 +73,8 @@ static void fill(const tosaic_tensor *tensor, uint8_t *to) {
     }
 }
 
-/* Gives memory to inputs and outputs for which the program plans none. */
-static tosaic_status give_memory(void) {
+/* Gives memory to inputs and outputs for which the program plans none. False if that fails, which is reported. */
+static bool give_memory(void) {
     uint32_t inputs = tosaic_count_inputs(&self.method);
     uint32_t outputs = tosaic_count_outputs(&self.method);
     for (uint32_t i = 0; i < inputs + outputs; i++) {
@@ -80,21 +82,24 @@ static tosaic_status give_memory(void) {
         const tosaic_value *value =
             is_input ? tosaic_get_input(&self.method, i) : tosaic_get_output(&self.method, i - inputs);
         if (value->kind != TOSAIC_TENSOR || value->as.tensor->access != TOSAIC_CALLERS ||
-            value->as.tensor->data != (void *)0) {
+            value->as.tensor->data != NULL) {
             continue;
         }
         void *memory;
         uint32_t bytes = value->as.tensor->bytes;
         if (!tosaic_take(&model_interface_pool, 1, bytes, &memory)) {
-            return TOSAIC_NO_DATA;
+            say("E [tosaic] the interface pool is too small: inputs and outputs need %u bytes so far\n",
+                model_interface_pool.peak);
+            return false;
         }
         tosaic_status status = is_input ? tosaic_set_input(&self.method, i, memory, bytes)
                                         : tosaic_set_output(&self.method, i - inputs, memory, bytes);
         if (status != TOSAIC_OK) {
-            return status;
+            (void)fail("giving memory to inputs and outputs", status);
+            return false;
         }
     }
-    return TOSAIC_OK;
+    return true;
 }
 
 /* Sets the inputs: those of a sample, files of the host, or ones. */
@@ -109,7 +114,7 @@ static tosaic_status set_inputs(const model_sample *sample) {
         if (tensor->access == TOSAIC_CONSTANT) {
             return TOSAIC_BAD_INPUT;
         }
-        if (sample != (void *)0) {
+        if (sample != NULL) {
             memcpy(tensor->data, sample->inputs[i], tensor->bytes);
         } else if (!host_has_input(&self.host, i)) {
             fill(tensor, tensor->data);
@@ -177,12 +182,12 @@ static int run_all(void) {
     bool passed = true;
     uint32_t runs = model_sample_count != 0 ? model_sample_count : 1;
     for (uint32_t i = 0; i < runs; i++) {
-        const model_sample *sample = model_sample_count != 0 ? &model_samples[i] : (const model_sample *)0;
+        const model_sample *sample = model_sample_count != 0 ? &model_samples[i] : NULL;
         tosaic_status status = run(sample);
         if (status != TOSAIC_OK) {
             return fail("the run", status);
         }
-        passed = (sample == (void *)0 || check(i, sample)) && passed;
+        passed = (sample == NULL || check(i, sample)) && passed;
     }
     report_run(&self.times, &self.npu);
     report_memory();
@@ -220,6 +225,5 @@ int main(void) {
         return fail("loading the model", status);
     }
     report_method(&self.method);
-    status = give_memory();
-    return status == TOSAIC_OK ? run_all() : fail("giving memory to inputs and outputs", status);
+    return give_memory() ? run_all() : ERROR;
 }

@@ -10,9 +10,18 @@ typedef struct model_sample {
     const uint8_t *const *outputs;
 } model_sample;
 
+/* A .ptd file with data of the model, and what the runtime keeps of it. */
+typedef struct model_data_file {
+    const uint8_t *start;
+    uint32_t size;
+    tosaic_data opened;
+} model_data_file;
+
 extern const uint8_t tosaic_model[]; /* the .pte */
 extern const uint32_t model_size;
 extern const uint32_t model_method; /* the method to run */
+extern model_data_file model_data[];
+extern const uint32_t model_data_count;
 extern const uint32_t model_max_values; /* the most values of an output that are printed */
 
 /* Memory, exactly as large as the model needs. */

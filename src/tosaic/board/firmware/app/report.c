@@ -6,8 +6,6 @@
 #include "kernel.h"
 #include "model.h"
 
-#define INFO "I [tosaic] "
-
 void report_method(const tosaic_method *method) {
     say(INFO "Setup Method allocator pool. Size: %u bytes.\n", model_method_pool.size);
     for (uint32_t i = 0; i < model_planned_count; i++) {

@@ -1,25 +1,24 @@
 /* From reset to main(): the vector table, memory, the FPU, and what happens at a fault. */
 #include "board.h"
 #include "board_config.h"
+#include "bytes.h"
 #include "console.h"
+#include "cortex_m.h"
 #include "host.h"
-#include "kernel.h"
-#include "model.h"
 
 enum { SCB_VTOR = 0xE000ED08, SCB_CPACR = 0xE000ED88, SCB_CFSR = 0xE000ED28, SCB_BFAR = 0xE000ED38 };
 enum { CPACR_FPU = 0xF << 20, CPU_VECTORS = 16 };
 
-#define STACK_PATTERN 0xC5C5C5C5u
 #define BREAK_FOR_HOST 0xBEABu /* bkpt 0xab */
 
 /* From the linker script. */
 extern uint32_t stack_bottom[], stack_top[], data_start[], data_end[], data_source[], bss_start[], bss_end[];
 extern const uint16_t code_start[], code_end[];
+extern uint8_t model_start[];
 extern const uint8_t model_source[];
 extern const char model_copy_size[]; /* its address is the number */
 
 int main(void);
-void cortex_handle_tick(void);
 void start_reset(void);
 void start_fault(uint32_t *frame);
 
@@ -27,7 +26,7 @@ void start_fault(uint32_t *frame);
 __attribute__((noreturn, noinline)) static void start_program(void) {
     memcpy(data_start, data_source, (uintptr_t)data_end - (uintptr_t)data_start);
     memset(bss_start, 0, (uintptr_t)bss_end - (uintptr_t)bss_start);
-    memcpy((void *)(uintptr_t)tosaic_model, model_source, (uintptr_t)model_copy_size);
+    memcpy(model_start, model_source, (uintptr_t)model_copy_size);
     host_exit(main());
 }
 
@@ -39,7 +38,7 @@ void start_reset(void) {
     __asm__ volatile("dsb\n isb" ::: "memory");
     uint32_t *top = __builtin_frame_address(0);
     for (uint32_t *word = stack_bottom; word < top - 16; word++) {
-        *word = STACK_PATTERN;
+        *word = CORTEX_UNUSED_STACK;
     }
     start_program();
 }

@@ -20,7 +20,7 @@ typedef struct places {
 
 static const tosaic_tensor *get_index(const places *p, uint32_t i) {
     const tosaic_value *value = p->indices->items[i];
-    return value->kind == TOSAIC_TENSOR ? value->as.tensor : (const tosaic_tensor *)0;
+    return value->kind == TOSAIC_TENSOR ? value->as.tensor : NULL;
 }
 
 static bool is_mask(const tosaic_tensor *index) { return index->dtype == TOSAIC_BOOL; }
@@ -72,7 +72,7 @@ static tosaic_status read_indices(places *p, uint32_t *kept, uint32_t *kept_coun
         if (dim >= p->x->rank) {
             return TOSAIC_BAD_SHAPE;
         }
-        if (index == (void *)0) {
+        if (index == NULL) {
             kept[(*kept_count)++] = dim++;
             is_in_block = false;
             continue;
@@ -176,10 +176,10 @@ static bool locate(places *p, uint32_t *place) {
     uint32_t dim = 0;
     for (uint32_t i = 0; i < p->indices->count; i++) {
         const tosaic_tensor *index = get_index(p, i);
-        if (index != (void *)0 && !follow(p, i, dim, place)) {
+        if (index != NULL && !follow(p, i, dim, place)) {
             return false;
         }
-        dim += index != (void *)0 && is_mask(index) ? index->rank : 1u;
+        dim += index != NULL && is_mask(index) ? index->rank : 1u;
     }
     return true;
 }

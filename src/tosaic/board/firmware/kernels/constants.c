@@ -32,7 +32,7 @@ static tosaic_status fill_from(tosaic_tensor *out, const tosaic_tensor *value) {
 /* All elements are the number of an argument. */
 static tosaic_status fill(const tosaic_call *call, uint32_t number, uint32_t out, tosaic_status status) {
     tosaic_tensor *tensor = tosaic_tensor_at(call, out);
-    if (tosaic_find_access(tensor->dtype) == (void *)0) {
+    if (tosaic_find_access(tensor->dtype) == NULL) {
         return TOSAIC_BAD_TYPE;
     }
     tosaic_room room;
@@ -59,7 +59,7 @@ TOSAIC_KERNEL(fill_out, "aten::fill.Tensor_out", "TTO") {
 }
 
 TOSAIC_KERNEL(scalar_tensor_out, "aten::scalar_tensor.out", "dO") {
-    return fill(call, 0, 1, tosaic_resize(tosaic_tensor_at(call, 1), 0, (const int32_t *)0));
+    return fill(call, 0, 1, tosaic_resize(tosaic_tensor_at(call, 1), 0, NULL));
 }
 
 /* Zero has no bits in any type. */
@@ -100,7 +100,7 @@ static double get_number(const tosaic_value *value) {
 /* start, start + step, ... before `end`. In doubles: the number of elements must be exact. */
 static tosaic_status count_up(tosaic_tensor *out, double start, double end, double step) {
     double length = (end - start) / step;
-    if (tosaic_find_access(out->dtype) == (void *)0 || out->dtype == TOSAIC_FLOAT16) {
+    if (tosaic_find_access(out->dtype) == NULL || out->dtype == TOSAIC_FLOAT16) {
         return TOSAIC_BAD_TYPE;
     }
     if (!(length >= 0.0 && length <= (double)INT32_MAX)) {

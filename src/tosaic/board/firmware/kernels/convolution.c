@@ -78,7 +78,7 @@ static void compute_plane(const convolution *c, uint32_t batch, uint32_t channel
         for (place[1] = 0; place[1] < c->windows[1].output; place[1]++) {
             for (place[2] = 0; place[2] < c->windows[2].output; place[2]++) {
                 tosaic_number sum = compute(c, x_at, w_at, place);
-                if (c->bias != (void *)0) {
+                if (c->bias != NULL) {
                     sum = tosaic_add(sum, tosaic_get_number(c->bias, channel), out->dtype);
                 }
                 tosaic_set_number(out,
@@ -136,7 +136,7 @@ TOSAIC_KERNEL(convolution_out, "aten::convolution.out", "TTT?IIIbIiO") {
     const tosaic_tensor *weight = c.weight;
     int32_t sizes[MAX_SPACE + 2u];
     if (!tosaic_has_dot(x->dtype) || weight->dtype != x->dtype || out->dtype != x->dtype ||
-        (c.bias != (void *)0 && c.bias->dtype != x->dtype)) {
+        (c.bias != NULL && c.bias->dtype != x->dtype)) {
         return TOSAIC_BAD_TYPE;
     }
     if (x->rank < 3 || x->rank > MAX_SPACE + 2u || weight->rank != x->rank || groups <= 0 || groups > x->sizes[1] ||
@@ -153,7 +153,7 @@ TOSAIC_KERNEL(convolution_out, "aten::convolution.out", "TTT?IIIbIiO") {
     }
     if ((uint32_t)weight->sizes[c.is_transposed ? 0 : 1] != (c.is_transposed ? (uint32_t)x->sizes[1] : c.inputs) ||
         channels > INT32_MAX ||
-        (c.bias != (void *)0 && (c.bias->rank != 1 || c.bias->sizes[0] != channels))) {
+        (c.bias != NULL && (c.bias->rank != 1 || c.bias->sizes[0] != channels))) {
         return TOSAIC_BAD_SHAPE;
     }
     sizes[0] = x->sizes[0];

@@ -35,7 +35,7 @@ static const float *find_matrix(const tosaic_tensor *tensor, const tosaic_tensor
         number /= size;
         stride *= (uint32_t)get_size(tensor, dim);
     }
-    return tensor->bytes == 0 ? (const float *)0 : (const float *)tensor->data + at;
+    return tensor->bytes == 0 ? NULL : (const float *)tensor->data + at;
 }
 
 /* Distances of all rows of x1 to all rows of x2. How Euclidean distances are computed (compute_mode) is ours to choose.

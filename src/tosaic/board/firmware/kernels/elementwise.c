@@ -92,10 +92,10 @@ static void apply_to_ints(tosaic_of_ints *function, const tosaic_operands *opera
 tosaic_status tosaic_apply(const tosaic_function *function, const tosaic_operands *operands, tosaic_tensor *out) {
     bool in_floats = operands->dtype == TOSAIC_FLOAT32 || function->rule == TOSAIC_FLOATS;
     uint32_t result = in_floats ? TOSAIC_FLOAT32 : operands->dtype;
-    bool has_function = in_floats ? function->of_floats != (void *)0 : function->of_ints != (void *)0;
+    bool has_function = in_floats ? function->of_floats != NULL : function->of_ints != NULL;
     bool fits = function->rule == TOSAIC_TESTS || tosaic_can_cast(result, out->dtype);
     if (!has_function || !fits || operands->dtype == TOSAIC_UINT64 ||
-        tosaic_find_access(out->dtype) == (void *)0) {
+        tosaic_find_access(out->dtype) == NULL) {
         return TOSAIC_BAD_TYPE;
     }
     tosaic_walk walk;

@@ -165,7 +165,7 @@ static tosaic_status scatter(const tosaic_call *call, const tosaic_tensor *sourc
     const tosaic_tensor *index = tosaic_tensor_at(call, 2);
     tosaic_tensor *out = tosaic_tensor_at(call, 4);
     if (!tosaic_is_number(x->dtype) || x->dtype != out->dtype || index->dtype != TOSAIC_INT64 ||
-        (source != (void *)0 && source->dtype != x->dtype)) {
+        (source != NULL && source->dtype != x->dtype)) {
         return TOSAIC_BAD_TYPE;
     }
     if (dim == UINT32_MAX || index == out || source == out || tosaic_resize_like(out, x) != TOSAIC_OK ||
@@ -174,7 +174,7 @@ static tosaic_status scatter(const tosaic_call *call, const tosaic_tensor *sourc
     }
     uint32_t count = tosaic_count(index);
     if (count != 0 &&
-        (!is_within(index, x, dim) || (source != (void *)0 && !is_within(index, source, UINT32_MAX)))) {
+        (!is_within(index, x, dim) || (source != NULL && !is_within(index, source, UINT32_MAX)))) {
         return TOSAIC_BAD_SHAPE;
     }
     tosaic_copy(out, x);
@@ -183,14 +183,14 @@ static tosaic_status scatter(const tosaic_call *call, const tosaic_tensor *sourc
     tosaic_steps from;
     begin(&to, out, index, dim);
     begin(&where, index, index, UINT32_MAX);
-    begin(&from, source == (void *)0 ? index : source, index, UINT32_MAX);
+    begin(&from, source == NULL ? index : source, index, UINT32_MAX);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t position;
         if (!read_position(index, where.at, get_size(out, dim), &position)) {
             return TOSAIC_BAD_INDEX;
         }
         uint32_t at = to.at + position * get_stride(out, dim);
-        tosaic_number element = source == (void *)0 ? number : tosaic_get_number(source, from.at);
+        tosaic_number element = source == NULL ? number : tosaic_get_number(source, from.at);
         tosaic_set_number(out, at, adds ? tosaic_add(tosaic_get_number(out, at), element, out->dtype) : element);
         tosaic_next(&to);
         tosaic_next(&where);
@@ -205,7 +205,7 @@ TOSAIC_KERNEL(scatter_src_out, "aten::scatter.src_out", "TiTTO") {
 
 TOSAIC_KERNEL(scatter_value_out, "aten::scatter.value_out", "TiTdO") {
     uint32_t dtype = tosaic_tensor_at(call, 4)->dtype;
-    return scatter(call, (void *)0, tosaic_number_at(call, 3, dtype), false);
+    return scatter(call, NULL, tosaic_number_at(call, 3, dtype), false);
 }
 
 TOSAIC_KERNEL(scatter_add_out, "aten::scatter_add.out", "TiTTO") {

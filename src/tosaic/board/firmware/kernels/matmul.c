@@ -18,7 +18,7 @@ static matrix get_matrix(const tosaic_tensor *tensor) {
 
 /* The elements from `at` on; an empty tensor has no address. */
 static tosaic_strided get_row(const matrix *m, uint32_t at, uint32_t step) {
-    return (tosaic_strided){m->tensor->bytes == 0 ? (void *)0 : tosaic_address(m->tensor, at), step};
+    return (tosaic_strided){m->tensor->bytes == 0 ? NULL : tosaic_address(m->tensor, at), step};
 }
 
 /* Writes a x b for `batches` matrices of `rows` x `shared` and `shared` x `columns`. */
@@ -127,11 +127,11 @@ TOSAIC_KERNEL(linear_out, "aten::linear.out", "TTT?O") {
     const tosaic_tensor *weight = tosaic_tensor_at(call, 1);
     const tosaic_tensor *bias = tosaic_tensor_at(call, 2);
     tosaic_tensor *out = tosaic_tensor_at(call, 3);
-    if (!has_types(x, weight, out) || (bias != (void *)0 && bias->dtype != out->dtype)) {
+    if (!has_types(x, weight, out) || (bias != NULL && bias->dtype != out->dtype)) {
         return TOSAIC_BAD_TYPE;
     }
     if (x->rank == 0 || weight->rank != 2 || x->sizes[x->rank - 1u] != weight->sizes[1] || !tosaic_is_contiguous(x) ||
-        (bias != (void *)0 && (bias->rank != 1 || bias->sizes[0] != weight->sizes[0]))) {
+        (bias != NULL && (bias->rank != 1 || bias->sizes[0] != weight->sizes[0]))) {
         return TOSAIC_BAD_SHAPE;
     }
     int32_t sizes[TOSAIC_MAX_RANK];
@@ -150,7 +150,7 @@ TOSAIC_KERNEL(linear_out, "aten::linear.out", "TTT?O") {
     matrix right = {weight, 0, to_weight.column, to_weight.row};
     matrix to = {out, 0, outputs, 1};
     multiply(&left, &right, 1, rows, inputs, outputs, out, &to);
-    for (uint32_t i = 0; bias != (void *)0 && i < rows * outputs; i++) {
+    for (uint32_t i = 0; bias != NULL && i < rows * outputs; i++) {
         tosaic_number sum = tosaic_get_number(out, i);
         tosaic_set_number(out, i, tosaic_add(sum, tosaic_get_number(bias, i % outputs), out->dtype));
     }

@@ -2,16 +2,16 @@
 #include "elements.h"
 #include "steps.h"
 
-static bool is_float(const tosaic_tensor *tensor) { return tensor == (void *)0 || tensor->dtype == TOSAIC_FLOAT32; }
+static bool is_float(const tosaic_tensor *tensor) { return tensor == NULL || tensor->dtype == TOSAIC_FLOAT32; }
 
 /* Whether an optional tensor has one number for each of `count` elements. */
 static bool has_count(const tosaic_tensor *tensor, uint32_t count) {
-    return tensor == (void *)0 || (tosaic_count(tensor) == count && tosaic_is_contiguous(tensor));
+    return tensor == NULL || (tosaic_count(tensor) == count && tosaic_is_contiguous(tensor));
 }
 
 /* The element of an optional tensor. */
 static float get(const tosaic_tensor *tensor, uint32_t at, float missing) {
-    return tensor == (void *)0 ? missing : ((const float *)tensor->data)[at];
+    return tensor == NULL ? missing : ((const float *)tensor->data)[at];
 }
 
 /* The outputs of a normalization, and its weights. */

@@ -83,8 +83,8 @@ const tosaic_access_to *tosaic_find_access(uint32_t dtype) {
         [TOSAIC_INT32] = ROW(int32),     [TOSAIC_INT64] = ROW(int64), [TOSAIC_FLOAT32] = ROW(float32),
         [TOSAIC_BOOL] = ROW(bool),       [TOSAIC_FLOAT16] = ROW(float16),
     };
-    bool known = dtype < sizeof rows / sizeof rows[0] && rows[dtype].load_ints != (void *)0;
-    return known ? &rows[dtype] : (const tosaic_access_to *)0;
+    bool known = dtype < sizeof rows / sizeof rows[0] && rows[dtype].load_ints != NULL;
+    return known ? &rows[dtype] : NULL;
 }
 
 int64_t tosaic_read_int(uint32_t dtype, const void *data, uint32_t at) {

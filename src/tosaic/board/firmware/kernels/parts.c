@@ -263,7 +263,7 @@ TOSAIC_KERNEL(constant_pad_nd_out, "aten::constant_pad_nd.out", "TIdO") {
     const tosaic_list *pad = tosaic_list_at(call, 1);
     tosaic_tensor *out = tosaic_tensor_at(call, 3);
     int32_t sizes[TOSAIC_MAX_RANK];
-    if (tosaic_find_access(out->dtype) == (void *)0) {
+    if (tosaic_find_access(out->dtype) == NULL) {
         return TOSAIC_BAD_TYPE;
     }
     if (pad->count % 2u != 0 || pad->count / 2u > self->rank) {

@@ -46,10 +46,10 @@ static tosaic_status begin(pool *p, const tosaic_tensor *x, tosaic_tensor *out, 
     p->planes[1] = (uint32_t)x->sizes[rank - 3u];
     get_strides(x, p->x_strides);
     tosaic_status status = tosaic_resize(out, rank, sizes);
-    if (status == TOSAIC_OK && also != (void *)0) {
+    if (status == TOSAIC_OK && also != NULL) {
         status = tosaic_resize(also, rank, sizes);
     }
-    if (status != TOSAIC_OK || (also != (void *)0 && !tosaic_same_order(out, also))) {
+    if (status != TOSAIC_OK || (also != NULL && !tosaic_same_order(out, also))) {
         return TOSAIC_BAD_SHAPE;
     }
     get_strides(out, p->y_strides);
@@ -135,7 +135,7 @@ TOSAIC_KERNEL(avg_pool2d_out, "aten::avg_pool2d.out", "TIIIbbi?O") {
     }
     if (!has_planes(x) || !read_windows(call, x, w, 0, tosaic_bool_at(call, 4)) ||
         (divisor == 0 && !tosaic_is_none_at(call, 6)) ||
-        begin(&p, x, out, (void *)0, w[0].output, w[1].output) != TOSAIC_OK) {
+        begin(&p, x, out, NULL, w[0].output, w[1].output) != TOSAIC_OK) {
         return TOSAIC_BAD_SHAPE;
     }
     for (uint32_t plane = 0; plane < p.planes[0] * p.planes[1]; plane++) {
@@ -170,7 +170,7 @@ TOSAIC_KERNEL(adaptive_avg_pool2d_out, "aten::_adaptive_avg_pool2d.out", "TIO") 
         return TOSAIC_BAD_TYPE;
     }
     if (!has_planes(x) || tosaic_list_at(call, 1)->count != 2 || !tosaic_item_at(call, 1, 0, 0, &height) ||
-        !tosaic_item_at(call, 1, 1, 0, &width) || begin(&p, x, out, (void *)0, height, width) != TOSAIC_OK ||
+        !tosaic_item_at(call, 1, 1, 0, &width) || begin(&p, x, out, NULL, height, width) != TOSAIC_OK ||
         p.height == 0 || p.width == 0) {
         return TOSAIC_BAD_SHAPE;
     }

@@ -137,11 +137,11 @@ static bool read_scale(const tosaic_tensor *scales, uint32_t channel, float *sca
 
 static bool read_zero_point(const tosaic_tensor *zero_points, uint32_t channel, int32_t *zero_point) {
     *zero_point = 0;
-    if (zero_points != (void *)0 && zero_points->dtype == TOSAIC_INT64) {
+    if (zero_points != NULL && zero_points->dtype == TOSAIC_INT64) {
         *zero_point = to_int32(((const int64_t *)zero_points->data)[channel]);
         return true;
     }
-    return zero_points == (void *)0 || read_integer(zero_points, channel, zero_point);
+    return zero_points == NULL || read_integer(zero_points, channel, zero_point);
 }
 
 /* Elements that are next to each other and of one channel are converted at once: `run` of them. */
@@ -150,7 +150,7 @@ static tosaic_status convert_channels(const tosaic_call *call, uint32_t channels
     const tosaic_tensor *input = tosaic_tensor_at(call, 0);
     const tosaic_tensor *scales = tosaic_tensor_at(call, 1);
     const tosaic_tensor *zero_points = tosaic_tensor_at(call, 2);
-    if (tosaic_count(scales) != channels || (zero_points != (void *)0 && tosaic_count(zero_points) != channels)) {
+    if (tosaic_count(scales) != channels || (zero_points != NULL && tosaic_count(zero_points) != channels)) {
         return TOSAIC_BAD_SHAPE;
     }
     quantization q = {0.0f, 0, to_int32(tosaic_int_at(call, range)), to_int32(tosaic_int_at(call, range + 1u))};

@@ -17,7 +17,7 @@ static tosaic_status reduce(const tosaic_tensor *x, uint32_t dims, bool keepdim,
     if (status != TOSAIC_OK) {
         return status;
     }
-    if (start == (void *)0 && groups.reduced.count == 0 && groups.kept.count != 0) {
+    if (start == NULL && groups.reduced.count == 0 && groups.kept.count != 0) {
         return TOSAIC_BAD_SHAPE;
     }
     for (uint32_t i = 0; i < groups.kept.count; i++) {
@@ -26,7 +26,7 @@ static tosaic_status reduce(const tosaic_tensor *x, uint32_t dims, bool keepdim,
             tosaic_number element = tosaic_get_number(x, groups.kept.at + groups.reduced.at);
             element = tosaic_cast(element, x->dtype, out->dtype);
             if (k == 0) {
-                result = start == (void *)0 ? element : combine(*start, element, out->dtype);
+                result = start == NULL ? element : combine(*start, element, out->dtype);
             } else {
                 result = combine(result, element, out->dtype);
             }
@@ -129,7 +129,7 @@ static tosaic_number choose_smaller(tosaic_number result, tosaic_number element,
 static tosaic_status find_extreme(const tosaic_call *call, uint32_t dims, bool keepdim, tosaic_tensor *out,
                                   combine_function *choose) {
     const tosaic_tensor *x = tosaic_tensor_at(call, 0);
-    return x->dtype != out->dtype ? TOSAIC_BAD_TYPE : reduce(x, dims, keepdim, out, choose, (void *)0);
+    return x->dtype != out->dtype ? TOSAIC_BAD_TYPE : reduce(x, dims, keepdim, out, choose, NULL);
 }
 
 TOSAIC_KERNEL(amax_out, "aten::amax.out", "TIbO") {

@@ -129,7 +129,7 @@ TOSAIC_KERNEL(local_scalar_dense, "aten::_local_scalar_dense", "Tr") {
     if (tosaic_count(self) != 1u) {
         return TOSAIC_BAD_SHAPE;
     }
-    if (tosaic_find_access(self->dtype) == (void *)0 || self->dtype == TOSAIC_FLOAT16) {
+    if (tosaic_find_access(self->dtype) == NULL || self->dtype == TOSAIC_FLOAT16) {
         return TOSAIC_BAD_TYPE;
     }
     if (self->dtype == TOSAIC_FLOAT32) {

@@ -17,19 +17,19 @@ static bool is_better(tosaic_number a, tosaic_number b, uint32_t dtype, bool lar
 static tosaic_status find_best(const tosaic_tensor *x, uint32_t dims, bool keepdim, bool largest,
                                tosaic_tensor *values, tosaic_tensor *indices) {
     if (!tosaic_is_number(x->dtype) || indices->dtype != TOSAIC_INT64 ||
-        (values != (void *)0 && values->dtype != x->dtype)) {
+        (values != NULL && values->dtype != x->dtype)) {
         return TOSAIC_BAD_TYPE;
     }
     tosaic_groups groups;
     tosaic_status status = TOSAIC_OK;
-    if (values != (void *)0) {
+    if (values != NULL) {
         status = tosaic_reduce_begin(&groups, x, dims, keepdim, values);
     }
     if (status == TOSAIC_OK) {
         status = tosaic_reduce_begin(&groups, x, dims, keepdim, indices);
     }
     if (status != TOSAIC_OK || (groups.reduced.count == 0 && groups.kept.count != 0) ||
-        (values != (void *)0 && (!tosaic_same_shape(values, indices) || !tosaic_same_order(values, indices)))) {
+        (values != NULL && (!tosaic_same_shape(values, indices) || !tosaic_same_order(values, indices)))) {
         return TOSAIC_BAD_SHAPE;
     }
     for (uint32_t i = 0; i < groups.kept.count; i++) {
@@ -43,7 +43,7 @@ static tosaic_status find_best(const tosaic_tensor *x, uint32_t dims, bool keepd
             }
             tosaic_next(&groups.reduced);
         }
-        if (values != (void *)0) {
+        if (values != NULL) {
             tosaic_set_number(values, i, best);
         }
         ((int64_t *)indices->data)[i] = where;
@@ -58,7 +58,7 @@ static tosaic_status find_index(const tosaic_call *call, bool largest) {
     if (!tosaic_dims_at(call, 1, x->rank, &dims)) {
         return TOSAIC_BAD_SHAPE;
     }
-    return find_best(x, dims, tosaic_bool_at(call, 2), largest, (void *)0, tosaic_tensor_at(call, 3));
+    return find_best(x, dims, tosaic_bool_at(call, 2), largest, NULL, tosaic_tensor_at(call, 3));
 }
 
 static tosaic_status find_both(const tosaic_call *call, bool largest) {

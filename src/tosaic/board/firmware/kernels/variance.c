@@ -6,18 +6,18 @@
 static tosaic_status find_variance(const tosaic_tensor *x, uint32_t dims, float correction, bool keepdim,
                                    tosaic_tensor *out, tosaic_tensor *mean_out) {
     if (x->dtype != TOSAIC_FLOAT32 || out->dtype != TOSAIC_FLOAT32 ||
-        (mean_out != (void *)0 && mean_out->dtype != TOSAIC_FLOAT32)) {
+        (mean_out != NULL && mean_out->dtype != TOSAIC_FLOAT32)) {
         return TOSAIC_BAD_TYPE;
     }
     tosaic_groups groups;
     tosaic_status status = TOSAIC_OK;
-    if (mean_out != (void *)0) {
+    if (mean_out != NULL) {
         status = tosaic_reduce_begin(&groups, x, dims, keepdim, mean_out);
     }
     if (status == TOSAIC_OK) {
         status = tosaic_reduce_begin(&groups, x, dims, keepdim, out);
     }
-    if (status != TOSAIC_OK || (mean_out != (void *)0 &&
+    if (status != TOSAIC_OK || (mean_out != NULL &&
                                 (!tosaic_same_shape(out, mean_out) || !tosaic_same_order(out, mean_out)))) {
         return TOSAIC_BAD_SHAPE;
     }
@@ -39,7 +39,7 @@ static tosaic_status find_variance(const tosaic_tensor *x, uint32_t dims, float 
         }
         bool is_defined = groups.reduced.count != 0 && divisor > 0.0f;
         ((float *)out->data)[i] = is_defined ? squares / divisor : TOSAIC_NAN;
-        if (mean_out != (void *)0) {
+        if (mean_out != NULL) {
             ((float *)mean_out->data)[i] = mean;
         }
         tosaic_next(&groups.kept);
@@ -59,7 +59,7 @@ TOSAIC_KERNEL(var_out, "aten::var.out", "TI?bbO") {
         return TOSAIC_BAD_SHAPE;
     }
     float correction = tosaic_bool_at(call, 2) ? 1.0f : 0.0f;
-    return find_variance(x, dims, correction, tosaic_bool_at(call, 3), tosaic_tensor_at(call, 4), (void *)0);
+    return find_variance(x, dims, correction, tosaic_bool_at(call, 3), tosaic_tensor_at(call, 4), NULL);
 }
 
 TOSAIC_KERNEL(var_correction_out, "aten::var.correction_out", "TI?d?bO") {
@@ -69,7 +69,7 @@ TOSAIC_KERNEL(var_correction_out, "aten::var.correction_out", "TI?d?bO") {
         return TOSAIC_BAD_SHAPE;
     }
     return find_variance(x, dims, correction_at(call, 2), tosaic_bool_at(call, 3), tosaic_tensor_at(call, 4),
-                         (void *)0);
+                         NULL);
 }
 
 TOSAIC_KERNEL(var_mean_correction_out, "aten::var_mean.correction_out", "TI?d?bOO") {

@@ -111,7 +111,7 @@ tosaic_status tosaic_copy_view(const tosaic_view *to, const tosaic_view *from) {
         walk.strides[1][i] = from->strides[i];
     }
     bool converts = to->dtype != from->dtype;
-    if (converts && (tosaic_find_access(to->dtype) == (void *)0 || tosaic_find_access(from->dtype) == (void *)0)) {
+    if (converts && (tosaic_find_access(to->dtype) == NULL || tosaic_find_access(from->dtype) == NULL)) {
         return TOSAIC_BAD_TYPE;
     }
     tosaic_walk_join(&walk);
