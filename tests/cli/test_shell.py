@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from support.cli import Command
 from tosaic.cli.colors import say
@@ -45,7 +47,7 @@ def test_help_has_examples_and_imports_little(tmp_path: Path, name: str) -> None
     code, found, text = _probe(tmp_path, name, "--help", heavy=_HEAVY)
     assert (code, found) == (0, [])
     assert all(line in text for line in ENTRIES[name].examples)
-    assert "<list[" not in text
+    assert not re.search(r"<(str|path|int|list)[>\[]", text) and "{" not in text.partition("Arguments:")[0]
 
 
 def test_python_m_tosaic() -> None:
@@ -106,11 +108,22 @@ FOREIGN = {
     "model.tflite": (b"\x1c\0\0\0TFL3" + bytes(16), "a TensorFlow Lite model"),
     "script.pt": (b"PK\x03\x04" + bytes(26) + b"net/code/__torch__.py", "a TorchScript file"),
     "weights.pt": (b"PK\x03\x04" + bytes(26) + b"net/data.pkl", "a file of torch.save"),
+    "whole.pt": (b"PK\x03\x04" + bytes(26) + b"net/data.pkl_backward_hooksq", "a model pickled by torch.save"),
+    "old_whole.pth": (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19._backward_hooksq", "a model pickled by torch.save"),
     "old.pth": (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "a file of torch.save"),
     "net.safetensors": (b"\x02" + bytes(7) + b"{}", "a safetensors file"),
     "net.etrecord": (b"PK\x03\x04" + bytes(26) + b"ETRECORD_V0", "an ETRecord"),
     "net.bin": (b"\x1c\0\0\0BP07" + bytes(16), "a bundled program of ExecuTorch"),
 }
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_weights_and_models_of_torch_save_are_told_apart(tosaic: Command, tmp_path: Path, legacy: bool) -> None:
+    model = torch.nn.Linear(4, 2)
+    for name, saved, title in (("a.pt", model, "a model pickled"), ("b.pt", model.state_dict(), "weights without")):
+        torch.save(saved, tmp_path / name, _use_new_zipfile_serialization=not legacy)
+        done = tosaic("compile", tmp_path / name)
+        assert done.code == 2 and title in done.stderr and "torch.load('" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("name", FOREIGN)

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+from executorch.exir import EdgeCompileConfig, to_edge, to_edge_transform_and_lower
+from executorch.exir.backend.backend_api import to_backend
 from executorch.exir.passes.quantize_io_pass import QuantizeInputs, QuantizeOutputs
 from torch import nn
+from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
 import tosaic
 from support.samples import Call
 from tosaic.api.prepare import quantize
+from tosaic.core.errors import Invalid
 from tosaic.core.location import describe_place
 from tosaic.driver.exported import export
 from tosaic.driver.reason import Reason
@@ -115,6 +118,25 @@ def test_the_fix_for_float_inputs_and_outputs_is_one_of_the_api_in_use() -> None
     model = nn.Conv2d(3, 4, 1)
     assert all("`io=" in r.fix for r in compile_front(model))
     assert all("quantize_io_pass" in r.fix for r in compile_edge(model))
+
+
+def test_to_backend_of_a_whole_program_names_what_can_be_done_there() -> None:
+    module = quantize(export(nn.Conv2d(3, 4, 1).eval(), (X,)), [(X,)])
+    edge = to_edge(torch.export.export(module, (X,)), compile_config=EdgeCompileConfig(_check_ir_validity=False))
+    spec = EthosUCompileSpec("ethos-u55-128")
+    with pytest.raises(Invalid, match="cannot be compiled") as caught:
+        to_backend("EthosUBackend", edge.exported_program(), spec.to_list())
+    assert "partitioner" in caught.value.fix and "quantize_io_pass" in caught.value.fix
+    assert "io=" not in caught.value.fix
+
+
+def test_weights_alone_are_not_enough() -> None:
+    model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8)).eval()
+    quantize_(model, Int8WeightOnlyConfig())
+    partitioner = EthosUPartitioner(EthosUCompileSpec("ethos-u55-128"))
+    to_edge_transform_and_lower(torch.export.export(model, (torch.rand(1, 32),)), partitioner=[partitioner])
+    fixes = {r.fix for r in partitioner.reasons if not r.cause and "only moves data" not in r.why}
+    assert fixes == {"quantize this part of the model, its activations as well as its weights"}
 
 
 def test_the_passes_of_executorch_that_the_fix_names_remove_the_float_inputs_and_outputs() -> None:

@@ -283,7 +283,7 @@ def _choose_arrays(loaded: Mapping[str, Any], example: Sequence[torch.Tensor], n
         inputs = f" ({', '.join(f'`{name}`' for name in names)})" if names else ""
         raise Invalid(
             f"`{path.name}` has the arrays {', '.join(f'`{name}`' for name in loaded)}, "
-            f"the model takes {len(example)} inputs{inputs}",
+            f"the model takes {len(example)} input{'' if len(example) == 1 else 's'}{inputs}",
             where=str(path),
             fix="give the arrays the names of the inputs, or keep only the inputs in the file",
         )

@@ -35,8 +35,8 @@ def advise_model(
 ) -> None:
     """Suggest the few options that pay off, each measured by compiling the model with it.
 
-    The options are those of `tosaic compile`: what you use now. Fixes for operators on the CPU are listed too, but only
-    you can make and measure these.
+    Pass the options that you use with `tosaic compile` now. Fixes for operators on the CPU are listed too; only you can
+    make and measure those.
     """
     from tosaic.api import model_file
     from tosaic.report.choices import Options

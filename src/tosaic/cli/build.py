@@ -19,9 +19,14 @@ from tosaic.core.output import find_target, write_files
 def build_firmware(
     file: File,
     board: Annotated[
-        str, typer.Option("--board", help="corstone-300, corstone-320, or the folder of a board.", show_default=False)
+        str,
+        typer.Option(
+            "--board", metavar="NAME", help="corstone-300, corstone-320, or the folder of a board.", show_default=False
+        ),
     ],
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="The ELF file to write.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.elf", help="The ELF file to write.")
+    ] = None,
     c_project: Annotated[
         Path | None, typer.Option("--c-project", metavar="DIR", help="Write a CMake project instead of an ELF file.")
     ] = None,
@@ -41,19 +46,24 @@ def build_firmware(
         bool, typer.Option("--with-samples", help="Include the samples of the .tosaic file: the firmware tests itself.")
     ] = False,
     memory_mode: Annotated[
-        str | None, typer.Option(help="Sram_Only, Shared_Sram or Dedicated_Sram. Default: that of the .pte if it fits.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Sram_Only, Shared_Sram or Dedicated_Sram. Default: that of the .pte if it fits."
+        ),
     ] = None,
-    method: Annotated[str, typer.Option("--method", help="The method to run.")] = "forward",
+    method: Annotated[str, typer.Option("--method", metavar="NAME", help="The method to run.")] = "forward",
     data_files: Data = None,
-    toolchain: Annotated[str, typer.Option("--toolchain", help="auto, zig or gcc (arm-none-eabi-gcc).")] = "auto",
+    toolchain: Annotated[
+        str, typer.Option("--toolchain", metavar="NAME", help="auto, zig or gcc (arm-none-eabi-gcc).")
+    ] = "auto",
     max_memory: MaxMemory = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Build the firmware that runs a .pte on a board: an ELF file, a CMake project or a C array.
 
-    The compiler is that of the extra `board` (`pip install 'tosaic[board]'`), or arm-none-eabi-gcc. A CMake project and
-    a C array need none. `tosaic run NAME.elf` runs the firmware on a virtual board.
+    It needs the compiler of the extra `board` (`pip install 'tosaic[board]'`) or arm-none-eabi-gcc, but not for a CMake
+    project or a C array. `tosaic run NAME.elf` runs the firmware on a virtual board.
     With --with-samples it prints `Test_result: PASS` or `FAIL`, and `tosaic run` returns 0 or 1.
     """
     from tosaic.board import build

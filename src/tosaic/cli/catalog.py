@@ -14,7 +14,7 @@ def show_ops(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TARGET|OPERATOR]",
+            metavar="TARGET|OPERATOR",
             help="Show only the constraints of this target, or only this operator: `conv2d`, `aten.add.Tensor`,"
             " `torch.nn.functional.gelu` ...",
             show_default=False,

@@ -24,8 +24,8 @@ def show_completion(
     shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_default=False)],
     debug: Debug = False,
 ) -> None:
-    """Print a script that completes the commands of `tosaic`, their options and the values of these.
+    """Print a script that lets a shell complete commands, options and values.
 
-    The shell runs it at its start: see the examples.
+    Load it when the shell starts, as in the examples.
     """
     typer.echo(get_completion_script(prog_name="tosaic", complete_var="_TOSAIC_COMPLETE", shell=shell.value))

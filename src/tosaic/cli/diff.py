@@ -35,7 +35,7 @@ def diff_files(
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a comment in a review.")] = False,
     max_memory: MaxMemory = None,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Also list what is the same.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Also list what has not changed.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:

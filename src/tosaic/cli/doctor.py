@@ -41,7 +41,7 @@ def show_health(
         Fixable | None,
         typer.Option(
             help="Install what VGF, a board or Tosaic's tests need: Python packages with pip, and for VGF Debian's "
-            "Vulkan driver with apt, or into the cache folder without root. Shows the commands and asks first.",
+            "Vulkan driver with apt (without root: into the cache folder). Shows the commands and asks first.",
             show_default=False,
         ),
     ] = None,

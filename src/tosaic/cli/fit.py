@@ -69,7 +69,7 @@ def fit_model(
     memory_mode: MemoryModes = None,
     system_config: o.SystemConfig = None,
     max_compiles: Annotated[
-        int, typer.Option("--max-compiles", min=1, metavar="N", help="Compiles to try at most.")
+        int, typer.Option("--max-compiles", min=1, metavar="N", help="Largest number of compiles to try.")
     ] = 20,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not run the results on the simulator.")] = False,
     output: Annotated[
@@ -85,10 +85,10 @@ def fit_model(
 ) -> None:
     """Find the programs of a model that fit into a board's memories, the fastest first.
 
-    Memory mode, Vela's goal, the size of its arena, layout and type of inputs and outputs and, where it may help,
-    precision are varied. The table has the choices that no other beats in cycles, SRAM, flash and accuracy; each was
-    run on the simulator and compared with TOSA and torch. Cycles are estimates. If nothing fits, the exit code is 1,
-    and the layers are named that need most memory.
+    It tries memory modes, Vela's goals and arena sizes, layouts and types of inputs and outputs and, where it may
+    help, precisions. The table lists the choices that no other choice beats in cycles, SRAM, flash and accuracy; each
+    was run on the simulator and compared with TOSA and torch. Cycles are estimates. If nothing fits, the exit code is
+    1, and the layers that need the most memory are listed.
     """
     from tosaic.api import model_file
     from tosaic.report.choices import Limits

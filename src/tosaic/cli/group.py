@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from tosaic.cli.colors import say
 from tosaic.cli.guard import exit_code, explain
@@ -42,7 +42,7 @@ class Entry:
         app = typer.Typer(**SETTINGS)
         # The character keeps the help formatter from filling these lines.
         epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in self.examples)])
-        app.command(name, epilog=epilog)(getattr(importlib.import_module(module), function))
+        app.command(name, cls=_Command, epilog=epilog)(getattr(importlib.import_module(module), function))
         return typer.main.get_command(app)
 
 
@@ -162,6 +162,24 @@ ENTRIES: Mapping[str, Entry] = MappingProxyType(
         ),
     }
 )
+
+
+class _Command(TyperCommand):
+    """A command whose help names arguments without the Python types that typer adds."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        parameters: list[Any] = list(self.params)
+        for parameter in parameters:
+            if parameter.param_type_name == "argument":
+                parameter.display_type_rich = _hide_type
+        super().format_options(ctx, formatter)
+
+
+def _hide_type(ctx: Any) -> str:
+    return ""
 
 
 class CommandGroup(TyperGroup):

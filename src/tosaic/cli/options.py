@@ -96,7 +96,7 @@ AllowOp = Annotated[
         "--allow-op",
         metavar="NAME",
         show_default=False,
-        help="Allow a .pt2 to call this operator although it may do more than compute. Repeatable.",
+        help="Allow a .pt2 to call this operator, which may have side effects. Repeatable.",
     ),
 ]
 IoOption = Annotated[Io, typer.Option("--io", help="Type of inputs and outputs. Integers need no CPU operators.")]
@@ -132,7 +132,7 @@ SystemConfig = Annotated[
 ConfigIni = Annotated[
     Path | None,
     typer.Option(
-        "--config-ini", metavar="FILE.ini", help="Vela's configuration file. Default: the one in the Vela package."
+        "--config-ini", metavar="FILE.ini", help="Configuration file for Vela. Default: the one in the Vela package."
     ),
 ]
 Optimize = Annotated[
@@ -213,4 +213,4 @@ Verify = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print all figures and where they come from.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only warnings, errors and verdicts.")]
-NoProgress = Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress.")]
+NoProgress = Annotated[bool, typer.Option("-q", "--quiet", help="Do not show progress.")]

@@ -21,7 +21,9 @@ def write_report(
     file: File,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE.html", show_default=False, help="Default: FILE.html."),
+        typer.Option(
+            "-o", "--output", metavar="FILE.html", show_default=False, help="The file to write. Default: FILE.html."
+        ),
     ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Run the program, compare it with TOSA and torch, and show the result.")

@@ -162,7 +162,7 @@ def run_file(
 
     Engine board builds a firmware with the .pte and boots it on a virtual board, in QEMU or in Arm's FVP; FILE may also
     be a firmware that `tosaic build` has written. The exit code is 1 if a test in the firmware fails. On the virtual
-    board a firmware has no access to files of this machine; in QEMU and in the FVP it has: run what you trust.
+    board a firmware cannot access files of this machine; in QEMU and in the FVP it can, so run only what you trust.
     """
     # Its packages print messages for their developers.
     import_torch()
@@ -287,7 +287,7 @@ def verify_file(
             "--tosa",
             metavar="PATH",
             show_default=False,
-            help="TOSA graph of a delegate, of any compiler, or the folder of all. Repeatable, in their order.",
+            help="TOSA graph of a delegate, from any compiler, or the folder with all of them. Repeatable, in order.",
         ),
     ] = None,
     data_files: Data = None,

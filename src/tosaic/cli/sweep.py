@@ -18,8 +18,10 @@ from tosaic.core.targets import ACCELERATORS, find
 
 @guarded
 def sweep_models(
-    # Hidden, as its line would show the type `list[str]`; the text below says what it is.
-    models: Annotated[list[str], typer.Argument(metavar="MODEL", show_default=False, hidden=True)],
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL", help="Built-in models, .py files or .pt2 files.", show_default=False),
+    ],
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for the results.", show_default=False)
     ],
@@ -27,22 +29,36 @@ def sweep_models(
         list[str] | None,
         typer.Option("-t", "--target", metavar="NAME", show_default=False, help="A target. Repeatable."),
     ] = None,
-    all_targets: Annotated[bool, typer.Option("--all-targets", help="All eleven accelerators.")] = False,
-    io: Annotated[list[o.Io] | None, o.repeat("--io", "Repeatable. Default: float.", o.Io)] = None,
-    layout: Annotated[list[o.Layout] | None, o.repeat("--layout", "Repeatable. Default: nchw.", o.Layout)] = None,
-    precision: Annotated[
-        list[o.PrecisionName] | None, o.repeat("--precision", "Repeatable. Default: int8.", o.PrecisionName)
+    all_targets: Annotated[bool, typer.Option("--all-targets", help="Compile for all eleven accelerators.")] = False,
+    io: Annotated[
+        list[o.Io] | None, o.repeat("--io", "A type of inputs and outputs. Repeatable. Default: float.", o.Io)
     ] = None,
-    memory_mode: Annotated[list[str] | None, o.repeat("--memory-mode", "Repeatable. Default: the target's.")] = None,
+    layout: Annotated[
+        list[o.Layout] | None, o.repeat("--layout", "A layout. Repeatable. Default: nchw.", o.Layout)
+    ] = None,
+    precision: Annotated[
+        list[o.PrecisionName] | None,
+        o.repeat("--precision", "A precision. Repeatable. Default: int8.", o.PrecisionName),
+    ] = None,
+    memory_mode: Annotated[
+        list[str] | None, o.repeat("--memory-mode", "A memory mode. Repeatable. Default: the target's.")
+    ] = None,
     optimize: Annotated[
-        list[o.Goal] | None, o.repeat("--optimize", "Repeatable. Default: performance.", o.Goal)
+        list[o.Goal] | None, o.repeat("--optimize", "A goal of Vela. Repeatable. Default: performance.", o.Goal)
     ] = None,
     calibration: o.Calibration = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every program with TOSA and with torch.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Write the .pte and .tosaic files too.")] = False,
     processes: Annotated[
         int | None,
-        typer.Option("-j", "--processes", min=1, metavar="N", show_default=False, help="Default: one per core."),
+        typer.Option(
+            "-j",
+            "--processes",
+            min=1,
+            metavar="N",
+            show_default=False,
+            help="Number of worker processes. Default: one per core.",
+        ),
     ] = None,
     cluster: Annotated[
         str, typer.Option("--cluster", metavar="ADDRESS", help="A Dask scheduler to run on: tcp://host:8786.")
@@ -54,10 +70,10 @@ def sweep_models(
 ) -> None:
     """Compile each model for each target with each combination of options, on all cores of this machine.
 
-    MODEL is the name of a built-in model, a .py file (which is run) or a .pt2 file, as for `tosaic compile`.
-    DIR/results.jsonl gets a line per program as it is finished, DIR/table.html a table at the end. The same command
-    again runs only what is missing. The exit code is 1 if a job failed, or a check of --verify.
-    With --cluster, models and calibration data are read by the workers: they need the same paths.
+    MODEL is the same as for `tosaic compile`; a .py file is run. Each finished program adds a line to
+    DIR/results.jsonl, and DIR/table.html is written at the end. Running the same command again compiles only what is
+    missing. The exit code is 1 if a job or a check of --verify failed.
+    With --cluster, the workers read the models and the calibration data, so they need the same paths.
     """
     names = [*(target or ()), *(ACCELERATORS if all_targets else ())]
     if not names:

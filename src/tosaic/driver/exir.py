@@ -37,6 +37,7 @@ from tosaic.formats.etdump import name_layer
 from tosaic.fx.control_flow import can_choose, unroll_in_place
 from tosaic.fx.source import ASSERTIONS, Constants, Source, find_module, list_modules, overload, torch_op
 from tosaic.fx.torch_compat import OpOverload, core_aten_decompositions
+from tosaic.lower.lowering import QUANTIZED_IO
 from tosaic.tools.cache import CompileCache
 
 #: Partitions that `partition` has lowered and `preprocess` will need next, by the fingerprint of the partition.
@@ -146,6 +147,7 @@ def _adapt(node: Node, reason: Reason, program: ExportedProgram) -> Reason:
     return reason
 
 
+_PARTITION = "let Tosaic's partitioner choose the nodes"
 _IO_PASSES = (
     "transform the edge program with `QuantizeInputs` and `QuantizeOutputs`"
     " of `executorch.exir.passes.quantize_io_pass`"
@@ -251,11 +253,9 @@ def build_partition(program: ExportedProgram, spec: ArmCompileSpec) -> Delegate:
     try:
         return compile_partition(source, partition, _find_lowered(source, partition, spec), spec)
     except Unsupported as error:
-        raise Invalid(
-            f"a delegate for {spec.target.name} cannot be compiled",
-            why=error.what,
-            fix=error.fix or "let Tosaic's partitioner choose the nodes",
-        ) from error
+        what = f"a delegate for {spec.target.name} cannot be compiled"
+        fix = f"{_PARTITION}; {_IO_PASSES}" if error.fix is QUANTIZED_IO else error.fix or _PARTITION
+        raise Invalid(what, why=error.what, fix=fix) from error
 
 
 def _find_lowered(source: Source, partition: Partition, spec: ArmCompileSpec) -> Lowered:

@@ -23,6 +23,7 @@ from tosaic.ir.graph import Graph
 from tosaic.lower.booleans import is_table
 from tosaic.lower.constraints import NO_STORED_BOOLEANS, SHAPE
 from tosaic.lower.convert import can_be_real
+from tosaic.lower.lowering import QUANTIZED_IO
 from tosaic.lower.tensor import Const, Opaque, Result, Stored, Tensor
 from tosaic.lower.walk import GraphLowering, is_pending
 from tosaic.ops import registry
@@ -226,13 +227,6 @@ def _find_missing(result: Result) -> Unsupported | None:
     return next((item for item in items if isinstance(item, Unsupported)), None)
 
 
-#: a result of the model that stays real numbers
-_FLOAT_RESULT = Hint(
-    'compile with `io="int8"`, for a program with quantized inputs and outputs',
-    "compile with `--io int8`, for a program with quantized inputs and outputs",
-)
-
-
 def _explain_escape(source: Source, node: Node, result: Result, used: bool) -> Unsupported:
     if not used:
         return _UNUSED
@@ -245,7 +239,7 @@ def _explain_escape(source: Source, node: Node, result: Result, used: bool) -> U
     if isinstance(val, torch.Tensor) and val.dtype is torch.bool:
         why = f"{NO_STORED_BOOLEANS.sentence}; here the result is bool"
         return ResultRefused(why, NO_STORED_BOOLEANS.fix, kind="bool")
-    return ResultRefused("its result leaves the model in float", _FLOAT_RESULT, kind="float")
+    return ResultRefused("its result leaves the model in float", QUANTIZED_IO, kind="float")
 
 
 def _clusters(source: Source, walk: GraphLowering, out: Mapping[Node, Unsupported]) -> dict[Node, Node]:

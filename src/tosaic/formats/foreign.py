@@ -39,6 +39,12 @@ KINDS: Mapping[str, Foreign] = MappingProxyType(
             "compile its nn.Module first",
         ),
         "checkpoint": Foreign("a file of torch.save: weights without the model", _LOAD, "compile its model first"),
+        "pickled": Foreign(
+            "a model pickled by torch.save",
+            "write a .py file with `inputs` and `model = torch.load({!r}, weights_only=False).eval()`, which runs the "
+            "code in the file: load only files you trust",
+            "compile its model first",
+        ),
         "safetensors": Foreign(
             "a safetensors file: weights without the model", _LOAD.replace("torch.load", "safetensors.torch.load_file")
         ),
@@ -86,8 +92,17 @@ _STARTS = (
 )
 
 
+#: An attribute of every nn.Module, which a pickled one has and a dict of weights has not.
+_OF_MODULES = b"_backward_hooks"
+
+
 def recognize(data: bytes | bytearray, name: str = "") -> str:
     """Return the kind of a file of another tool, by its contents or, where these say nothing, by its name."""
+    kind = _recognize(data, name)
+    return "pickled" if kind == "checkpoint" and _OF_MODULES in data[:_SEARCHED] else kind
+
+
+def _recognize(data: bytes | bytearray, name: str) -> str:
     for start, kind in _STARTS:
         if data.startswith(start):
             return kind

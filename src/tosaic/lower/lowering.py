@@ -32,6 +32,12 @@ AnyTensor = TypeVar("AnyTensor", bound=Tensor)
 #: torch's NCHW view of a value that TOSA keeps as NHWC
 NHWC = (0, 3, 1, 2)
 
+#: what to do about a float input or result of the model
+QUANTIZED_IO = Hint(
+    'compile with `io="int8"`, for a program with quantized inputs and outputs',
+    "compile with `--io int8`, for a program with quantized inputs and outputs",
+)
+
 
 def of_image(value: Value, q: QParams | None = None) -> Stored:
     """Make a logical NCHW tensor from an NHWC value."""
@@ -266,10 +272,7 @@ class Lowering:
         if t.q is None:
             raise InputRefused(
                 "the float input is quantized on the CPU before it reaches the NPU",
-                Hint(
-                    'compile with `io="int8"`, for a program with quantized inputs and outputs',
-                    "compile with `--io int8`, for a program with quantized inputs and outputs",
-                ),
+                QUANTIZED_IO,
                 kind="float",
             )
         if q.dtype is DType.I32:

@@ -137,7 +137,9 @@ def refuse_float(lo: Lowering, call: Call) -> Call:
         )
     if given is not None:
         raise InputRefused(
-            "its input is float, and the target is integer only", "quantize this part of the model", kind="float"
+            "its input is float, and the target is integer only",
+            "quantize this part of the model, its activations as well as its weights",
+            kind="float",
         )
     return call
 
