@@ -1,4 +1,4 @@
-"""One firmware, four places: the bytes of the virtual board, QEMU, engine `npu` and ExecuTorch's own runtime."""
+"""The same bytes everywhere: on the virtual board and in QEMU by both compilers, engine `npu`, ExecuTorch's runtime."""
 
 import shutil
 from collections.abc import Callable
@@ -63,15 +63,15 @@ def test_same_bytes_everywhere(name: str, target: str) -> None:
     data = tosaic.compile(model, inputs, target=target).pte
     arrays = [np.asarray(x) for x in inputs]
     board = "corstone-300" if "u55" in target else "corstone-320"
-    elf = build(data, board).elf
-    places = {"npu": BoardOptions(), "board": BoardOptions(board, elf=elf)}
+    found = {"npu": engine.run(data, arrays, engine="npu")}
     if shutil.which("c++"):
-        places["executorch"] = BoardOptions()
-    found = {place: engine.run(data, arrays, engine=place, board=options) for place, options in places.items()}
-    if shutil.which(qemu.PROGRAM) and board == "corstone-300":
-        found["qemu"] = engine.run(data, arrays, engine="board", board=BoardOptions(board, "qemu", elf=elf))
+        found["executorch"] = engine.run(data, arrays, engine="executorch")
+    for toolchain in ("zig", "gcc") if shutil.which("arm-none-eabi-gcc") else ("zig",):
+        elf = build(data, board, toolchain=toolchain).elf
+        for runner in ("virtual", "qemu") if shutil.which(qemu.PROGRAM) and board == "corstone-300" else ("virtual",):
+            options = BoardOptions(board, runner, elf=elf)
+            found[f"{toolchain}, {runner}"] = engine.run(data, arrays, engine="board", board=options)
     assert choose_board(pte.read(data), BoardOptions(board))[0].name == board
     expected = [array.tobytes() for array in found["npu"].outputs]
-    assert {place: [array.tobytes() for array in run.outputs] for place, run in found.items()} == dict.fromkeys(
-        found, expected
-    )
+    results = {place: [array.tobytes() for array in run.outputs] for place, run in found.items()}
+    assert results == dict.fromkeys(found, expected)

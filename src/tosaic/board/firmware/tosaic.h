@@ -279,7 +279,8 @@ typedef struct tosaic_method {
 tosaic_status tosaic_open(tosaic_program *program, const void *data, uint32_t size);
 
 /* Adds a .ptd file to an opened program, before its methods are loaded: the weights or commands of delegates that the
- * .pte itself does not have. As with tosaic_open(), `data` is a multiple of TOSAIC_ALIGNMENT; `file` must stay, too. */
+ * .pte itself does not have. As with tosaic_open(), `data` is a multiple of TOSAIC_ALIGNMENT and must stay there.
+ * `file` must stay too, and is another one for each .ptd file. */
 tosaic_status tosaic_add_data(tosaic_program *program, tosaic_data *file, const void *data, uint32_t size);
 
 uint32_t tosaic_count_methods(const tosaic_program *program);
