@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 
 MODELS = ("mobilenet_v2", "encoder_layer", "encoder8")
-TARGET = "ethos-u55-128"
+TARGET = "TOSA-1.0+INT"
 Sample = tuple[torch.Tensor, ...]
 Seconds = dict[str, float]
 
