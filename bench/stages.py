@@ -1,11 +1,11 @@
 """CPU seconds of the stages of a compile, in this checkout and in another one, side by side in one run.
 
     python bench/stages.py [--models mobilenet_v2 encoder_layer encoder8] [--samples 1] [--repeats 3] [--against FOLDER]
-    python bench/stages.py --models lstm20 lstm500 gru20 gru500 --until end
+    python bench/stages.py --models lstm20 lstm500 gru20 gru500 --until end [--target TOSA-1.0+INT]
 
 The sides take turns, each in a process of its own: the first compile of a model warms up, and the least seconds of the
 others count. `--until` names the first stage that is left out; `end` compiles everything, and `vela` is then what Vela
-takes in its own process, beside the seconds of the stage `compile`.
+takes in its own process, beside the seconds of the stage `compile`: none for a TOSA target.
 `encoder8` has eight layers, `lstm500` is an LSTM of 500 steps with 64 hidden numbers.
 """
 
@@ -52,7 +52,7 @@ def load(name: str, count: int) -> tuple[torch.nn.Module, list[Sample]]:
     return model, [x if isinstance(x, tuple) else (x,) for x in zoo.inputs(name, count, 1)]
 
 
-def measure(model: torch.nn.Module, samples: list[Sample], until: str) -> Seconds:
+def measure(model: torch.nn.Module, samples: list[Sample], target: str, until: str) -> Seconds:
     """The CPU seconds of each stage of one compile."""
     import tosaic
     from tosaic.tools import vela
@@ -68,7 +68,7 @@ def measure(model: torch.nn.Module, samples: list[Sample], until: str) -> Second
     vela.CACHE.clear()
     before = vela.worker().cpu_seconds if until == "end" else 0.0
     try:
-        tosaic.compile(model, samples[0], TARGET, calibration=samples, progress=mark)
+        tosaic.compile(model, samples[0], target, calibration=samples, progress=mark)
         marks.append(("end", time.process_time()))
     except Enough:
         pass
@@ -78,20 +78,20 @@ def measure(model: torch.nn.Module, samples: list[Sample], until: str) -> Second
     return found
 
 
-def measure_all(models: list[str], count: int, repeats: int, until: str) -> dict[str, list[Seconds]]:
+def measure_all(models: list[str], count: int, repeats: int, target: str, until: str) -> dict[str, list[Seconds]]:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     found: dict[str, list[Seconds]] = {}
     for name in models:
         model, samples = load(name, count)
-        found[name] = [measure(model, samples, until) for _ in range(repeats + 1)][1:]
+        found[name] = [measure(model, samples, target, until) for _ in range(repeats + 1)][1:]
     return found
 
 
 def run_side(folder: Path, options: argparse.Namespace) -> dict[str, list[Seconds]]:
     """Measure the checkout in a folder, in a process of its own."""
     arguments = [sys.executable, __file__, "--side", "--repeats", "1", "--samples", str(options.samples)]
-    arguments += ["--until", options.until, "--models", *options.models]
+    arguments += ["--target", options.target, "--until", options.until, "--models", *options.models]
     done = subprocess.run(
         arguments, env=os.environ | {"PYTHONPATH": str(folder / "src")}, stdout=subprocess.PIPE, check=True, text=True
     )
@@ -118,12 +118,13 @@ def main() -> int:
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--samples", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--target", default=TARGET)
     parser.add_argument("--until", default="compile")
     parser.add_argument("--against", type=Path, help="another checkout; a ratio is ours over its")
     parser.add_argument("--side", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
-        print(json.dumps(measure_all(options.models, options.samples, options.repeats, options.until)))
+        print(json.dumps(measure_all(options.models, options.samples, options.repeats, options.target, options.until)))
         return 0
     own = Path(__file__).resolve().parent.parent
     report([own] if options.against is None else [own, options.against.resolve()], options)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from executorch.exir import schema
+from executorch.exir import schema, to_edge_transform_and_lower
 from executorch.exir._serialize._program import PTEFile, deserialize_pte_binary, serialize_pte_binary
 from executorch.exir.scalar_type import ScalarType
 
@@ -65,6 +65,22 @@ def test_branch(branch_pte: bytes, which: bool) -> None:
     x = np.float32([1, 2, 3])
     (result,) = Method(read(branch_pte)).run([np.array(which), x])
     assert np.array_equal(result, x + 1 if which else x * 2)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_number_that_is_fixed_may_be_given_in_less_precision(dtype: type[np.float64]) -> None:
+    class Scale(torch.nn.Module):
+        def forward(self, x: torch.Tensor, factor: float) -> torch.Tensor:
+            return x * factor
+
+    x = torch.ones(2)
+    edge = to_edge_transform_and_lower(torch.export.export(Scale(), (x, 3.2)), partitioner=[])
+    method = Method(read(edge.to_executorch().buffer))
+    (result,) = method.run([x.numpy(), np.array(3.2, dtype)])
+    assert np.array_equal(result, x.numpy() * np.float32(3.2))
+    for other in (np.array(3.25, dtype), np.array(3, np.int32)):
+        with pytest.raises(Invalid, match="is fixed to"):
+            method.run([x.numpy(), other])
 
 
 @pytest.mark.parametrize("rows", [2, 8])

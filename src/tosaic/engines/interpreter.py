@@ -145,7 +145,7 @@ class Method:
             spec = self.plan.values[index]
             if isinstance(spec, Tensor):
                 _check_input(position, array, spec)
-            elif array.size != 1 or array.item() != spec:
+            elif array.size != 1 or array.item() != _round(spec, array):
                 raise Invalid(f"input {position} of the program is fixed to {spec!r}, but {array!r} was given")
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
@@ -235,6 +235,11 @@ def _check_io_tensor(value: model.Value, io: Slot, what: str) -> None:
             f"{what} does not fit its blob",
             why=f"the program has {found}, the blob {io.element_bytes}-byte integers of shape {list(io.shape)}",
         )
+
+
+def _round(number: object, array: Array) -> object:
+    """Return a number of the program as an array of floats holds it."""
+    return array.dtype.type(number).item() if isinstance(number, float) and array.dtype.kind == "f" else number
 
 
 def _check_input(index: int, array: Array, spec: Tensor) -> None:
