@@ -160,7 +160,7 @@ def test_truncated_files(tosaic: Command, tmp_path: Path, codes: tuple[Path, Out
 
 def test_missing_file(tosaic: Command, tmp_path: Path) -> None:
     done = tosaic("inspect", tmp_path / "nothing.pte")
-    assert done.code == 2 and "No such file" in done.stderr
+    assert done.code == 2 and "there is no file" in done.stderr
 
 
 def test_no_torch_is_needed(codes: tuple[Path, Outcome]) -> None:
