@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import typer
 
 from support.cli import Command
 from tosaic.cli.guard import exit_code, explain
 from tosaic.cli.size import parse_size
+from tosaic.core.errors import Invalid
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "G", "-1", "1e9", "two", "1X", "1GG"])
 def test_sizes_that_are_none(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is not a size"):
+    with pytest.raises(Invalid, match="is not a size"):
         parse_size(text)
 
 
