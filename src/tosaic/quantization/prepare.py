@@ -166,6 +166,9 @@ class GraphAten:
     def is_bool(self, value: Node, /) -> bool:
         return value.meta["val"].dtype is torch.bool
 
+    def same_dtype(self, value: Node, other: Node, /) -> bool:
+        return value.meta["val"].dtype == other.meta["val"].dtype
+
     def as_indices(self, value: Node, /) -> Node:
         if _is_cast(value):
             return value.all_input_nodes[0]
@@ -175,11 +178,14 @@ class GraphAten:
         narrow = self.as_indices(value)
         return narrow if self.has_integers else self("to.dtype", narrow, torch.float32)
 
+    def made_by(self, value: Node, /) -> tuple[str, tuple[Any, ...]]:
+        return ("", ()) if value.kwargs else (str(value.target), value.args)
+
     def is_int64(self, value: Node, /) -> bool:
         """Tell whether numbers are known only at run time and may need more than 32 bits."""
         return value.op != "get_attr" and value.meta["val"].dtype is torch.int64 and not _is_cast(value)
 
-    def again(self, arguments: Mapping[str, Any], /) -> Node:
+    def again(self, arguments: Mapping[str, object], /) -> Node:
         target: Any = self.node.target
         named = {a.name for a in schema(target) if a.kwarg_only}
         args = [v for k, v in arguments.items() if k not in named]
