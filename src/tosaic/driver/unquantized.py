@@ -57,7 +57,7 @@ class _ShapeAten:
         self.arrays: dict[int, Array] = {}
         self._kept: list[torch.Tensor] = []
 
-    def __call__(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, name: str, /, *args: Any, **kwargs: Any) -> torch.Tensor:
         return aten(name)(*args, **kwargs)
 
     def constant(self, array: Array, /) -> torch.Tensor:
@@ -75,18 +75,24 @@ class _ShapeAten:
     def is_bool(self, value: torch.Tensor, /) -> bool:
         return value.dtype is torch.bool
 
+    def same_dtype(self, value: torch.Tensor, other: torch.Tensor, /) -> bool:
+        return value.dtype is other.dtype
+
     def as_indices(self, value: torch.Tensor, /) -> torch.Tensor:
         return value
 
     def as_numbers(self, value: torch.Tensor, /) -> torch.Tensor:
         return value
 
+    def made_by(self, value: torch.Tensor, /) -> tuple[str, tuple[torch.Tensor | float, ...]]:
+        return "", ()
+
 
 def _try_decomposition(source: Source, node: Node, record: Record) -> None:
     """Decompose a call without computing anything; raises Unsupported if that is not possible."""
     shapes = _ShapeAten()
 
-    def convert(value: Any) -> Any:
+    def convert(value: object) -> object:
         if isinstance(value, Node):
             if value in source.constants:
                 return shapes.constant(to_numpy(source.constants[value]))
@@ -94,7 +100,7 @@ def _try_decomposition(source: Source, node: Node, record: Record) -> None:
             return torch.empty(val.shape, dtype=val.dtype, device="meta")
         return [convert(item) for item in value] if is_sequence(value) else value
 
-    operators: Aten[Any] = shapes
+    operators: Aten[torch.Tensor] = shapes
     assert record.decompose is not None
     with torch.no_grad():
         made = record.decompose(operators, **{name: convert(value) for name, value in bind(node).items()})

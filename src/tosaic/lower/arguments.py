@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeGuard
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -16,20 +16,27 @@ from tosaic.ir.qparams import QParams
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Const, Stored, Tensor, with_value
 
+#: the dimensions of a reduction; None means all of them
+Dims: TypeAlias = int | Sequence[int] | None
+#: a size for each spatial dimension, or one for all
+Sizes: TypeAlias = int | Sequence[int]
+#: an operand of an elementwise function: a tensor or a Python number
+Operand: TypeAlias = Tensor | float
+
 
 def is_sequence(value: object) -> TypeGuard[Sequence[object]]:
     """Tell whether an argument is a list or tuple."""
     return isinstance(value, (list, tuple))
 
 
-def pair(value: int | Sequence[int]) -> tuple[int, int]:
+def pair(value: Sizes) -> tuple[int, int]:
     """Return an int[2] argument as a pair: torch also accepts one number, alone or in a list."""
     if isinstance(value, int):
         return (value, value)
     return (int(value[0]), int(value[0])) if len(value) == 1 else (int(value[0]), int(value[1]))
 
 
-def triple(value: int | Sequence[int]) -> tuple[int, int, int]:
+def triple(value: Sizes) -> tuple[int, int, int]:
     """Return an int[3] argument as a triple: torch also accepts one number, alone or in a list."""
     if isinstance(value, int):
         return (value, value, value)
@@ -60,7 +67,7 @@ def find_qparams(scale: float, zero_point: int, quant_min: int, quant_max: int, 
     return QParams((float(scale),), (int(zero_point) - offset,), kind, int(quant_min) - offset, int(quant_max) - offset)
 
 
-def dim_list(dims: int | Sequence[int] | None, rank: int) -> list[int]:
+def dim_list(dims: Dims, rank: int) -> list[int]:
     """Return dimensions as non-negative numbers; none given means all of them."""
     if dims is None or (not isinstance(dims, int) and len(dims) == 0):
         return list(range(rank))
@@ -68,7 +75,7 @@ def dim_list(dims: int | Sequence[int] | None, rank: int) -> list[int]:
     return sorted({d % rank for d in chosen}) if rank else []
 
 
-def operand(lo: Lowering, value: Any, like: Tensor) -> Tensor:
+def operand(lo: Lowering, value: Operand, like: Tensor) -> Tensor:
     """Return a tensor operand; a Python number becomes a constant like the other operand."""
     if isinstance(value, Tensor):
         return _match_dtype(value, like)
@@ -81,6 +88,11 @@ def operand(lo: Lowering, value: Any, like: Tensor) -> Tensor:
     if not like.dtype.is_float and not -(2**31) <= value < 2**31:
         raise Unsupported(f"the number {value} does not fit 32 bits", "use a smaller number")
     return lo.scalar(value, like)
+
+
+def first_tensor(*operands: Operand) -> Tensor:
+    """Return the first operand that is a tensor; the others may be numbers."""
+    return next(o for o in operands if isinstance(o, Tensor))
 
 
 def _match_dtype(value: Tensor, like: Tensor) -> Tensor:

@@ -6,10 +6,12 @@ them are observed. In a float model, `lower.steps.LoweringAten` lowers each of t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
 from tosaic.ir.graph import Array
 
+#: a tensor: an fx node, or one of a lowering
 T = TypeVar("T")
 
 
@@ -36,6 +38,10 @@ class Aten(Protocol[T]):
         """Tell whether a value is boolean."""
         ...
 
+    def same_dtype(self, value: T, other: T, /) -> bool:
+        """Tell whether two values have the same dtype."""
+        ...
+
     def as_indices(self, value: T, /) -> T:
         """Return indices as int32, the only type that targets take for them; torch's are int64."""
         ...
@@ -43,3 +49,24 @@ class Aten(Protocol[T]):
     def as_numbers(self, value: T, /) -> T:
         """Return indices in a type that the target can move and compare: int32, or float32 in a float profile."""
         ...
+
+    def made_by(self, value: T, /) -> tuple[str, tuple[Any, ...]]:
+        """Return the overload whose call has made a value, and its positional arguments; "" if that is not known."""
+        ...
+
+
+class NarrowingAten(Aten[T], Protocol[T]):
+    """Argument of a `decompose` function that narrows int64 indices: a lowering has none, so it never calls these."""
+
+    def is_int64(self, value: T, /) -> bool:
+        """Tell whether numbers are known only at run time and may need more than 32 bits."""
+        ...
+
+    def again(self, arguments: Mapping[str, object], /) -> T:
+        """Call the operator that is decomposed with other arguments."""
+        ...
+
+
+def is_number(aten: Aten[T], operand: T | float) -> bool:
+    """Tell whether an operand of a function of two is one number: then the function is a TABLE of the other one."""
+    return isinstance(operand, (int, float)) or aten.shape(operand) == ()

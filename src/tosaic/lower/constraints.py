@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tosaic.core.errors import InputRefused
 from tosaic.ir.graph import DType
@@ -15,7 +14,7 @@ from tosaic.lower.tensor import Stored, Tensor
 MOST_DIMENSIONS = 6
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """Describe an operand in a few words: `quantized int8`, `int32`, `2.5`."""
     if not isinstance(value, Tensor):
         return str(value)

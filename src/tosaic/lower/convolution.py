@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -13,14 +11,12 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.graph import Array, DType
 from tosaic.ir.qparams import QParams, Reals
 from tosaic.lower import arithmetic as arith
-from tosaic.lower.arguments import pair
+from tosaic.lower.arguments import Sizes, pair
 from tosaic.lower.lowering import NHWC, Lowering, concat_values, of_image
 from tosaic.lower.tensor import Const, Stored, Tensor, of_value
 
 
-def _pads(
-    padding: str | int | Sequence[int], kernel: tuple[int, int], dilation: tuple[int, int]
-) -> tuple[int, int, int, int]:
+def _pads(padding: Sizes | str, kernel: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
     """Return (top, bottom, left, right). Torch puts the odd pixel of `same` at the end."""
     if padding == "valid":
         return (0, 0, 0, 0)
@@ -207,7 +203,7 @@ def convolve_2d(
     weight: Tensor,
     bias: Tensor | None,
     stride: tuple[int, int],
-    padding: str | int | Sequence[int],
+    padding: Sizes | str,
     dilation: tuple[int, int],
     groups: int,
 ) -> Stored:
@@ -245,7 +241,14 @@ def add_batch(lo: Lowering, x: Tensor, rank: int) -> Tensor:
 
 
 def convolve(
-    lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
+    lo: Lowering,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sizes,
+    padding: Sizes | str,
+    dilation: Sizes,
+    groups: int,
 ) -> Tensor:
     """Convolve over one or two dimensions, a batch or a single image."""
     full = add_batch(lo, x, weight.rank)
@@ -255,7 +258,7 @@ def convolve(
     else:
         image, kernel = as_2d(lo, full, weight)
 
-        def wide(value: Any) -> Any:
+        def wide(value: Sizes | str) -> Sizes | str:
             return value if isinstance(value, str) else (0, pair(value)[0])
 
         (s, _), (d, _) = pair(stride), pair(dilation)

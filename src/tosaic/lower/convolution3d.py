@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from tosaic.ir.graph import Array, DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import convolution, movement, transposed_convolution
-from tosaic.lower.arguments import triple
+from tosaic.lower.arguments import Sizes, triple
 from tosaic.lower.lowering import NHWC, Lowering, concat_values, of_image
 from tosaic.lower.tensor import Const, Stored, Tensor
 
@@ -65,7 +64,7 @@ class Window3d:
         return [[tap for tap in row if 0 <= tap.frame < frames] or [NOTHING] for row in pairs]
 
 
-def _find_window(weight: Tensor, stride: Any, padding: Any, dilation: Any) -> Window3d:
+def _find_window(weight: Tensor, stride: Sizes, padding: Sizes | str, dilation: Sizes) -> Window3d:
     kernel, steps = triple(weight.shape[2:]), triple(dilation)
     if padding == "valid":
         pad = [0] * 6
@@ -79,7 +78,14 @@ def _find_window(weight: Tensor, stride: Any, padding: Any, dilation: Any) -> Wi
 
 
 def convolve(
-    lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
+    lo: Lowering,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sizes,
+    padding: Sizes | str,
+    dilation: Sizes,
+    groups: int,
 ) -> Tensor:
     """Convolve over three dimensions, a batch or a single image."""
     arith.weight_codes(weight, x)
@@ -276,10 +282,10 @@ def convolve_transposed(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    output_padding: Any,
-    dilation: Any,
+    stride: Sizes,
+    padding: Sizes,
+    output_padding: Sizes,
+    dilation: Sizes,
     groups: int,
 ) -> Tensor:
     """Convolve over three dimensions, transposed, a batch or a single image."""

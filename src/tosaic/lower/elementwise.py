@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import NUMPY, DType
 from tosaic.ir.qparams import accumulator
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
-from tosaic.lower.arguments import operand
+from tosaic.lower.arguments import Operand, operand
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Const, Tensor, with_value
 
 
-def match_operands(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
+def match_operands(lo: Lowering, a: Operand, b: Operand) -> tuple[Tensor, Tensor]:
     """Convert two operands to tensors; a Python number takes the dtype of the other one."""
-    like = a if isinstance(a, Tensor) and not (a.is_const and isinstance(b, Tensor)) else b
+    tensors = [t for t in (a, b) if isinstance(t, Tensor)]
+    like = next((t for t in tensors if not t.is_const), tensors[-1])
     return operand(lo, a, like), operand(lo, b, like)
 
 
@@ -40,7 +39,7 @@ def _cast(lo: Lowering, t: Tensor, dtype: DType) -> Tensor:
     return with_value(t, tosa.cast(lo.b, t.value, dtype))
 
 
-def take_extreme(lo: Lowering, a: Any, b: Any, build: arith.Binary) -> Tensor:
+def take_extreme(lo: Lowering, a: Operand, b: Operand, build: arith.Binary) -> Tensor:
     """Take the larger or smaller of two: rounding keeps order, so both are compared at the result's qparams."""
     x, y = match_operands(lo, a, b)
     if x.q is None and y.q is None:

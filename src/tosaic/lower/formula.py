@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from tosaic.ir.build import Builder
 from tosaic.ir.graph import DType, Value
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import elementwise
-from tosaic.lower.arguments import unary
+from tosaic.lower.arguments import Operand, unary
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Stored, Tensor
 
@@ -174,7 +174,7 @@ def apply(lo: Lowering, formula: Callable[[Number], Number | Truth], x: Tensor) 
     return unary(lo, lambda b, v: formula(Number(b, v)).value, x)
 
 
-def combine(lo: Lowering, formula: Callable[[Number, Number], Number | Truth], a: Any, b: Any) -> Stored:
+def combine(lo: Lowering, formula: Callable[[Number, Number], Number | Truth], a: Operand, b: Operand) -> Stored:
     """Build a formula of two float tensors, which are broadcast to one shape; one may be a Python number."""
     x, y = elementwise.match_operands(lo, a, b)
     if x.q is not None or y.q is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from tosaic.ir.graph import DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement, positions
-from tosaic.lower.arguments import integers, pair
+from tosaic.lower.arguments import Sizes, integers, pair
 from tosaic.lower.lowering import NHWC, Lowering, concat_values, of_image
 from tosaic.lower.tensor import Tensor, of_value
 
@@ -30,7 +29,13 @@ class PoolWindow:
     """The window of a 2-D pooling: kernel, stride, padding, and the rows that ceil_mode adds at the end."""
 
     def __init__(
-        self, shape: Sequence[int], kernel: Any, stride: Any, padding: Any, ceil_mode: bool, dilation: Any = 1
+        self,
+        shape: Sequence[int],
+        kernel: Sizes,
+        stride: Sizes | None,
+        padding: Sizes,
+        ceil_mode: bool,
+        dilation: Sizes = 1,
     ) -> None:
         self.kernel, self.dilation = pair(kernel), pair(dilation)
         self.stride = self.kernel if stride is None or stride in ([], ()) else pair(stride)
@@ -104,7 +109,15 @@ def subsample(lo: Lowering, x: Tensor, window: PoolWindow) -> Tensor:
     return x
 
 
-def pool_max(lo: Lowering, x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> Tensor:
+def pool_max(
+    lo: Lowering,
+    x: Tensor,
+    kernel: Sizes,
+    stride: Sizes | None,
+    padding: Sizes,
+    dilation: Sizes,
+    ceil_mode: bool,
+) -> Tensor:
     """Find the maximum of each window of an image."""
     window = PoolWindow(x.shape, kernel, stride, padding, ceil_mode, dilation)
     if window.dilation != (1, 1):

@@ -239,11 +239,17 @@ class LoweringAten:
     def is_bool(self, value: Tensor, /) -> bool:
         return value.dtype is DType.BOOL
 
+    def same_dtype(self, value: Tensor, other: Tensor, /) -> bool:
+        return value.dtype is other.dtype
+
     def as_indices(self, value: Tensor, /) -> Tensor:
         return value
 
     def as_numbers(self, value: Tensor, /) -> Tensor:
         return make_movable(self._lo, value)
+
+    def made_by(self, value: Tensor, /) -> tuple[str, tuple[Tensor | float, ...]]:
+        return "", ()
 
 
 def apply(lo: Lowering, record: Record, arguments: Mapping[str, object]) -> Result:

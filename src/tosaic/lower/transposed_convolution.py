@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from tosaic.ir.graph import Array, DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import convolution
-from tosaic.lower.arguments import pair
+from tosaic.lower.arguments import Sizes, pair
 from tosaic.lower.lowering import NHWC, Lowering, concat_values, of_image
 from tosaic.lower.tensor import Const, Tensor, of_value
 
@@ -47,7 +46,7 @@ def _find_end(size: int, stride: int, span: int, padding: int, output_padding: i
 
 
 def _make_geometry(
-    x: Tensor, weight: Tensor, stride: Any, padding: Any, output_padding: Any, dilation: Any
+    x: Tensor, weight: Tensor, stride: Sizes, padding: Sizes, output_padding: Sizes, dilation: Sizes
 ) -> TransposedConvGeometry:
     (dh, dw), (kh, kw) = pair(dilation), weight.shape[2:]
     span = (dh * (kh - 1) + 1, dw * (kw - 1) + 1)
@@ -234,10 +233,10 @@ def convolve_transposed(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    output_padding: Any,
-    dilation: Any,
+    stride: Sizes,
+    padding: Sizes,
+    output_padding: Sizes,
+    dilation: Sizes,
     groups: int,
 ) -> Tensor:
     """Convolve over one or two dimensions, transposed, a batch or a single image."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from tosaic.core.errors import Unsupported
 from tosaic.ir.graph import Array
-from tosaic.lower.aten import Aten
+from tosaic.lower.aten import Aten, T
 from tosaic.lower.registry import composite
 from tosaic.lower.samples import F, call, f32, module, nn, torch
 
@@ -18,7 +18,7 @@ from tosaic.lower.samples import F, call, f32, module, nn, torch
 _HIDDEN = -1e4
 
 
-def _softmax(aten: Aten[Any], x: Any, dim: int, keep: Any = None, alive: Any = None, dead: Any = None) -> Any:
+def _softmax(aten: Aten[T], x: T, dim: int, keep: T | None = None, alive: T | None = None, dead: T | None = None) -> T:
     """Compute exp(x - max) over its sum. `keep` (booleans, or ones and zeros) masks elements, like a mask before it.
 
     A fully masked row is zero: `alive` is 0 for it and `keep` takes all of it, or `dead` is 1 for it.
@@ -40,16 +40,15 @@ def _softmax(aten: Aten[Any], x: Any, dim: int, keep: Any = None, alive: Any = N
     return aten("mul.Tensor", powers, factor)
 
 
-def _split_mask(aten: Aten[Any], x: Any, dim: int) -> tuple[Any, Callable[[Any], Any] | None]:
+def _split_mask(aten: Aten[T], x: T, dim: int) -> tuple[T, Callable[[T], T] | None]:
     """Return scores without the mask that makes some of them very low, and what masks these after the exponential.
 
     Quantized values have no infinity: it would become the lowest score that was seen, which is not zero. Rows fully
     masked by finite numbers are left as in torch.
     """
-    args: list[Any] = list(getattr(x, "args", []))
-    name = str(getattr(x, "target", ""))
-    if name == "aten.add.Tensor" and not x.kwargs:
-        data = aten.data(args[1]) if hasattr(args[1], "op") else None
+    name, args = aten.made_by(x)
+    if name == "aten.add.Tensor":
+        data = None if isinstance(args[1], (int, float)) else aten.data(args[1])
         if data is not None and bool(np.less_equal(data, _HIDDEN).any()):
             return _split_added_mask(aten, args[0], _align(data, aten.shape(x)), dim)
     found = _find_fill(aten, name, args)
@@ -61,14 +60,14 @@ def _split_mask(aten: Aten[Any], x: Any, dim: int) -> tuple[Any, Callable[[Any],
         hidden = _align(mask if hides else np.logical_not(mask), aten.shape(x))
         whole = hidden.all(dim, keepdims=True)
         if whole.any():
-            seen = _as_float(aten, ~hidden | whole)
+            seen = _as_float(aten, np.logical_not(hidden) | whole)
             return aten("mul.Tensor", scores, _as_float(aten, ~whole)), lambda powers: aten("mul.Tensor", powers, seen)
     if hides:
         return scores, lambda powers: aten("masked_fill.Scalar", powers, condition, 0.0)
     return scores, lambda powers: aten("where.ScalarOther", condition, powers, 0.0)
 
 
-def _find_fill(aten: Aten[Any], name: str, args: Sequence[Any]) -> tuple[Any, Any, bool, float] | None:
+def _find_fill(aten: Aten[T], name: str, args: Sequence[Any]) -> tuple[T, T, bool, float] | None:
     """Find the scores, the condition, whether it is true for masked scores, and the highest number put there."""
     if name == "aten.masked_fill.Scalar":
         return args[0], args[1], True, float(args[2])
@@ -85,21 +84,21 @@ def _find_fill(aten: Aten[Any], name: str, args: Sequence[Any]) -> tuple[Any, An
     return None
 
 
-def _align(data: Any, shape: Sequence[int]) -> Any:
+def _align(data: Array, shape: Sequence[int]) -> Array:
     """Give a constant as many dimensions as the tensor it is broadcast with."""
     return data.reshape((1,) * (len(shape) - data.ndim) + data.shape)
 
 
-def _as_float(aten: Aten[Any], flags: Any) -> Any:
+def _as_float(aten: Aten[T], flags: Array) -> T:
     return aten.constant(flags.astype(np.float32))
 
 
-def _split_added_mask(aten: Aten[Any], scores: Any, data: Any, dim: int) -> tuple[Any, Callable[[Any], Any] | None]:
+def _split_added_mask(aten: Aten[T], scores: T, data: Array, dim: int) -> tuple[T, Callable[[T], T] | None]:
     """Split off a mask that is added. In a fully masked row, only differences count."""
     most = data.max(dim, keepdims=True)
     whole = (most <= _HIDDEN) & np.isfinite(most)
     data = np.where(whole, data - np.where(whole, most, 0.0), data)
-    seen = data > _HIDDEN
+    seen = np.greater(data, _HIDDEN)
     rest = np.where(seen, data, 0.0).astype(np.float32)
     # Float32 cannot represent a score added to such a number.
     lost = whole & (np.spacing(np.abs(np.where(whole, most, 0.0)).astype(np.float32)) >= 1.0)
@@ -130,7 +129,7 @@ def _split_added_mask(aten: Aten[Any], scores: Any, data: Any, dim: int) -> tupl
         call(lambda x: torch.softmax(x.masked_fill(x > 1.0, -math.inf), -1), f32(3, 17)),
     ],
 )
-def softmax(aten: Aten[Any], self: Any, dim: int, **_: Any) -> Any:
+def softmax(aten: Aten[T], self: T, dim: int, **_: object) -> T:
     return _softmax(aten, self, dim)
 
 
@@ -152,7 +151,7 @@ def _make_mask(size: int) -> Any:
         call(lambda x: torch.log_softmax(x, -1), f32(2, 8, low=-20.0, high=20.0)),
     ],
 )
-def log_softmax(aten: Aten[Any], self: Any, dim: int, **_: Any) -> Any:
+def log_softmax(aten: Aten[T], self: T, dim: int, **_: object) -> T:
     shifted = aten("sub.Tensor", self, aten("amax.default", self, [dim], True))
     total = aten("sum.dim_IntList", aten("exp.default", shifted), [dim], True)
     return aten("sub.Tensor", shifted, aten("log.default", total))
@@ -197,16 +196,16 @@ def log_softmax(aten: Aten[Any], self: Any, dim: int, **_: Any) -> Any:
     ],
 )
 def scaled_dot_product_attention(
-    aten: Aten[Any],
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
+    aten: Aten[T],
+    query: T,
+    key: T,
+    value: T,
+    attn_mask: T | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Any:
+) -> T:
     if dropout_p:
         raise Unsupported("attention has dropout", "call model.eval() before export")
     if enable_gqa:
@@ -231,7 +230,7 @@ def scaled_dot_product_attention(
     return aten("matmul.default", _softmax(aten, scores, -1, keep, alive, dead), value)
 
 
-def _unmask_dead_rows(aten: Aten[Any], mask: Array) -> tuple[Array, Any]:
+def _unmask_dead_rows(aten: Aten[T], mask: Array) -> tuple[Array, T | None]:
     """Return a mask without fully masked rows, and ones and zeros for those it had; None if there were none."""
     seen = mask if mask.dtype == np.bool_ else ~np.isneginf(mask.astype(np.float32))
     alive = seen.any(-1, keepdims=True)
@@ -242,7 +241,7 @@ def _unmask_dead_rows(aten: Aten[Any], mask: Array) -> tuple[Array, Any]:
     )
 
 
-def _find_dead_rows(aten: Aten[Any], keep: Any) -> Any:
+def _find_dead_rows(aten: Aten[T], keep: T) -> T:
     """Return one for each row of a mask that hides all of it, zero for any other."""
     alive = aten("amax.default", aten("where.Scalar", keep, 1.0, 0.0), [-1], True)
     return aten("rsub.Scalar", alive, 1.0)

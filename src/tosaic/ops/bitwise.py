@@ -13,6 +13,7 @@ from tosaic.ir.build import Builder
 from tosaic.ir.graph import NUMPY, Array, DType, Value
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import elementwise
+from tosaic.lower.arguments import Operand, first_tensor
 from tosaic.lower.booleans import CODES, combine, invert, is_condition, to_condition
 from tosaic.lower.constraints import describe
 from tosaic.lower.lowering import Lowering
@@ -65,7 +66,7 @@ _NO_SHIFTS = Constraint(
 )
 
 
-def _match(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
+def _match(lo: Lowering, a: Operand, b: Operand) -> tuple[Tensor, Tensor]:
     """Convert two operands to integers of one type."""
     x, y = elementwise.promote(lo, *elementwise.match_operands(lo, a, b))
     if x.q is not None or y.q is not None or x.dtype not in _BITS:
@@ -89,9 +90,9 @@ def _list_numbers(t: Tensor) -> Array:
 
 
 def _bitwise(kind: str) -> None:
-    def lower(lo: Lowering, self: Any, other: Any) -> Tensor:
+    def lower(lo: Lowering, self: Operand, other: Operand) -> Tensor:
         if any(isinstance(t, Tensor) and is_condition(t) and not t.is_const for t in (self, other)):
-            like = self if isinstance(self, Tensor) else other
+            like = first_tensor(self, other)
             x, y = (
                 t if isinstance(t, Tensor) else Const(np.full((1,) * like.rank, t), DType.BOOL) for t in (self, other)
             )
@@ -155,7 +156,7 @@ def _shift(
     """Register a shift. For an amount outside of 0..bits - 1 torch shifts all bits out, as `compute` does for int8."""
     left = direction == "left"
 
-    def lower(lo: Lowering, self: Any, other: Any) -> Tensor:
+    def lower(lo: Lowering, self: Operand, other: Operand) -> Tensor:
         x, amount = _match(lo, self, other)
         bits = _BITS[x.dtype]
         if not lo.target.has_shifts and x.dtype is DType.I8 and (x.is_const or amount.is_const):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -22,11 +21,11 @@ from tosaic.lower.convert import SMALL, cast_float, to_codes
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, op, with_copy
-from tosaic.lower.samples import F, boolean, call, f32, i8, i16, i32, module, nn, torch, with_booleans
+from tosaic.lower.samples import F, Sample, boolean, call, f32, i8, i16, i32, module, nn, torch, with_booleans
 from tosaic.lower.tensor import Const, Stored, Tensor, fill_gaps, is_int16, of_value, with_value
 
 
-def _channel_params(scales: Tensor, zero_points: Tensor, axis: int, low: int, high: int, dtype: Any) -> QParams:
+def _channel_params(scales: Tensor, zero_points: Tensor, axis: int, low: int, high: int, dtype: object) -> QParams:
     if not (isinstance(scales, Const) and isinstance(zero_points, Const)):
         raise Unsupported("its scales are computed at run time", "use static quantization")
     if is_unsigned(dtype):
@@ -68,7 +67,7 @@ _PROFILES = Constraint(
     constraints=[_PROFILES],
 )
 def quantize(
-    lo: Lowering, input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: Any
+    lo: Lowering, input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: object
 ) -> Tensor:
     """Materialize everything pending as an operator: RESCALE, TABLE or CLAMP; a float tensor is scaled and rounded."""
     q = find_qparams(scale, zero_point, quant_min, quant_max, dtype)
@@ -95,8 +94,8 @@ def dequantize(
     zero_point: int,
     quant_min: int,
     quant_max: int,
-    dtype: Any,
-    out_dtype: Any = None,
+    dtype: object,
+    out_dtype: object = None,
 ) -> Tensor:
     """Attach the qparams to quantized values; nothing is emitted, except for uint8."""
     q = find_qparams(scale, zero_point, quant_min, quant_max, dtype)
@@ -116,7 +115,7 @@ def quantize_channel(
     axis: int,
     quant_min: int,
     quant_max: int,
-    dtype: Any,
+    dtype: object,
 ) -> Tensor:
     """Quantize a float weight that was not folded."""
     if not isinstance(input, Const):
@@ -133,8 +132,8 @@ def dequantize_channel(
     axis: int,
     quant_min: int,
     quant_max: int,
-    dtype: Any,
-    out_dtype: Any = None,
+    dtype: object,
+    out_dtype: object = None,
 ) -> Tensor:
     """Attach per-channel qparams to weights and biases; nothing is emitted."""
     if not isinstance(input, Const):
@@ -144,12 +143,12 @@ def dequantize_channel(
 
 
 @op("assert_metadata", "_assert_tensor_metadata.default", quant="none", moves=True)
-def assert_metadata(lo: Lowering, **_: Any) -> tuple[()]:
+def assert_metadata(lo: Lowering, **_: object) -> tuple[()]:
     """Drop a check that torch.export inserted and that holds by construction."""
     return ()
 
 
-def _samples_identity() -> list[Any]:
+def _samples_identity() -> list[Sample]:
     return [
         call(lambda x: x.clone() * 2.0, f32(2, 3)),
         call(lambda x: x.contiguous(memory_format=torch.contiguous_format) + 1.0, f32(1, 3, 4, 4)),
@@ -173,7 +172,7 @@ def _samples_identity() -> list[Any]:
     "dim_order_ops._clone_dim_order.default",
     samples=_samples_identity,
 )
-def identity(lo: Lowering, train: bool = False, **arguments: Any) -> Tensor:
+def identity(lo: Lowering, train: bool = False, **arguments: object) -> Tensor:
     """Lower operators that return their first argument."""
     if train:
         raise Unsupported("dropout is in train mode", "call model.eval() before export")
@@ -222,7 +221,7 @@ def _convert_array(numbers: Array, kind: DType) -> Array:
     return np.clip(np.trunc(np.nan_to_num(numbers.astype(np.float64), nan=0.0)), low, high).astype(NUMPY[kind])
 
 
-def _find_dtype(x: Tensor, dtype: Any, other: Tensor | None) -> DType | None:
+def _find_dtype(x: Tensor, dtype: object, other: Tensor | None) -> DType | None:
     """Return the dtype of a cast's result, None if TOSA has none for it; int64 is int32 inside a delegate."""
     if other is not None:
         return _get_dtype(other)
@@ -325,7 +324,7 @@ def _truncate(lo: Lowering, x: Stored, kind: DType) -> Stored:
         call(lambda x: (x + x).to(torch.int8), i16(3, 17)),
     ],
 )
-def to(lo: Lowering, self: Tensor, dtype: Any = None, other: Tensor | None = None, **_: Any) -> Tensor:
+def to(lo: Lowering, self: Tensor, dtype: object = None, other: Tensor | None = None, **_: object) -> Tensor:
     """Lower a cast; a cast to the tensor's own type emits nothing."""
     kind = _find_dtype(self, dtype, other)
     if kind is _get_dtype(self):

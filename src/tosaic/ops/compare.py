@@ -16,8 +16,8 @@ from tosaic.ir.graph import NUMPY, RANGES, Array, DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import elementwise, movement
-from tosaic.lower.arguments import operand
-from tosaic.lower.aten import Aten
+from tosaic.lower.arguments import Operand, first_tensor, operand
+from tosaic.lower.aten import Aten, T
 from tosaic.lower.booleans import Codes, Mask, combine, invert, is_table, of_sign, store_bool, to_condition
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import binop
@@ -38,7 +38,7 @@ def _find_common_scale(lo: Lowering, scales: Sequence[float], *operands: Tensor)
     return max(scales) / (1 << (14 if lo.target.has_booleans else 12))
 
 
-def _make_comparable(lo: Lowering, a: Any, b: Any) -> tuple[Value, Value, Stored]:
+def _make_comparable(lo: Lowering, a: Operand, b: Operand) -> tuple[Value, Value, Stored]:
     """Convert two operands to comparable values; also return the view of the result."""
     x, y = elementwise.match_operands(lo, a, b)
     scales = [t.q.s for t in (x, y) if t.q is not None]
@@ -103,7 +103,7 @@ def _check_difference(lo: Lowering, a: Arguments) -> str:
     return "" if small or _find_number(x, y) is not None else f"it takes {describe(x)} and {describe(y)}"
 
 
-def _find_number(x: Any, y: Any) -> int | None:
+def _find_number(x: Operand, y: Operand) -> int | None:
     """Find the integer that plain int32 numbers are compared with."""
     if not (isinstance(x, Stored) and x.q is None and x.dtype is DType.I32):
         return None
@@ -112,10 +112,10 @@ def _find_number(x: Any, y: Any) -> int | None:
     return y if isinstance(y, int) else None
 
 
-def _compare(name: str, relation: Relation) -> Callable[[Lowering, Any, Any], Tensor]:
-    def lower(lo: Lowering, self: Any, other: Any) -> Tensor:
+def _compare(name: str, relation: Relation) -> Callable[[Lowering, Operand, Operand], Tensor]:
+    def lower(lo: Lowering, self: Operand, other: Operand) -> Tensor:
         number = _find_number(self, other)
-        if number is not None and not lo.target.has_booleans:
+        if isinstance(self, Stored) and number is not None and not lo.target.has_booleans:
             return _compare_int32(lo, self, number, _SIGNS[name])
         x, y, view = _make_comparable(lo, self, other)
         if lo.target.has_booleans:
@@ -161,8 +161,8 @@ _compare("le", lambda b, x, y: tosa.greater_equal(b, y, x))
     ],
 )
 def isclose(
-    aten: Aten[Any], self: Any, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
-) -> Any:
+    aten: Aten[T], self: T, other: T, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> T | None:
     """Compare the distance of two numbers with a part of the second one; infinite numbers are close only if equal."""
     if equal_nan:
         return None
@@ -173,8 +173,8 @@ def isclose(
 
 
 def _logic(name: str) -> None:
-    def lower(lo: Lowering, self: Any, other: Any) -> Tensor:
-        like = self if isinstance(self, Tensor) else other
+    def lower(lo: Lowering, self: Operand, other: Operand) -> Tensor:
+        like = first_tensor(self, other)
         x, y = (to_condition(lo, operand(lo, t, like)) for t in (self, other))
         return combine(lo, name.removeprefix("logical_"), x, y)
 
@@ -262,7 +262,7 @@ _KNOWN_CONDITION = Constraint(
 )
 
 
-def _choose(lo: Lowering, condition: Tensor, yes: Any, no: Any) -> Tensor:
+def _choose(lo: Lowering, condition: Tensor, yes: Operand, no: Operand) -> Tensor:
     """Choose `yes` where the condition holds, `no` elsewhere."""
     branches = [b for b in (yes, no) if isinstance(b, Tensor) and not isinstance(b, Const)]
     if any(b.q is not None for b in branches) or (not branches and lo.next_q is not None and not lo.has_float):
@@ -275,7 +275,7 @@ def _choose(lo: Lowering, condition: Tensor, yes: Any, no: Any) -> Tensor:
     return _select(lo, store_bool(lo, condition), operand(lo, yes, like), operand(lo, no, like), None)
 
 
-def _as_constant(value: Any, like: Tensor) -> Tensor:
+def _as_constant(value: Operand, like: Tensor) -> Tensor:
     if isinstance(value, Tensor):
         return value
     plain = isinstance(value, int) and not isinstance(value, bool)
@@ -357,7 +357,7 @@ def _make_mask(*shape: int) -> Any:
         call(lambda x: torch.where(x > 3, 1, -2).to(torch.int32), i32(3, 17), targets=with_booleans),
     ],
 )
-def where(lo: Lowering, condition: Tensor, self: Any, other: Any) -> Tensor:
+def where(lo: Lowering, condition: Tensor, self: Operand, other: Operand) -> Tensor:
     return _choose(lo, condition, self, other)
 
 
@@ -375,5 +375,5 @@ def where(lo: Lowering, condition: Tensor, self: Any, other: Any) -> Tensor:
         call(lambda x, y: x.masked_fill(x < y, 0.0), f32(3, 4), f32(3, 4)),
     ],
 )
-def masked_fill(lo: Lowering, self: Tensor, mask: Tensor, value: Any) -> Tensor:
+def masked_fill(lo: Lowering, self: Tensor, mask: Tensor, value: Operand) -> Tensor:
     return _choose(lo, mask, value, self)

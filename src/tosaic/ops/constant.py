@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tosaic.lower import movement
+from tosaic.lower.aten import Aten, T
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
@@ -13,10 +12,12 @@ from tosaic.lower.samples import call, f32, i32, torch
 from tosaic.lower.tensor import Tensor
 
 
-def _expand(aten: Any, self: Any, src: Any = None, value: Any = None, non_blocking: bool = False) -> Any:
+def _expand(
+    aten: Aten[T], self: T, src: T | None = None, value: T | None = None, non_blocking: bool = False
+) -> T | None:
     """Write it as a broadcast, so that the range of a tensor whose numbers are not used is not measured."""
     given = value if src is None else src
-    if self.meta["val"].dtype != given.meta["val"].dtype:
+    if given is None or not aten.same_dtype(self, given):
         return None
     shape = aten.shape(self)
     return given if aten.shape(given) == shape else aten("expand.default", given, list(shape))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tosaic.lower import convolution
+from tosaic.lower.arguments import Sizes
 from tosaic.lower.constraints import CONVOLUTION
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import op
@@ -76,9 +77,9 @@ def conv2d(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
     return convolution.convolve(lo, input, weight, bias, stride, padding, dilation, groups)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tosaic.lower import convolution3d
+from tosaic.lower.arguments import Sizes
 from tosaic.lower.constraints import CONVOLUTION
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import op
@@ -46,9 +47,9 @@ def conv3d(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
     return convolution3d.convolve(lo, input, weight, bias, stride, padding, dilation, groups)
@@ -80,10 +81,10 @@ def conv_transpose3d(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
     groups: int = 1,
-    dilation: Any = 1,
+    dilation: Sizes = 1,
 ) -> Tensor:
     return convolution3d.convolve_transposed(lo, input, weight, bias, stride, padding, output_padding, dilation, groups)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tosaic.lower import convolution, convolution3d, transposed_convolution
+from tosaic.lower.arguments import Sizes
 from tosaic.lower.constraints import CONVOLUTION
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import op
@@ -63,11 +64,11 @@ def conv_transpose2d(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
     groups: int = 1,
-    dilation: Any = 1,
+    dilation: Sizes = 1,
 ) -> Tensor:
     return transposed_convolution.convolve_transposed(
         lo, input, weight, bias, stride, padding, output_padding, dilation, groups

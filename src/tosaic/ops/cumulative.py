@@ -15,7 +15,7 @@ from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import lookup, movement
 from tosaic.lower.arguments import find_dtype
-from tosaic.lower.aten import Aten
+from tosaic.lower.aten import Aten, T
 from tosaic.lower.booleans import PLAIN, PLAIN_INT16, is_condition, to_float, to_ones
 from tosaic.lower.constraints import describe
 from tosaic.lower.lowering import Lowering
@@ -82,7 +82,7 @@ def _scan(lo: Lowering, x: Tensor, dim: int, build: Callable[[Tensor, Tensor], T
         call(lambda x: x.cumsum(1).to(torch.int32), boolean(3, 7), targets=with_booleans),
     ],
 )
-def cumsum(lo: Lowering, self: Tensor, dim: int, dtype: Any = None) -> Tensor:
+def cumsum(lo: Lowering, self: Tensor, dim: int, dtype: object = None) -> Tensor:
     """Lower to a product with a triangle of ones, rounded once; wide numbers are added in steps."""
     kind, integers = find_dtype(dtype), not self.is_float and (self.q is None or is_condition(self))
     if integers and kind is not None and kind.is_float:
@@ -114,7 +114,7 @@ def _sum_in_float(lo: Lowering, x: Stored, dim: int) -> Tensor:
     return with_value(out, tosa.cast(lo.b, out.value, DType.I32))
 
 
-def _decompose_product(aten: Aten[Any], self: Any, dim: int, dtype: Any = None) -> Any:
+def _decompose_product(aten: Aten[T], self: T, dim: int, dtype: object = None) -> T | None:
     """Multiply every number by all before it in steps, so that the range of every step is observed."""
     shape = aten.shape(self)
     if str(dtype) not in ("None", "torch.float32") or not shape:
@@ -143,7 +143,7 @@ def _decompose_product(aten: Aten[Any], self: Any, dim: int, dtype: Any = None) 
         call(lambda x: x.cumprod(1, dtype=torch.int32), i32(3, 4, low=-5, high=5)),
     ],
 )
-def cumprod(lo: Lowering, self: Tensor, dim: int, dtype: Any = None) -> Tensor:
+def cumprod(lo: Lowering, self: Tensor, dim: int, dtype: object = None) -> Tensor:
     if self.q is not None or not (self.is_float or self.dtype is DType.I32):
         raise Unsupported(f"it is of {describe(self)}", "cast to int32 before")
     return _scan(lo, self, dim % self.rank, lambda a, b: arith.multiply(lo, a, b)) if self.rank else self
@@ -152,7 +152,7 @@ def cumprod(lo: Lowering, self: Tensor, dim: int, dtype: Any = None) -> Tensor:
 def _register_extreme(name: str, build: arith.Binary) -> None:
     """Register cummax or cummin, of which the positions are not available."""
 
-    def lower(lo: Lowering, self: Tensor, dim: int) -> tuple[Any, Any]:
+    def lower(lo: Lowering, self: Tensor, dim: int) -> tuple[Tensor, Unsupported]:
         source = self if self.q is None else lo.codes(self)
         gone = Unsupported(f"the positions of `{name}` are not available on the NPU", f"use the values of {name} only")
         if not source.rank:

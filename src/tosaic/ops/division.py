@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from tosaic.core.errors import Unsupported
+from tosaic.core.targets import Target
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import elementwise, rounding
-from tosaic.lower.arguments import unary
-from tosaic.lower.aten import Aten
+from tosaic.lower.arguments import Operand, unary
+from tosaic.lower.aten import Aten, T, is_number
 from tosaic.lower.constraints import describe
 from tosaic.lower.formula import Number, apply, combine
 from tosaic.lower.lowering import Lowering
@@ -23,13 +24,8 @@ from tosaic.lower.samples import Sample, call, f32, i32, torch
 from tosaic.lower.tensor import Const, Stored, Tensor, is_int16
 
 
-def _is_number(aten: Aten[Any], value: Any) -> bool:
-    """Tell whether an operand is one number: then the operator is a TABLE of the other one."""
-    return isinstance(value, (int, float)) or aten.shape(value) == ()
-
-
-def _decompose_div(aten: Aten[Any], self: Any, other: Any) -> Any:
-    if _is_number(aten, other):
+def _decompose_div(aten: Aten[T], self: T, other: T | float) -> T | None:
+    if is_number(aten, other):
         return None
     return aten("mul.Tensor", self, aten("reciprocal.default", other))
 
@@ -50,7 +46,7 @@ def _decompose_div(aten: Aten[Any], self: Any, other: Any) -> Any:
         call(lambda x, y: (x * 1.0).div_(y), f32(3, 17), f32(3, 1, low=0.5, high=2.0)),
     ],
 )
-def div(lo: Lowering, self: Any, other: Any) -> Tensor:
+def div(lo: Lowering, self: Operand, other: Operand) -> Tensor:
     x, y = elementwise.match_operands(lo, self, other)
     if isinstance(y, Const) and y.size == 1 and isinstance(x, Stored) and x.is_accumulator:
         divisor = float(y.real().reshape(-1)[0])
@@ -160,7 +156,7 @@ def _trunc_divide_integers(a: Number, b: Number) -> Number:
 _Formula = Callable[[Number, Number], Number]
 
 
-def _lower(lo: Lowering, real: _Formula, whole: _Formula, a: Any, b: Any) -> Tensor:
+def _lower(lo: Lowering, real: _Formula, whole: _Formula, a: Operand, b: Operand) -> Tensor:
     """Build a division of floats, or of plain int32 tensors."""
     x, y = elementwise.match_operands(lo, a, b)
     if x.q is not None or y.q is not None or x.is_float:
@@ -185,7 +181,7 @@ _INTEGERS = Constraint(
 def _samples(run: Callable[[Any, Any], Any], *more: Sample) -> list[Sample]:
     """List samples of a division that rounds; the divisors of integers are never zero."""
 
-    def divides(target: Any) -> bool:
+    def divides(target: Target) -> bool:
         return target.divides_integers
 
     return [
@@ -204,12 +200,12 @@ def _samples(run: Callable[[Any, Any], Any], *more: Sample) -> list[Sample]:
     ]
 
 
-def _round_quotient(aten: Aten[Any], self: Any, other: Any, how: str) -> Any:
+def _round_quotient(aten: Aten[T], self: T | float, other: T | float, how: str) -> T:
     return aten(f"{how}.default", aten("div.Tensor", self, other))
 
 
-def _decompose_mode(aten: Aten[Any], self: Any, other: Any, rounding_mode: str | None) -> Any:
-    if _is_number(aten, other):
+def _decompose_mode(aten: Aten[T], self: T, other: T | float, rounding_mode: str | None) -> T | None:
+    if is_number(aten, other):
         return None
     if rounding_mode is None:
         return aten("div.Tensor", self, other)
@@ -235,7 +231,7 @@ def _divide_by(mode: str | None) -> Callable[[Any, Any], Any]:
         call(lambda x: (x * 1.0).div_(0.5, rounding_mode="trunc"), f32(2, 5)),
     ],
 )
-def div_mode(lo: Lowering, self: Any, other: Any, rounding_mode: str | None) -> Tensor:
+def div_mode(lo: Lowering, self: Operand, other: Operand, rounding_mode: str | None) -> Tensor:
     if rounding_mode is None:
         return div(lo, self, other)
     if rounding_mode == "floor":
@@ -243,8 +239,8 @@ def div_mode(lo: Lowering, self: Any, other: Any, rounding_mode: str | None) -> 
     return _lower(lo, lambda a, b: _divide(a, b).trunc(), _trunc_divide_integers, self, other)
 
 
-def _decompose_floor(aten: Aten[Any], self: Any, other: Any) -> Any:
-    return None if _is_number(aten, other) else _round_quotient(aten, self, other, "floor")
+def _decompose_floor(aten: Aten[T], self: T, other: T | float) -> T | None:
+    return None if is_number(aten, other) else _round_quotient(aten, self, other, "floor")
 
 
 @op(
@@ -261,15 +257,15 @@ def _decompose_floor(aten: Aten[Any], self: Any, other: Any) -> Any:
         call(lambda x, y: torch.ops.aten.floor_divide_(x * 1.0, y), f32(2, 5), f32(2, 5, low=0.5, high=2.0)),
     ),
 )
-def floor_divide(lo: Lowering, self: Any, other: Any) -> Tensor:
+def floor_divide(lo: Lowering, self: Operand, other: Operand) -> Tensor:
     return _lower(lo, _floor_divide, _floor_divide_integers, self, other)
 
 
-def _decompose_rest(how: str) -> Callable[..., Any]:
+def _decompose_rest(how: str) -> Callable[[Aten[T], T | float, T | float], T | None]:
     """Subtract the product of the rounded quotient and the divisor."""
 
-    def decompose(aten: Aten[Any], self: Any, other: Any) -> Any:
-        if _is_number(aten, other) or _is_number(aten, self):
+    def decompose(aten: Aten[T], self: T | float, other: T | float) -> T | None:
+        if is_number(aten, other) or is_number(aten, self):
             return None
         return aten("sub.Tensor", self, aten("mul.Tensor", _round_quotient(aten, self, other, how), other))
 
@@ -289,7 +285,7 @@ def _decompose_rest(how: str) -> Callable[..., Any]:
         call(lambda x, y: (x * 1.0).remainder_(y), f32(2, 5), f32(2, 5, low=0.5, high=2.0)),
     ),
 )
-def remainder(lo: Lowering, self: Any, other: Any) -> Tensor:
+def remainder(lo: Lowering, self: Operand, other: Operand) -> Tensor:
     return _lower(lo, _remainder, _remainder_integers, self, other)
 
 
@@ -304,7 +300,7 @@ def remainder(lo: Lowering, self: Any, other: Any) -> Tensor:
         call(lambda x, y: (x * 1.0).fmod_(y), f32(2, 5), f32(2, 5, low=0.5, high=2.0)),
     ),
 )
-def fmod(lo: Lowering, self: Any, other: Any) -> Tensor:
+def fmod(lo: Lowering, self: Operand, other: Operand) -> Tensor:
     return _lower(lo, _fmod, _fmod_integers, self, other)
 
 

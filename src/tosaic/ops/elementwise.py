@@ -16,7 +16,7 @@ from tosaic.ir.graph import NUMPY, RANGES, DType, Value
 from tosaic.ir.qparams import QParams, accumulator, quantize
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import elementwise, rounding
-from tosaic.lower.arguments import operand, unary
+from tosaic.lower.arguments import Operand, first_tensor, operand, unary
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import binop, unop
 from tosaic.lower.formula import Number
@@ -37,7 +37,7 @@ def _quantize_constant(t: Tensor, dtype: DType) -> Tensor:
     return Const(quantize(t.real().astype(np.float32), q).astype(NUMPY[dtype]), dtype, q)
 
 
-def _pair(lo: Lowering, a: Any, b: Any) -> tuple[Tensor, Tensor]:
+def _pair(lo: Lowering, a: Operand, b: Operand) -> tuple[Tensor, Tensor]:
     x, y = elementwise.match_operands(lo, a, b)
     if x.q is not None or y.q is not None:
         wide = any(t.q is not None and t.dtype is DType.I16 for t in (x, y))
@@ -91,7 +91,7 @@ def _samples_add() -> list[Sample]:
     computes_int16=True,
     samples=_samples_add,
 )
-def add(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
+def add(lo: Lowering, self: Operand, other: Operand, alpha: float = 1) -> Tensor:
     return arith.add(lo, *_pair(lo, self, other), alpha=alpha)
 
 
@@ -106,7 +106,7 @@ def add(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
         call(lambda x, y: x * y - y * x.tanh(), f32(2, 3, 4), f32(2, 3, 4)),
     ],
 )
-def sub(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
+def sub(lo: Lowering, self: Operand, other: Operand, alpha: float = 1) -> Tensor:
     return arith.add(lo, *_pair(lo, self, other), alpha=alpha, subtract=True)
 
 
@@ -121,7 +121,7 @@ def sub(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
         call(lambda x: torch.rsub(x, 3, alpha=2), i32(1, 64)),
     ],
 )
-def rsub(lo: Lowering, self: Any, other: Any, alpha: float = 1) -> Tensor:
+def rsub(lo: Lowering, self: Operand, other: Operand, alpha: float = 1) -> Tensor:
     x, y = _pair(lo, other, self)
     return arith.add(lo, x, y, alpha=alpha, subtract=True)
 
@@ -145,7 +145,7 @@ def _samples_extreme(name: str) -> list[Sample]:
     computes_int16=True,
     samples=lambda: _samples_extreme("maximum"),
 )
-def maximum(lo: Lowering, self: Any, other: Any) -> Tensor:
+def maximum(lo: Lowering, self: Operand, other: Operand) -> Tensor:
     return elementwise.take_extreme(lo, self, other, lambda b, x, y: tosa.maximum(b, x, y))
 
 
@@ -157,7 +157,7 @@ def maximum(lo: Lowering, self: Any, other: Any) -> Tensor:
     computes_int16=True,
     samples=lambda: _samples_extreme("minimum"),
 )
-def minimum(lo: Lowering, self: Any, other: Any) -> Tensor:
+def minimum(lo: Lowering, self: Operand, other: Operand) -> Tensor:
     return elementwise.take_extreme(lo, self, other, lambda b, x, y: tosa.minimum(b, x, y))
 
 
@@ -168,7 +168,7 @@ def minimum(lo: Lowering, self: Any, other: Any) -> Tensor:
     computes_int16=True,
     samples=_samples_binary("mul"),
 )
-def mul(lo: Lowering, self: Any, other: Any) -> Tensor:
+def mul(lo: Lowering, self: Operand, other: Operand) -> Tensor:
     x, y = elementwise.match_operands(lo, self, other)
     if isinstance(y, Const) and y.size == 1 and isinstance(x, Stored) and x.is_accumulator:
         factor = float(y.real().reshape(-1)[0])
@@ -303,8 +303,8 @@ def _describe_power(a: Arguments) -> str:
         call(lambda x, y: x ** y.floor(), f32(3, 1, low=-3.0, high=-0.5), f32(1, 5), flavors=("FP",)),
     ],
 )
-def pow(lo: Lowering, self: Any, exponent: Any) -> Tensor:
-    like = self if isinstance(self, Tensor) else exponent
+def pow(lo: Lowering, self: Operand, exponent: Operand) -> Tensor:
+    like = first_tensor(self, exponent)
     x, y = operand(lo, self, like), operand(lo, exponent, like)
     if isinstance(y, Const) and y.size == 1:
         number = float(y.real().reshape(-1)[0])

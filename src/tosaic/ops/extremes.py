@@ -11,8 +11,8 @@ from tosaic.ir.build import Builder
 from tosaic.ir.graph import DType, Value
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement, positions
-from tosaic.lower.arguments import dim_list, keep_dims
-from tosaic.lower.aten import Aten
+from tosaic.lower.arguments import Dims, dim_list, keep_dims
+from tosaic.lower.aten import Aten, T
 from tosaic.lower.constraints import describe
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, composite, op
@@ -32,7 +32,7 @@ def _samples_reduce(name: str) -> list[Sample]:
     ]
 
 
-def _reduce(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, highest: bool) -> Tensor:
+def _reduce(lo: Lowering, x: Tensor, dim: Dims, keepdim: bool, highest: bool) -> Tensor:
     def build(b: Builder, value: Value, axis: int) -> Value:
         if highest:
             return tosa.reduce_max(b, value, axis)
@@ -66,7 +66,7 @@ def _reduce_by_halves(lo: Lowering, x: Tensor, dims: Sequence[int], highest: boo
     computes_in_float32=True,
     samples=lambda: _samples_reduce("amax"),
 )
-def amax(lo: Lowering, self: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
+def amax(lo: Lowering, self: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     return _reduce(lo, self, dim, keepdim, True)
 
 
@@ -78,7 +78,7 @@ def amax(lo: Lowering, self: Tensor, dim: Any = (), keepdim: bool = False) -> Te
     computes_in_float32=True,
     samples=lambda: _samples_reduce("amin"),
 )
-def amin(lo: Lowering, self: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
+def amin(lo: Lowering, self: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     return _reduce(lo, self, dim, keepdim, False)
 
 
@@ -166,15 +166,15 @@ def _samples_dim(name: str) -> list[Sample]:
 def _register_dim(name: str, highest: bool) -> None:
     """Register max or min along one dimension, which is amax with argmax."""
 
-    def decompose(aten: Aten[Any], self: Any, dim: int, keepdim: bool = False) -> Any:
+    def decompose(aten: Aten[T], self: T, dim: int, keepdim: bool = False) -> tuple[T, T]:
         extreme, place = ("amax", "argmax") if highest else ("amin", "argmin")
         return aten(f"{extreme}.default", self, [dim], keepdim), aten(f"{place}.default", self, dim, keepdim)
 
-    def lower(lo: Lowering, self: Tensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    def lower(lo: Lowering, self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor | Unsupported]:
         try:
             for constraint in _CONSTRAINTS:
                 constraint.enforce(lo, {"self": self, "dim": dim})
-            places: Any = positions.find(lo, self, dim, keepdim, highest)
+            places: Tensor | Unsupported = positions.find(lo, self, dim, keepdim, highest)
         except Unsupported as error:
             places = error
         return _reduce(lo, self, dim, keepdim, highest), places
@@ -202,6 +202,6 @@ _register_dim("min", False)
         call(lambda x: torch.aminmax(x), f32(3, 64)),
     ],
 )
-def aminmax(aten: Aten[Any], self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+def aminmax(aten: Aten[T], self: T, dim: int | None = None, keepdim: bool = False) -> tuple[T, T]:
     dims = list(range(len(aten.shape(self)))) if dim is None else [dim]
     return aten("amin.default", self, dims, keepdim), aten("amax.default", self, dims, keepdim)

@@ -14,7 +14,8 @@ from typing import Any
 
 from tosaic.ir import ops as tosa
 from tosaic.lower import rounding
-from tosaic.lower.aten import Aten
+from tosaic.lower.arguments import Operand
+from tosaic.lower.aten import Aten, T, is_number
 from tosaic.lower.formula import Number, apply, combine
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import add, with_inplace
@@ -261,7 +262,7 @@ def _product(log: Callable[[Number], Number]) -> Callable[[Number, Number], Numb
     return lambda x, y: (x.equals(0.0) & y.equals(y)).choose(0.0, x * log(y))
 
 
-def _decompose_atan2(aten: Aten[Any], self: Any, other: Any) -> Any:
+def _decompose_atan2(aten: Aten[T], self: T, other: T) -> T:
     """Write the angle by the difference of logarithms, because a quotient would have an unlimited range.
 
     atan(exp(d)) is pi/4 + atan(tanh(d / 2)).
@@ -275,13 +276,13 @@ def _decompose_atan2(aten: Aten[Any], self: Any, other: Any) -> Any:
     return aten("mul.Tensor", upper, aten("rsub.Scalar", right, 0.5 * _PI))
 
 
-def _decompose_hypot(aten: Aten[Any], self: Any, other: Any) -> Any:
+def _decompose_hypot(aten: Aten[T], self: T, other: T) -> T:
     squares = [aten("pow.Tensor_Scalar", v, 2.0) for v in (self, other)]
     return aten("sqrt.default", aten("add.Tensor", *squares))
 
 
-def _decompose_sum(power: str, log: str) -> Callable[..., Any]:
-    def decompose(aten: Aten[Any], self: Any, other: Any) -> Any:
+def _decompose_sum(power: str, log: str) -> Callable[[Aten[T], T, T], T]:
+    def decompose(aten: Aten[T], self: T, other: T) -> T:
         distance = aten("abs.default", aten("sub.Tensor", self, other))
         rest = aten(log, aten("add.Scalar", aten(power, aten("neg.default", distance)), 1.0))
         return aten("add.Tensor", aten("maximum.default", self, other), rest)
@@ -289,10 +290,10 @@ def _decompose_sum(power: str, log: str) -> Callable[..., Any]:
     return decompose
 
 
-def _decompose_product(log: str, least: float) -> Callable[..., Any]:
+def _decompose_product(log: str, least: float) -> Callable[[Aten[T], T, T], T]:
     """Multiply by a logarithm of at least some number, because zero has none."""
 
-    def decompose(aten: Aten[Any], self: Any, other: Any) -> Any:
+    def decompose(aten: Aten[T], self: T, other: T) -> T:
         return aten("mul.Tensor", self, aten(log, aten("clamp_min.default", other, least)))
 
     return decompose
@@ -314,12 +315,12 @@ class _Pair:
     right: tuple[str, ...] = ()
 
     def register(self, name: str) -> None:
-        def lower(lo: Lowering, self: Any, other: Any) -> Tensor:
+        def lower(lo: Lowering, self: Operand, other: Operand) -> Tensor:
             return combine(lo, formula, self, other)
 
-        def decompose(aten: Aten[Any], self: Any, other: Any) -> Any:
+        def decompose(aten: Aten[T], self: T | float, other: T | float) -> T | None:
             """Leave a function of one tensor and a number whole: it is a TABLE."""
-            if any(isinstance(v, (int, float)) or aten.shape(v) == () for v in (self, other)):
+            if any(is_number(aten, v) for v in (self, other)):
                 return None
             return split(aten, self, other)
 

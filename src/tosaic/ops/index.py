@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from tosaic.ir.graph import Array, DType
 from tosaic.lower import lookup, movement
-from tosaic.lower.arguments import integers, is_sequence, make_movable
+from tosaic.lower.arguments import integers, make_movable
+from tosaic.lower.aten import Aten, NarrowingAten, T
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
@@ -56,22 +57,22 @@ def _make_constraints(name: str) -> list[Constraint]:
     ]
 
 
-def _to_int32(name: str) -> Any:
+def _to_int32(name: str) -> Callable[..., Any]:
     """Cast int64 indices, which no target supports, to int32 where they are made; runs before calibration."""
 
-    def decompose(aten: Any, **arguments: Any) -> Any:
-        given = arguments[name]
-        narrow = (
-            [i if i is None else aten.as_indices(i) for i in given] if is_sequence(given) else aten.as_indices(given)
-        )
-        if narrow == given:
-            return None
-        return aten.again({**arguments, name: narrow})
+    def decompose(aten: NarrowingAten[T], **arguments: Any) -> T | None:
+        narrow = aten.as_indices(arguments[name])
+        return None if narrow == arguments[name] else aten.again({**arguments, name: narrow})
 
     return decompose
 
 
-def _keep_int64(aten: Any, index: Any, **arguments: Any) -> Any:
+def _list_to_int32(aten: NarrowingAten[T], self: T, indices: Sequence[T | None]) -> T | None:
+    narrow = [i if i is None else aten.as_indices(i) for i in indices]
+    return None if narrow == list(indices) else aten.again({"self": self, "indices": narrow})
+
+
+def _keep_int64(aten: NarrowingAten[T], index: T, **arguments: object) -> T | None:
     """Cast int64 indices to int32 and back: the operator itself needs int64 where it is left to the CPU."""
     if not aten.is_int64(index):
         return None
@@ -119,7 +120,7 @@ def _samples_index() -> list[Sample]:
     "index",
     "index.Tensor",
     "_unsafe_index.Tensor",
-    decompose=_to_int32("indices"),
+    decompose=_list_to_int32,
     constraints=_make_constraints("indices"),
     looks_up=True,
     samples=_samples_index,
@@ -226,11 +227,11 @@ def gather(lo: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: boo
     return lo.permute(lo.reshape(out, wanted.shape), inverse(tuple(order)))
 
 
-def _count_from_start(aten: Any, indices: Any, size: int) -> Any:
+def _count_from_start(aten: Aten[T], indices: T, size: int) -> T:
     """Add the size to negative indices."""
     known = aten.data(indices)
     if known is not None:
-        return aten.constant(known % size)
+        return aten.constant(np.remainder(known, size))
     numbers = aten.as_numbers(indices)
     below = aten("lt.Scalar", numbers, 0)
     wrapped = aten("where.self", below, aten("add.Scalar", numbers, size), numbers)
@@ -246,7 +247,7 @@ def _count_from_start(aten: Any, indices: Any, size: int) -> Any:
         call(lambda x: torch.take_along_dim(x + 1.0, torch.tensor([7, 0, 7])), f32(2, 4)),
     ],
 )
-def take_along_dim(aten: Any, self: Any, indices: Any, dim: int | None = None) -> Any:
+def take_along_dim(aten: Aten[T], self: T, indices: T, dim: int | None = None) -> T:
     if dim is None:
         self, indices, dim = (*(aten("reshape.default", t, [-1]) for t in (self, indices)), 0)
     sizes, wanted = aten.shape(self), aten.shape(indices)
@@ -266,7 +267,7 @@ def take_along_dim(aten: Any, self: Any, indices: Any, dim: int | None = None) -
         call(lambda x: torch.take(x + 1.0, torch.tensor([1])), f32(64)),
     ],
 )
-def take(aten: Any, self: Any, index: Any) -> Any:
+def take(aten: Aten[T], self: T, index: T) -> T:
     return aten("index.Tensor", aten("reshape.default", self, [-1]), [index])
 
 
@@ -326,7 +327,7 @@ def repeat_interleave(
         call(lambda x: x + F.embedding(torch.tensor([1, 3, 0]), torch.linspace(0.0, 1.0, 12).view(4, 3)), f32(3, 3)),
     ],
 )
-def embedding(lo: Lowering, weight: Tensor, indices: Tensor, **_: Any) -> Tensor:
+def embedding(lo: Lowering, weight: Tensor, indices: Tensor, **_: object) -> Tensor:
     table = movement.require_movable(lo, weight)
     if isinstance(indices, Const):
         rows = lookup.take(lo, table, 0, [int(i) for i in indices.array.reshape(-1)])

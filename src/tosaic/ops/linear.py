@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from tosaic.ir.graph import DType, Value
 from tosaic.ir.qparams import accumulator
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
-from tosaic.lower.aten import Aten
+from tosaic.lower.aten import Aten, T
 from tosaic.lower.constraints import INPUT_CHANNELS, describe
 from tosaic.lower.convert import FLOAT8
 from tosaic.lower.lowering import Lowering
@@ -200,7 +199,7 @@ def linear(lo: Lowering, input: Tensor, weight: Tensor, bias: Tensor | None = No
     return _fully_connected(lo, input, weight, bias)
 
 
-def _decompose_addmm(aten: Aten[Any], self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
+def _decompose_addmm(aten: Aten[T], self: T, mat1: T, mat2: T, beta: float = 1, alpha: float = 1) -> T:
     product = aten("mm.default", mat1, mat2)
     addend = self if beta == 1 else aten("mul.Tensor", self, beta)
     return aten("add.Tensor", product if alpha == 1 else aten("mul.Tensor", product, alpha), addend)
@@ -235,7 +234,7 @@ def addmm(lo: Lowering, self: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 
         call(lambda b, x, y: torch.baddbmm(b, x, y, beta=0.5, alpha=2.0), f32(1, 2, 3), f32(1, 2, 4), f32(1, 4, 3)),
     ],
 )
-def baddbmm(aten: Aten[Any], self: Any, batch1: Any, batch2: Any, beta: float = 1, alpha: float = 1) -> Any:
+def baddbmm(aten: Aten[T], self: T, batch1: T, batch2: T, beta: float = 1, alpha: float = 1) -> T:
     product = aten("bmm.default", batch1, batch2)
     addend = self if beta == 1 else aten("mul.Tensor", self, beta)
     return aten("add.Tensor", product if alpha == 1 else aten("mul.Tensor", product, alpha), addend)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tosaic.core.errors import Unsupported
 from tosaic.lower import convolution
-from tosaic.lower.aten import Aten
+from tosaic.lower.aten import Aten, T
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import composite, op
 from tosaic.lower.samples import F, call, f32, module, nn
@@ -40,17 +40,17 @@ def _require_constant(t: Tensor) -> Const:
 
 
 def _decompose_batch_norm(
-    aten: Aten[Any],
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
+    aten: Aten[T],
+    input: T,
+    weight: T | None,
+    bias: T | None,
+    running_mean: T | None,
+    running_var: T | None,
     training: bool,
     momentum: float,
     eps: float,
     cudnn_enabled: bool = False,
-) -> Any:
+) -> T | None:
     """Write a norm that keeps no statistics by those of its input."""
     if running_mean is not None or running_var is not None:
         return None
@@ -117,7 +117,7 @@ def batch_norm_legit(
     running_var: Tensor,
     momentum: float,
     eps: float,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Tensor, Unsupported, Unsupported]:
     """Lower the form that exir decomposes to; only the first result is used in inference."""
     out = _normalize_batch(lo, input, weight, bias, running_mean, running_var, eps)
     gone = Unsupported("batch statistics are not available on the NPU")
@@ -125,8 +125,8 @@ def batch_norm_legit(
 
 
 def _layer_norm(
-    aten: Aten[Any], x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float
-) -> tuple[Any, Any, Any]:
+    aten: Aten[T], x: T, normalized_shape: Sequence[int], weight: T | None, bias: T | None, eps: float
+) -> tuple[T, T, T]:
     dims = list(range(-len(normalized_shape), 0))
     mean = aten("mean.dim", x, dims, True)
     centered = aten("sub.Tensor", x, mean)
@@ -151,28 +151,30 @@ def _layer_norm(
     ],
 )
 def layer_norm(
-    aten: Aten[Any],
-    input: Any,
-    normalized_shape: Any,
-    weight: Any = None,
-    bias: Any = None,
+    aten: Aten[T],
+    input: T,
+    normalized_shape: Sequence[int],
+    weight: T | None = None,
+    bias: T | None = None,
     eps: float = 1e-5,
-    **_: Any,
-) -> Any:
+    **_: object,
+) -> T:
     return _layer_norm(aten, input, normalized_shape, weight, bias, eps)[0]
 
 
 @composite("native_layer_norm")
-def native_layer_norm(aten: Aten[Any], input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
+def native_layer_norm(
+    aten: Aten[T], input: T, normalized_shape: Sequence[int], weight: T | None, bias: T | None, eps: float
+) -> tuple[T, T, T]:
     return _layer_norm(aten, input, normalized_shape, weight, bias, eps)
 
 
-def _group_norm(aten: Aten[Any], x: Any, groups: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+def _group_norm(aten: Aten[T], x: T, groups: int, weight: T | None, bias: T | None, eps: float) -> tuple[T, T, T]:
     """Compute means over the image first, then over the channels of a group: the image itself is never permuted."""
     batch, channels, *tail = aten.shape(x)
     over, column = list(range(2, 2 + len(tail))), [1] * len(tail)
 
-    def average(t: Any) -> Any:
+    def average(t: T) -> T:
         t = aten("mean.dim", t, over, True) if over else t
         if groups == channels:
             return t
@@ -184,8 +186,8 @@ def _group_norm(aten: Aten[Any], x: Any, groups: int, weight: Any, bias: Any, ep
 
 
 def _normalize(
-    aten: Aten[Any], x: Any, average: Callable[[Any], Any], weight: Any, bias: Any, eps: float
-) -> tuple[Any, Any, Any]:
+    aten: Aten[T], x: T, average: Callable[[T], T], weight: T | None, bias: T | None, eps: float
+) -> tuple[T, T, T]:
     """Return an image without its mean, divided by its deviation, with the mean and the factor."""
     line = [-1, *(1 for _ in aten.shape(x)[2:])]
     mean = average(x)
@@ -214,8 +216,14 @@ def _normalize(
     ],
 )
 def group_norm(
-    aten: Aten[Any], input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, **_: Any
-) -> Any:
+    aten: Aten[T],
+    input: T,
+    num_groups: int,
+    weight: T | None = None,
+    bias: T | None = None,
+    eps: float = 1e-5,
+    **_: object,
+) -> T:
     return _group_norm(aten, input, num_groups, weight, bias, eps)[0]
 
 
@@ -230,15 +238,15 @@ def _with_weights(norm: Any) -> Any:
 
 @composite("native_group_norm")
 def native_group_norm(
-    aten: Aten[Any], input: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float
-) -> Any:
+    aten: Aten[T], input: T, weight: T | None, bias: T | None, N: int, C: int, HxW: int, group: int, eps: float
+) -> tuple[T, T, T]:
     out, mean, inverse = _group_norm(aten, input, group, weight, bias, eps)
     channels = aten.shape(mean)[1]
     # Torch returns one number for each group; here all channels of a group have the same.
-    return out, *(_per_group(aten, t, N, group, channels) for t in (mean, inverse))
+    return out, _per_group(aten, mean, N, group, channels), _per_group(aten, inverse, N, group, channels)
 
 
-def _per_group(aten: Aten[Any], t: Any, batch: int, groups: int, channels: int) -> Any:
+def _per_group(aten: Aten[T], t: T, batch: int, groups: int, channels: int) -> T:
     columns = aten("view.default", t, [batch, groups, channels // groups])
     return aten("select.int", columns, 2, 0)
 
@@ -253,17 +261,17 @@ def _per_group(aten: Aten[Any], t: Any, batch: int, groups: int, channels: int) 
     ],
 )
 def instance_norm(
-    aten: Aten[Any],
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
+    aten: Aten[T],
+    input: T,
+    weight: T | None,
+    bias: T | None,
+    running_mean: T | None,
+    running_var: T | None,
     use_input_stats: bool,
     momentum: float,
     eps: float,
     cudnn_enabled: bool,
-) -> Any:
+) -> T:
     if use_input_stats:
         return _group_norm(aten, input, aten.shape(input)[1], weight, bias, eps)[0]
     fixed = (weight, bias, running_mean, running_var, False, momentum, eps, cudnn_enabled)
@@ -279,7 +287,9 @@ def instance_norm(
         module(lambda: nn.RMSNorm(64, elementwise_affine=False), f32(1, 2, 64)),
     ],
 )
-def rms_norm(aten: Aten[Any], input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+def rms_norm(
+    aten: Aten[T], input: T, normalized_shape: Sequence[int], weight: T | None = None, eps: float | None = None
+) -> T:
     dims = list(range(-len(normalized_shape), 0))
     power = aten("mean.dim", aten("mul.Tensor", input, input), dims, True)
     smallest = float(np.finfo(np.float32).eps) if eps is None else eps

@@ -7,7 +7,7 @@ from typing import Any
 
 from tosaic.core.errors import Unsupported
 from tosaic.lower import pooling
-from tosaic.lower.arguments import is_sequence
+from tosaic.lower.arguments import Sizes
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.pooling import PoolWindow
 from tosaic.lower.registry import Arguments, Constraint, op
@@ -76,12 +76,12 @@ def _samples_row_pool(name: str) -> list[Sample]:
 def max_pool2d(
     lo: Lowering,
     self: Tensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
     ceil_mode: bool = False,
-) -> Any:
+) -> Tensor:
     x = self if self.q is None else lo.codes(self)
     return pooling.apply_to_images(
         lo, x, lambda image: pooling.pool_max(lo, image, kernel_size, stride, padding, dilation, ceil_mode)
@@ -106,18 +106,18 @@ def max_pool2d(
 def max_pool2d_with_indices(
     lo: Lowering,
     self: Tensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
     ceil_mode: bool = False,
-) -> tuple[Any, Any]:
+) -> tuple[Tensor, Tensor | Unsupported]:
     """Lower the form that exir decomposes to, too."""
     values = max_pool2d(lo, self, kernel_size, stride, padding, dilation, ceil_mode)
     x = self if self.q is None else lo.codes(self)
     window = PoolWindow(x.shape, kernel_size, stride, padding, ceil_mode, dilation)
     try:
-        places: Any = pooling.locate_max(lo, x, window)
+        places: Tensor | Unsupported = pooling.locate_max(lo, x, window)
     except Unsupported as error:
         places = error
     return values, places
@@ -141,23 +141,21 @@ def _with_indices(*args: Any, **kwargs: Any) -> Any:
 def max_pool1d(
     lo: Lowering,
     self: Tensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
     x = self if self.q is None else lo.codes(self)
-    kernel, step, pad, apart = (
-        _as_columns(v, i) for v, i in ((kernel_size, 1), (stride, 1), (padding, 0), (dilation, 1))
-    )
+    step = _as_columns(stride, 1) if stride else None
+    kernel, pad, apart = (_as_columns(v, i) for v, i in ((kernel_size, 1), (padding, 0), (dilation, 1)))
     return pooling.apply_to_rows(lo, x, lambda image: pooling.pool_max(lo, image, kernel, step, pad, apart, ceil_mode))
 
 
-def _as_columns(value: Any, idle: int) -> Any:
+def _as_columns(value: Sizes, idle: int) -> list[int]:
     """Return an argument of rows as one of images of height one, where it is `idle` for the height."""
-    number = value[0] if is_sequence(value) and value else value
-    return [idle, number] if isinstance(number, int) else None
+    return [idle, value if isinstance(value, int) else value[0]]
 
 
 def _divisor_is_fixed(x_shape: Sequence[int], a: Arguments) -> bool:
@@ -186,9 +184,9 @@ def _quant_avg(a: Arguments) -> str:
 def avg_pool2d(
     lo: Lowering,
     self: Tensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
@@ -208,9 +206,13 @@ def avg_pool2d(
 
 def _list_row_arguments(a: Arguments) -> dict[str, Any]:
     """Return the arguments of an average of rows as those of images."""
-    sizes = {name: _as_columns(a.get(name), idle) for name, idle in (("kernel_size", 1), ("stride", 1), ("padding", 0))}
-    rest = {name: a[name] for name in ("ceil_mode", "count_include_pad") if name in a}
-    return {**sizes, "padding": sizes["padding"] or 0, **rest}
+    stride = a.get("stride")
+    sizes = {
+        "kernel_size": _as_columns(a["kernel_size"], 1),
+        "stride": _as_columns(stride, 1) if stride else None,
+        "padding": _as_columns(a.get("padding", 0), 0),
+    }
+    return {**sizes, **{name: a[name] for name in ("ceil_mode", "count_include_pad") if name in a}}
 
 
 def _quant_row_avg(a: Arguments) -> str:

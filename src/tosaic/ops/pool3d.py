@@ -14,7 +14,7 @@ from tosaic.ir.graph import DType
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import convolution3d, movement, pooling
-from tosaic.lower.arguments import triple
+from tosaic.lower.arguments import Sizes, triple
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.pooling import PoolWindow
 from tosaic.lower.registry import Arguments, op
@@ -31,11 +31,11 @@ class _Sizes:
     pad: tuple[int, int, int]
     dilation: tuple[int, int, int] = (1, 1, 1)
 
-    def within(self) -> tuple[Any, Any, Any, Any]:
+    def within(self) -> tuple[Sizes, Sizes, Sizes, Sizes]:
         """Return kernel, stride, padding and dilation within a frame."""
         return self.kernel[1:], self.stride[1:], self.pad[1:], self.dilation[1:]
 
-    def along(self) -> tuple[Any, Any, Any, Any]:
+    def along(self) -> tuple[Sizes, Sizes, Sizes, Sizes]:
         """Return those along the frames, which are the columns of an image."""
         return (1, self.kernel[0]), (1, self.stride[0]), (0, self.pad[0]), (1, self.dilation[0])
 
@@ -86,7 +86,7 @@ def max_pool3d(lo: Lowering, self: Tensor, **arguments: Any) -> Tensor:
 
 
 @op("max_pool3d_with_indices", quant="none", computes_in_float32=True)
-def max_pool3d_with_indices(lo: Lowering, **arguments: Any) -> tuple[Any, Any]:
+def max_pool3d_with_indices(lo: Lowering, **arguments: Any) -> tuple[Tensor, Unsupported]:
     """Lower the form that exir decomposes to. The values are on the NPU; the indices are not."""
     return max_pool3d(lo, **arguments), Unsupported(
         "the positions of the maxima are not available on the NPU", "use return_indices=False"

@@ -13,8 +13,8 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType
 from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement
-from tosaic.lower.arguments import dim_list, find_dtype, keep_dims
-from tosaic.lower.aten import Aten
+from tosaic.lower.arguments import Dims, dim_list, find_dtype, keep_dims
+from tosaic.lower.aten import Aten, T
 from tosaic.lower.booleans import (
     PLAIN,
     PLAIN_INT16,
@@ -33,7 +33,7 @@ from tosaic.lower.samples import Sample, boolean, call, f32, i8, i16, i32, reduc
 from tosaic.lower.tensor import Stored, Tensor, with_value
 
 
-def _sum(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, mean: bool) -> Tensor:
+def _sum(lo: Lowering, x: Tensor, dim: Dims, keepdim: bool, mean: bool) -> Tensor:
     dims = dim_list(dim, x.rank)
     count = int(np.prod([x.shape[d] for d in dims], dtype=np.int64)) if mean else 1
     return keep_dims(lo, arith.sum_over(lo, x, dims, float(count)), dims, keepdim)
@@ -82,7 +82,7 @@ def _check_float(lo: Lowering, a: Arguments) -> str:
         call(lambda x: x.mean(-1, dtype=torch.float32), f32(2, 6)),
     ],
 )
-def mean(lo: Lowering, self: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+def mean(lo: Lowering, self: Tensor, dim: Dims = None, keepdim: bool = False, dtype: object = None) -> Tensor:
     x = self if self.q is not None or self.is_float else _to_numbers(lo, self)
     return _sum(lo, x, dim, keepdim, True)
 
@@ -124,7 +124,7 @@ _WIDTH = Constraint(
         call(lambda x: x.sum().to(torch.int32), boolean(3, 17), targets=with_booleans),
     ],
 )
-def sum(lo: Lowering, self: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+def sum(lo: Lowering, self: Tensor, dim: Dims = None, keepdim: bool = False, dtype: object = None) -> Tensor:
     if self.is_float or (self.q is not None and not is_condition(self)):
         return _sum(lo, self, dim, keepdim, False)
     total = _sum(lo, _to_numbers(lo, self), dim, keepdim, False)
@@ -144,11 +144,11 @@ def sum(lo: Lowering, self: Tensor, dim: Any = None, keepdim: bool = False, dtyp
         call(lambda x: torch.count_nonzero(x, -1).to(torch.int32), i8(3, 5, low=-2, high=2)),
     ],
 )
-def count_nonzero(lo: Lowering, self: Tensor, dim: Any = None) -> Tensor:
+def count_nonzero(lo: Lowering, self: Tensor, dim: Dims = None) -> Tensor:
     return _to_integers(lo, _sum(lo, _to_numbers(lo, to_condition(lo, self)), dim, False, False))
 
 
-def _reduce_logic(lo: Lowering, x: Tensor, dim: Any, keepdim: bool, all_of_them: bool) -> Tensor:
+def _reduce_logic(lo: Lowering, x: Tensor, dim: Dims, keepdim: bool, all_of_them: bool) -> Tensor:
     """Reduce a condition; without booleans its ones and zeros are reduced."""
     dims, condition = dim_list(dim, x.rank), to_condition(lo, x)
     if lo.target.has_booleans:
@@ -178,16 +178,18 @@ def _samples_logic(name: str) -> list[Sample]:
 
 
 @op("any", "any.default", "any.dim", "any.dims", samples=lambda: _samples_logic("any"))
-def any_of(lo: Lowering, self: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+def any_of(lo: Lowering, self: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     return _reduce_logic(lo, self, dim, keepdim, False)
 
 
 @op("all", "all.default", "all.dim", "all.dims", samples=lambda: _samples_logic("all"))
-def all_of(lo: Lowering, self: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+def all_of(lo: Lowering, self: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     return _reduce_logic(lo, self, dim, keepdim, True)
 
 
-def _decompose_product(aten: Aten[Any], self: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+def _decompose_product(
+    aten: Aten[T], self: T, dim: int | None = None, keepdim: bool = False, dtype: object = None
+) -> T | None:
     """Multiply halves until one number is left, so that the range of every product is observed."""
     if str(dtype) not in ("None", "torch.float32"):
         return None
@@ -222,7 +224,7 @@ def _decompose_product(aten: Aten[Any], self: Any, dim: Any = None, keepdim: boo
         call(lambda x: x.prod(1, dtype=torch.int32), i32(3, 4, low=-5, high=5)),
     ],
 )
-def prod(lo: Lowering, self: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+def prod(lo: Lowering, self: Tensor, dim: int | None = None, keepdim: bool = False, dtype: object = None) -> Tensor:
     dims = dim_list(dim, self.rank)
     if self.q is not None or not (self.is_float or self.dtype is DType.I32):
         raise Unsupported(f"it is of {describe(self)}", "cast to int32 before")

@@ -11,6 +11,7 @@ import numpy as np
 from tosaic.ir.graph import Array, DType
 from tosaic.lower import lookup, movement
 from tosaic.lower.arguments import integers, is_sequence, make_movable
+from tosaic.lower.aten import Aten, NarrowingAten, T
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
@@ -19,7 +20,7 @@ from tosaic.lower.samples import call, f32, i32, torch, with_gather
 from tosaic.lower.tensor import Const, Stored, Tensor, inverse
 
 
-def _list_tensors(value: Any) -> list[Tensor]:
+def _list_tensors(value: object) -> list[Tensor]:
     return [t for t in (value if is_sequence(value) else [value]) if isinstance(t, Tensor)]
 
 
@@ -122,33 +123,36 @@ def diagonal_scatter(lo: Lowering, self: Tensor, src: Tensor, offset: int = 0, d
     return _put_flat(lo, self, np.diagonal(positions, offset, dim1, dim2), src)
 
 
-def _accumulate(aten: Any, self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
+def _accumulate(
+    aten: NarrowingAten[T], self: T, indices: Sequence[T | None], values: T, accumulate: bool = False
+) -> T | None:
     """Cast int64 indices to int32; write a sum as a product with ones at the indices, as one may occur twice."""
-    if len(indices) == 1 and aten.is_bool(indices[0]) and aten.data(indices[0]) is None:
-        return _choose(aten, self, indices[0], values, accumulate)
+    mask = indices[0] if len(indices) == 1 else None
+    if mask is not None and aten.is_bool(mask) and aten.data(mask) is None:
+        return _choose(aten, self, mask, values, accumulate)
     narrow = [i if i is None else aten.as_indices(i) for i in indices]
     if not accumulate:
         return None if narrow == list(indices) else aten.again({"self": self, "indices": narrow, "values": values})
-    dims = [d for d, i in enumerate(narrow) if i is not None]
-    given = [narrow[d] for d in dims]
+    found = {d: i for d, i in enumerate(narrow) if i is not None}
+    dims, given = list(found), list(found.values())
     if any(map(aten.is_bool, given)):
         return None
     order = [*dims, *(d for d in range(len(aten.shape(self))) if d not in dims)]
     shape = [aten.shape(self)[d] for d in order]
-    found = np.broadcast_shapes(*(aten.shape(i) for i in given))
+    wide = np.broadcast_shapes(*(aten.shape(i) for i in given))
     rest = shape[len(dims) :]
     before = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
-    rows = aten("expand.default", values, [*rest[:before], *found, *rest[before:]])
+    rows = aten("expand.default", values, [*rest[:before], *wide, *rest[before:]])
     if before:
-        inner = range(before, before + len(found))
-        rows = aten("permute.default", rows, [*inner, *range(before), *range(inner.stop, len(found) + len(rest))])
-    ones = _mark_positions(aten, given, shape[: len(dims)], found)
-    total = aten("mm.default", ones, aten("reshape.default", rows, [prod(found), prod(rest)]))
+        inner = range(before, before + len(wide))
+        rows = aten("permute.default", rows, [*inner, *range(before), *range(inner.stop, len(wide) + len(rest))])
+    ones = _mark_positions(aten, given, shape[: len(dims)], wide)
+    total = aten("mm.default", ones, aten("reshape.default", rows, [prod(wide), prod(rest)]))
     total = aten("reshape.default", total, shape)
     return aten("add.Tensor", self, aten("permute.default", total, list(inverse(tuple(order)))))
 
 
-def _choose(aten: Any, self: Any, mask: Any, values: Any, accumulate: bool) -> Any:
+def _choose(aten: Aten[T], self: T, mask: T, values: T, accumulate: bool) -> T | None:
     """Write one number where a mask that is computed is true."""
     if prod(aten.shape(values)) != 1:
         return None
@@ -158,14 +162,14 @@ def _choose(aten: Any, self: Any, mask: Any, values: Any, accumulate: bool) -> A
     return aten("where.self", wide, aten("add.Tensor", self, number) if accumulate else number, self)
 
 
-def _mark_positions(aten: Any, indices: Sequence[Any], sizes: Sequence[int], shape: tuple[int, ...]) -> Any:
+def _mark_positions(aten: Aten[T], indices: Sequence[T], sizes: Sequence[int], shape: tuple[int, ...]) -> T:
     """Make a matrix with a column for each index, which has a one in the row of its position."""
-    known = [aten.data(i) for i in indices]
-    if all(array is not None for array in known):
+    known = [array for i in indices if (array := aten.data(i)) is not None]
+    if len(known) == len(indices):
         wide = np.broadcast_arrays(*known)
         flat = np.ravel_multi_index([a.astype(np.int64) % n for a, n in zip(wide, sizes, strict=True)], list(sizes))
         return aten.constant((flat.reshape(1, -1) == np.arange(prod(sizes)).reshape(-1, 1)).astype(np.float32))
-    marks: Any = None
+    marks: T | None = None
     for place, (index, size) in enumerate(zip(indices, sizes, strict=True)):
         line = aten("expand.default", aten.as_numbers(index), list(shape))
         line = aten("reshape.default", line, [*([1] * len(sizes)), prod(shape)])
@@ -232,7 +236,7 @@ _SUMS = Constraint(
     ],
 )
 def index_put(
-    lo: Lowering, self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False, **_: Any
+    lo: Lowering, self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False, **_: object
 ) -> Tensor | None:
     if accumulate or any(map(_is_mask, _list_tensors(indices))):
         return None
@@ -262,7 +266,7 @@ def _put(x: Any, indices: list[Any], values: Any) -> Any:
     return torch.ops.aten.index_put(x, [i if i is None else torch.as_tensor(i) for i in indices], values)
 
 
-def _put_along(aten: Any, self: Any, dim: int, index: Any, source: Any, accumulate: bool = False) -> Any:
+def _put_along(aten: Aten[T], self: T, dim: int, index: T, source: T, accumulate: bool = False) -> T:
     """Write to indices along one dimension; a single number is a tensor of one."""
     line = index if len(aten.shape(index)) == 1 else aten("reshape.default", index, [-1])
     shape = aten.shape(self)
@@ -279,7 +283,7 @@ def _put_along(aten: Any, self: Any, dim: int, index: Any, source: Any, accumula
         call(lambda x, y: (x + 1.0).index_copy(-2, torch.tensor([3, 0]), y), f32(1, 4, 17), f32(1, 2, 17)),
     ],
 )
-def index_copy(aten: Any, self: Any, dim: int, index: Any, source: Any) -> Any:
+def index_copy(aten: Aten[T], self: T, dim: int, index: T, source: T) -> T:
     return _put_along(aten, self, dim, index, source)
 
 
@@ -294,7 +298,7 @@ def index_copy(aten: Any, self: Any, dim: int, index: Any, source: Any) -> Any:
         call(lambda x, y: (x + 1.0).index_fill(0, torch.tensor([1]), y), f32(3, 64), f32()),
     ],
 )
-def index_fill(aten: Any, self: Any, dim: int, index: Any, value: Any) -> Any:
+def index_fill(aten: Aten[T], self: T, dim: int, index: T, value: T | float) -> T:
     if isinstance(value, (int, float)):
         value = aten.constant(np.array([value], np.float32))
     return _put_along(aten, self, dim, index, value)
@@ -308,12 +312,20 @@ def index_fill(aten: Any, self: Any, dim: int, index: Any, value: Any) -> Any:
         call(lambda x, y: (x + 1.0).index_add(-1, torch.tensor([3, 0]), y, alpha=0.5), f32(1, 17, 4), f32(1, 17, 2)),
     ],
 )
-def index_add(aten: Any, self: Any, dim: int, index: Any, source: Any, alpha: float = 1) -> Any:
+def index_add(aten: Aten[T], self: T, dim: int, index: T, source: T, alpha: float = 1) -> T:
     scaled = source if alpha == 1 else aten("mul.Tensor", source, aten.constant(np.array(alpha, np.float32)))
     return _put_along(aten, self, dim, index, scaled, accumulate=True)
 
 
-def _keep_int64(aten: Any, self: Any, dim: int, index: Any, src: Any = None, value: Any = None, **other: Any) -> Any:
+def _keep_int64(
+    aten: NarrowingAten[T],
+    self: T,
+    dim: int,
+    index: T,
+    src: T | None = None,
+    value: T | float | None = None,
+    **other: object,
+) -> T | None:
     """Write a number as a tensor; cast int64 indices to int32 and back, as the operator itself needs int64."""
     if src is None:
         number = isinstance(value, (int, float))
@@ -353,7 +365,9 @@ def _make_indices(rows: int, columns: int) -> Any:
         ),
     ],
 )
-def scatter(lo: Lowering, self: Tensor, dim: int, index: Tensor, src: Tensor | None = None, **_: Any) -> Tensor | None:
+def scatter(
+    lo: Lowering, self: Tensor, dim: int, index: Tensor, src: Tensor | None = None, **_: object
+) -> Tensor | None:
     if src is None:
         return None
     if not self.rank:
@@ -396,7 +410,7 @@ def _scatter_computed(lo: Lowering, x: Tensor, dim: int, index: Tensor, source: 
         call(lambda x, y: (x + 1.0).scatter_add(0, torch.tensor([[0, 2, 0], [0, 1, 1]]), y), f32(3, 3), f32(2, 3)),
     ],
 )
-def scatter_add(aten: Any, self: Any, dim: int, index: Any, src: Any) -> Any:
+def scatter_add(aten: Aten[T], self: T, dim: int, index: T, src: T) -> T | None:
     sizes, wanted = aten.shape(self), aten.shape(index)
     dim %= len(sizes)
     if any(n != m for i, (n, m) in enumerate(zip(sizes, wanted, strict=True)) if i != dim):

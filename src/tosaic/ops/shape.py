@@ -9,7 +9,8 @@ import numpy as np
 
 from tosaic.core.errors import Unsupported
 from tosaic.lower import movement
-from tosaic.lower.aten import Aten
+from tosaic.lower.arguments import Dims
+from tosaic.lower.aten import Aten, T
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import composite, with_copy
@@ -36,7 +37,9 @@ def _resolve(shape: Sequence[int], size: int) -> tuple[int, ...]:
         call(lambda x: (x * 2.0).reshape(()), f32(1)),
     ],
 )
-def view(lo: Lowering, self: Tensor, size: Sequence[int] = (), shape: Sequence[int] | None = None, **_: Any) -> Tensor:
+def view(
+    lo: Lowering, self: Tensor, size: Sequence[int] = (), shape: Sequence[int] | None = None, **_: object
+) -> Tensor:
     return lo.reshape(self, _resolve(size if shape is None else shape, self.size))
 
 
@@ -112,7 +115,7 @@ def transpose(lo: Lowering, self: Tensor, dim0: int = 0, dim1: int = 1) -> Tenso
         call(lambda x: (x + 1.0).squeeze((0, -2)), f32(1, 3, 1, 4)),
     ],
 )
-def squeeze(lo: Lowering, self: Tensor, dim: Any = None) -> Tensor:
+def squeeze(lo: Lowering, self: Tensor, dim: Dims = None) -> Tensor:
     chosen = range(self.rank) if dim is None else ([dim] if isinstance(dim, int) else dim)
     gone = {d % max(self.rank, 1) for d in chosen}
     return lo.reshape(self, [d for i, d in enumerate(self.shape) if not (i in gone and d == 1)])
@@ -154,7 +157,7 @@ def expand(lo: Lowering, self: Tensor, size: Sequence[int], implicit: bool = Fal
         call(lambda x, y: (x + 1.0).expand_as(y) + y, f32(17, 1), f32(3, 17, 2)),
     ],
 )
-def expand_as(aten: Aten[Any], self: Any, other: Any) -> Any:
+def expand_as(aten: Aten[T], self: T, other: T) -> T:
     return aten("expand.default", self, list(aten.shape(other)))
 
 
@@ -272,7 +275,13 @@ def _split(lo: Lowering, x: Tensor, sizes: Sequence[int], dim: int) -> list[Tens
         call(lambda x: (x + 1.0).split(4)[0], f32(6, 2)),
     ],
 )
-def split(lo: Lowering, self: Tensor, split_size: Any = None, split_sizes: Any = None, dim: int = 0) -> list[Tensor]:
+def split(
+    lo: Lowering,
+    self: Tensor,
+    split_size: int | Sequence[int] = (),
+    split_sizes: Sequence[int] | None = None,
+    dim: int = 0,
+) -> list[Tensor]:
     d = dim % self.rank
     sizes = split_sizes if split_sizes is not None else split_size
     if isinstance(sizes, int):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tosaic.lower import movement
 from tosaic.lower.arguments import keep_dims
-from tosaic.lower.aten import Aten
+from tosaic.lower.aten import Aten, T
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, op
 from tosaic.lower.samples import Sample, call, f32, i32, torch, with_booleans
@@ -20,7 +20,7 @@ from tosaic.lower.tensor import Stored, Tensor
 #: Each number takes seven operators on the whole tensor.
 _MOST = 32
 #: a number and its position
-Pair = tuple[Any, Any]
+Pair: TypeAlias = tuple[T, T]
 #: how many numbers a call needs, for the arguments of its schema
 Count = Callable[[Arguments], int]
 
@@ -54,8 +54,8 @@ def _limit(count: Count) -> Sequence[Constraint]:
 
 
 def _select(
-    aten: Aten[Any], x: Any, count: int, dim: int, largest: bool, *, is_float: bool, keepdim: bool
-) -> list[Pair]:
+    aten: Aten[T], x: T, count: int, dim: int, largest: bool, *, is_float: bool, keepdim: bool
+) -> list[Pair[T]]:
     """Find the extremes of a dimension one after another, with their positions; of equal numbers the first comes first.
 
     A number that was found is replaced by one from the other end for the next search. Without `keepdim`, the last
@@ -79,14 +79,14 @@ def _select(
     return found
 
 
-def _find_one(aten: Aten[Any], x: Any, dim: int, largest: bool, keepdim: bool) -> Pair:
+def _find_one(aten: Aten[T], x: T, dim: int, largest: bool, keepdim: bool) -> Pair[T]:
     """Find the largest or smallest number of a dimension, and its position."""
     place = aten("argmax.default" if largest else "argmin.default", x, dim, keepdim)
     value = aten("amax.default" if largest else "amin.default", x, [dim], keepdim) if aten.shape(x) else x
     return value, place
 
 
-def _lower(lo: Lowering, x: Tensor, count: int, dim: int, largest: bool, keepdim: bool = True) -> list[Pair]:
+def _lower(lo: Lowering, x: Tensor, count: int, dim: int, largest: bool, keepdim: bool = True) -> list[Pair[Tensor]]:
     """Find the extremes of quantized values as integers, which have the order of what they represent."""
     from tosaic.lower.steps import LoweringAten
 
@@ -99,7 +99,7 @@ def _attach(value: Tensor, x: Tensor) -> Tensor:
     return replace(value, q=x.q) if isinstance(value, Stored) else value
 
 
-def _join(lo: Lowering, found: list[Pair], dim: int) -> tuple[Tensor, ...]:
+def _join(lo: Lowering, found: list[Pair[Tensor]], dim: int) -> tuple[Tensor, ...]:
     """Concatenate numbers, and their positions."""
     if len(found) == 1:
         return found[0]
@@ -134,8 +134,8 @@ def _samples_topk() -> list[Sample]:
 
 
 def _decompose_topk(
-    aten: Aten[Any], self: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> Any:
+    aten: Aten[T], self: T, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> Pair[T] | None:
     return _find_one(aten, self, dim, largest, True) if k == 1 else None
 
 
@@ -148,7 +148,9 @@ def _decompose_topk(
     fits_int32=True,
     samples=_samples_topk,
 )
-def topk(lo: Lowering, self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+def topk(
+    lo: Lowering, self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Tensor, ...] | None:
     return None if k == 1 else _join(lo, _lower(lo, self, k, dim, largest), dim)
 
 
@@ -180,7 +182,7 @@ def _count_steps(size: int, k: int) -> tuple[int, bool]:
     return min(k, behind), behind < k
 
 
-def _decompose_kth(aten: Aten[Any], self: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+def _decompose_kth(aten: Aten[T], self: T, k: int, dim: int = -1, keepdim: bool = False) -> Pair[T] | None:
     shape = aten.shape(self)
     count, largest = _count_steps(shape[dim] if shape else 1, k)
     return _find_one(aten, self, dim, largest, keepdim) if count == 1 else None
@@ -201,7 +203,7 @@ def _decompose_kth(aten: Aten[Any], self: Any, k: int, dim: int = -1, keepdim: b
         call(_first(torch.kthvalue, 16, 0), f32(17), targets=with_booleans),
     ],
 )
-def kthvalue(lo: Lowering, self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+def kthvalue(lo: Lowering, self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Pair[Tensor] | None:
     count, largest = _count_steps(_count_length(self, dim), k)
     if count == 1:
         return None
@@ -213,7 +215,7 @@ def _find_middle(size: int) -> int:
     return (size + 1) // 2
 
 
-def _decompose_median_dim(aten: Aten[Any], self: Any, dim: int, keepdim: bool = False) -> Any:
+def _decompose_median_dim(aten: Aten[T], self: T, dim: int, keepdim: bool = False) -> Pair[T] | None:
     shape = aten.shape(self)
     return _decompose_kth(aten, self, _find_middle(shape[dim] if shape else 1), dim, keepdim)
 
@@ -233,11 +235,11 @@ def _decompose_median_dim(aten: Aten[Any], self: Any, dim: int, keepdim: bool = 
         call(_both(torch.median, 0), f32(5, 3, 4), targets=with_booleans),
     ],
 )
-def median_dim(lo: Lowering, self: Tensor, dim: int, keepdim: bool = False) -> Any:
+def median_dim(lo: Lowering, self: Tensor, dim: int, keepdim: bool = False) -> Pair[Tensor] | None:
     return kthvalue(lo, self, _find_middle(_count_length(self, dim)), dim, keepdim)
 
 
-def _decompose_median(aten: Aten[Any], self: Any) -> Any:
+def _decompose_median(aten: Aten[T], self: T) -> T | None:
     return aten("amin.default", self) if prod(aten.shape(self)) <= 2 else None
 
 

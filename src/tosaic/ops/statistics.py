@@ -7,19 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tosaic.core.errors import Unsupported
-from tosaic.lower.aten import Aten
+from tosaic.lower.arguments import Dims
+from tosaic.lower.aten import Aten, T
 from tosaic.lower.registry import composite
 from tosaic.lower.samples import F, Sample, call, f32, torch
 
 
-def _list_dims(aten: Aten[Any], x: Any, dim: int | Sequence[int] | None) -> list[int]:
+def _list_dims(aten: Aten[T], x: T, dim: Dims) -> list[int]:
     """List the dimensions of a reduction; none given means all of them."""
     if isinstance(dim, int):
         return [dim]
     return list(dim) if dim else list(range(len(aten.shape(x))))
 
 
-def _variance(aten: Aten[Any], x: Any, dim: Any, divisor: float, keepdim: bool) -> tuple[Any, Any]:
+def _variance(aten: Aten[T], x: T, dim: Dims, divisor: float, keepdim: bool) -> tuple[T, T]:
     """Compute the variance, a mean of squares scaled for the divisor, and the mean, which keeps its dimensions."""
     dims = _list_dims(aten, x, dim)
     # A tensor without dimensions has dimension 0 all the same, with one number.
@@ -32,7 +33,7 @@ def _variance(aten: Aten[Any], x: Any, dim: Any, divisor: float, keepdim: bool) 
     return aten("mul.Tensor", variance, count / (count - divisor)) if divisor else variance, mean
 
 
-def _find_divisor(unbiased: bool, correction: Any) -> float:
+def _find_divisor(unbiased: bool, correction: float | None) -> float:
     return float(unbiased) if correction is None else float(correction)
 
 
@@ -52,13 +53,18 @@ def _samples_variance(name: str) -> list[Sample]:
 
 @composite("var", "var.default", "var.dim", "var.correction", samples=lambda: _samples_variance("var"))
 def var(
-    aten: Aten[Any], self: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, correction: Any = None
-) -> Any:
+    aten: Aten[T],
+    self: T,
+    dim: Dims = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    correction: float | None = None,
+) -> T:
     return _variance(aten, self, dim, _find_divisor(unbiased, correction), keepdim)[0]
 
 
 @composite("std", "std.default", "std.dim", "std.correction", samples=lambda: _samples_variance("std"))
-def std(aten: Aten[Any], self: Any, **how: Any) -> Any:
+def std(aten: Aten[T], self: T, **how: Any) -> T:
     return aten("sqrt.default", var(aten, self, **how))
 
 
@@ -70,8 +76,13 @@ def std(aten: Aten[Any], self: Any, **how: Any) -> Any:
     samples=lambda: _samples_variance("var_mean"),
 )
 def var_mean(
-    aten: Aten[Any], self: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, correction: Any = None
-) -> Any:
+    aten: Aten[T],
+    self: T,
+    dim: Dims = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    correction: float | None = None,
+) -> tuple[T, T]:
     variance, mean = _variance(aten, self, dim, _find_divisor(unbiased, correction), keepdim)
     return variance, mean if keepdim else aten("reshape.default", mean, list(aten.shape(variance)))
 
@@ -83,12 +94,12 @@ def var_mean(
     "std_mean.correction",
     samples=lambda: _samples_variance("std_mean"),
 )
-def std_mean(aten: Aten[Any], self: Any, **how: Any) -> Any:
+def std_mean(aten: Aten[T], self: T, **how: Any) -> tuple[T, T]:
     variance, mean = var_mean(aten, self, **how)
     return aten("sqrt.default", variance), mean
 
 
-def _norm(aten: Aten[Any], x: Any, order: float, dims: list[int], keepdim: bool) -> Any:
+def _norm(aten: Aten[T], x: T, order: float, dims: list[int], keepdim: bool) -> T:
     """Compute a vector norm of any order."""
     if order == 2.0:
         return aten("sqrt.default", aten("sum.dim_IntList", aten("mul.Tensor", x, x), dims, keepdim))
@@ -119,8 +130,13 @@ def _norm(aten: Aten[Any], x: Any, order: float, dims: list[int], keepdim: bool)
     ],
 )
 def vector_norm(
-    aten: Aten[Any], self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
-) -> Any:
+    aten: Aten[T],
+    self: T,
+    ord: float = 2,
+    dim: Dims = None,
+    keepdim: bool = False,
+    dtype: object = None,
+) -> T | None:
     if str(dtype) not in ("None", "torch.float32"):
         return None
     return _norm(aten, self, float(ord), _list_dims(aten, self, dim), keepdim)
@@ -138,7 +154,14 @@ def vector_norm(
         call(lambda x: torch.ops.aten.norm.ScalarOpt_dim_dtype(x, 2, [-1], False, dtype=torch.float32), f32(1, 4, 17)),
     ],
 )
-def norm(aten: Aten[Any], self: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+def norm(
+    aten: Aten[T],
+    self: T,
+    p: float | None = 2,
+    dim: Dims = None,
+    keepdim: bool = False,
+    dtype: object = None,
+) -> T | None:
     return vector_norm(aten, self, 2 if p is None else p, dim, keepdim, dtype)
 
 
@@ -152,8 +175,13 @@ def norm(aten: Aten[Any], self: Any, p: Any = 2, dim: Any = None, keepdim: bool 
     ],
 )
 def linalg_norm(
-    aten: Aten[Any], self: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, dtype: Any = None
-) -> Any:
+    aten: Aten[T],
+    self: T,
+    ord: float | None = None,
+    dim: Dims = None,
+    keepdim: bool = False,
+    dtype: object = None,
+) -> T | None:
     """Compute the norm of vectors, and of matrices if it is that of their elements."""
     several = len(aten.shape(self)) if dim is None else 1 if isinstance(dim, int) else len(dim)
     if ord is not None and several != 1:
@@ -171,8 +199,13 @@ def linalg_norm(
     ],
 )
 def matrix_norm(
-    aten: Aten[Any], self: Any, ord: str = "fro", dim: Any = (-2, -1), keepdim: bool = False, dtype: Any = None
-) -> Any:
+    aten: Aten[T],
+    self: T,
+    ord: str = "fro",
+    dim: Sequence[int] = (-2, -1),
+    keepdim: bool = False,
+    dtype: object = None,
+) -> T | None:
     return vector_norm(aten, self, 2, dim, keepdim, dtype) if ord == "fro" else None
 
 
@@ -185,7 +218,7 @@ def matrix_norm(
         call(lambda x: torch.logsumexp(x, -1), f32()),
     ],
 )
-def logsumexp(aten: Aten[Any], self: Any, dim: Any, keepdim: bool = False) -> Any:
+def logsumexp(aten: Aten[T], self: T, dim: int | Sequence[int], keepdim: bool = False) -> T:
     """Subtract the largest number first: no power is above one, and one of them is one."""
     dims = _list_dims(aten, self, dim)
     top = aten("amax.default", self, dims, True)
@@ -204,7 +237,7 @@ def logsumexp(aten: Aten[Any], self: Any, dim: Any, keepdim: bool = False) -> An
         call(lambda x, y: F.cosine_similarity(x, y, -1, 1e-3), f32(1, 3, 17), f32(2, 1, 17)),
     ],
 )
-def cosine_similarity(aten: Aten[Any], x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+def cosine_similarity(aten: Aten[T], x1: T, x2: T, dim: int = 1, eps: float = 1e-8) -> T | None:
     """Divide the product of two vectors by that of their lengths, none of which is below `eps`."""
     shapes = aten.shape(x1), aten.shape(x2)
     if not all(shapes) or len(shapes[0]) != len(shapes[1]) or shapes[0][dim] != shapes[1][dim]:
@@ -221,9 +254,7 @@ def cosine_similarity(aten: Aten[Any], x1: Any, x2: Any, dim: int = 1, eps: floa
         call(lambda x, y: F.pairwise_distance(x, y, 1.0, 0.1, True), f32(1, 3, 17), f32(3, 17)),
     ],
 )
-def pairwise_distance(
-    aten: Aten[Any], x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
-) -> Any:
+def pairwise_distance(aten: Aten[T], x1: T, x2: T, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> T:
     difference = aten("add.Tensor", aten("sub.Tensor", x1, x2), eps)
     return _norm(aten, difference, float(p), [-1], keepdim)
 
@@ -238,7 +269,7 @@ def pairwise_distance(
         call(lambda x, y: torch.cdist(x, y, math.inf, "donot_use_mm_for_euclid_dist"), f32(1, 3, 5), f32(1, 2, 5)),
     ],
 )
-def cdist(aten: Aten[Any], x1: Any, x2: Any, p: float = 2.0, compute_mode: int | None = None) -> Any:
+def cdist(aten: Aten[T], x1: T, x2: T, p: float = 2.0, compute_mode: int | None = None) -> T:
     """Compute the differences of all pairs: a product of matrices would cancel where points are close."""
     difference = aten("sub.Tensor", aten("unsqueeze.default", x1, -2), aten("unsqueeze.default", x2, -3))
     return _norm(aten, difference, float(p), [-1], False)
@@ -251,6 +282,6 @@ def cdist(aten: Aten[Any], x1: Any, x2: Any, p: float = 2.0, compute_mode: int |
         call(lambda x, y: torch.dist(x, y, 1), f32(3, 4, 5), f32(5)),
     ],
 )
-def dist(aten: Aten[Any], self: Any, other: Any, p: Any = 2) -> Any:
+def dist(aten: Aten[T], self: T, other: T, p: float = 2) -> T:
     difference = aten("sub.Tensor", self, other)
     return _norm(aten, difference, float(p), _list_dims(aten, difference, None), False)

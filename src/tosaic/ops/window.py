@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from tosaic.lower import lookup, movement
 from tosaic.lower.arguments import pair
+from tosaic.lower.aten import Aten, T
 from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint, composite, with_copy
@@ -100,14 +100,14 @@ def im2col(
     ],
 )
 def col2im(
-    aten: Any,
-    self: Any,
+    aten: Aten[T],
+    self: T,
     output_size: Sequence[int],
     kernel_size: Sequence[int],
     dilation: Sequence[int],
     padding: Sequence[int],
     stride: Sequence[int],
-) -> Any:
+) -> T:
     """Write it as a transposed convolution that copies each channel to one pixel of its windows."""
     size, kernel, apart, pad, step = map(pair, (output_size, kernel_size, dilation, padding, stride))
     *batch, features, _ = aten.shape(self)

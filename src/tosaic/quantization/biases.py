@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from torchao.quantization.pt2e.quantizer import DerivedQuantizationSpec, QuantizationSpec
+from torchao.quantization.pt2e.quantizer import DerivedQuantizationSpec, QuantizationSpec, QuantizationSpecBase
 
 from tosaic.quantization.observer import MinMaxObserver, PerChannelMinMaxObserver
 from tosaic.quantization.prepare import attribute
@@ -44,7 +44,7 @@ def derive_bias(x: Node, weight: Node, node: Node, spec: QuantizationSpec) -> De
     )
 
 
-def fit_weight(x: Node, weight: Node, bias: Node, node: Node, spec: QuantizationSpec) -> Any:
+def fit_weight(x: Node, weight: Node, bias: Node, node: Node, spec: QuantizationSpec) -> QuantizationSpecBase:
     """Derive the spec of a weight from the input's if its own scale could be too small for the bias."""
     make: Any = spec.observer_or_fake_quant_ctr
     # While a model is trained, its biases change.

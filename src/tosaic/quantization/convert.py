@@ -41,7 +41,7 @@ def has_inner_graphs(module: GraphModule) -> bool:
     return any(isinstance(child, GraphModule) for child in module.children())
 
 
-def has_fixed_range(observer: Any) -> bool:
+def has_fixed_range(observer: object) -> bool:
     """Tell whether an observer finds one range of integers by calibration."""
     dtype, is_dynamic = getattr(observer, "dtype", None), getattr(observer, "is_dynamic", False)
     known = isinstance(observer, (pt2e.ObserverBase, pt2e.FakeQuantizeBase)) and not hasattr(observer, "convert")

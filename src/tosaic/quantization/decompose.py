@@ -103,7 +103,7 @@ def _trace(node: Node, rolled: bool) -> GraphModule | None:
     """Trace torch's decomposition of a call; None if it is not simpler."""
     inputs = node.all_input_nodes
 
-    def call(*values: torch.Tensor) -> Any:
+    def call(*values: torch.Tensor) -> object:
         given = dict(zip(inputs, values, strict=True))
         args: Any = map_arg(node.args, lambda n: given[n])
         kwargs: Any = map_arg(node.kwargs, lambda n: given[n])

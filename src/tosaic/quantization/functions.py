@@ -7,11 +7,10 @@ by the same amount everywhere: 3 is rarely a multiple of the scale. The next con
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch.fx import Graph, Node
-from torchao.quantization.pt2e.quantizer import SharedQuantizationSpec
+from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, QuantizationSpecBase, SharedQuantizationSpec
 
 from tosaic.fx.source import has_tag, overload
 from tosaic.ops import registry
@@ -30,7 +29,7 @@ def fuse_functions(graph: Graph, own: set[Node]) -> None:
     for node in inner:
         node.meta[ANNOTATION_KEY].output_qspec = None
     for node in functions:
-        specs: dict[Node, Any] = node.meta[ANNOTATION_KEY].input_qspec_map
+        specs: dict[Node, QuantizationSpecBase | None] = node.meta[ANNOTATION_KEY].input_qspec_map
         # A table takes constants as they are.
         for giver in [giver for giver in specs if giver in inner or giver.meta[CONSTANT]]:
             del specs[giver]
@@ -40,19 +39,19 @@ def _is_elementwise(node: Node) -> bool:
     """Tell whether a call can be a table: between one tensor of 8 bits and another of the same shape."""
     record = registry().find(overload(node))
     pointwise = record.pointwise if record is not None else has_tag(node, torch.Tag.pointwise)
-    value: Any = node.meta.get("val")
+    value: object = node.meta.get("val")
     if not pointwise or not isinstance(value, torch.Tensor) or value.dtype is not torch.float32:
         return False
     numbers = all(n.meta["val"].numel() == 1 for n in node.all_input_nodes if n.meta[CONSTANT])
     return numbers and _has_8_bits(node.meta[ANNOTATION_KEY].output_qspec)
 
 
-def _has_8_bits(spec: Any) -> bool:
+def _has_8_bits(spec: QuantizationSpecBase | None) -> bool:
     """Tell whether a tensor has 8 bits; one that is fused with its only reader has no spec."""
     while isinstance(spec, SharedQuantizationSpec):
         place = spec.edge_or_node
         node = place if isinstance(place, Node) else place[1]
-        annotation: Any = node.meta[ANNOTATION_KEY]
+        annotation: QuantizationAnnotation = node.meta[ANNOTATION_KEY]
         spec = annotation.output_qspec if isinstance(place, Node) else annotation.input_qspec_map[place[0]]
     return spec is None or getattr(spec, "dtype", None) is torch.int8
 
@@ -74,7 +73,7 @@ def _list_bases(node: Node, inner: set[Node], bases: dict[Node, Node]) -> Iterat
         if giver in inner and giver in bases:
             yield bases[giver]
         elif not giver.meta[CONSTANT]:
-            read: Any = node.meta[ANNOTATION_KEY].input_qspec_map.get(giver)
-            made: Any = giver.meta.get(ANNOTATION_KEY)
+            read: QuantizationSpecBase | None = node.meta[ANNOTATION_KEY].input_qspec_map.get(giver)
+            made: QuantizationAnnotation | None = giver.meta.get(ANNOTATION_KEY)
             stored = getattr(read, "dtype", None) is torch.int8 and (made is None or _has_8_bits(made.output_qspec))
             yield giver if stored else None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 from torchao.quantization.pt2e.quantizer import SharedQuantizationSpec
 
-from tosaic.fx.source import DEQUANTIZE, QUANTIZE, aten, overload, torch_op
+from tosaic.fx.source import DEQUANTIZE, QUANTIZE, aten, input_node, overload, torch_op
 from tosaic.lower.arguments import is_sequence
 from tosaic.quantization.prepare import ANNOTATION_KEY, KEPT_META
 from tosaic.quantization.recurrent import LOOP, run_steps
@@ -70,18 +69,19 @@ class _Unrolling:
     #: the copies of each node of the cell, by step
     copies: dict[Node, dict[int, Node]] = field(default_factory=dict)
     #: what the shape of one step is, for each node of the cell
-    vals: dict[Node, Any] = field(default_factory=dict)
+    vals: dict[Node, object] = field(default_factory=dict)
 
     def run(self) -> None:
-        _, products, start, _, _, _, self.axis, back = self.loop.args
+        _, products, start, _, _, _, axis, back = self.loop.args
         assert isinstance(products, Node) and is_sequence(start)
+        self.axis = int(str(axis))
         ends = _find_ends(self.graph, self.loop)
         after = _follow([self.loop])
         lead = set(_lead_to(ends))
         cell = [n for n in self.graph.nodes if n is not self.loop and n in after and (n in lead or _stores(n, ends))]
         rolled = _follow([_behind(products)]) - set(cell)
         count = int(_behind(products).meta["val"].shape[self.axis])
-        state: list[Any] = list(start)
+        state = [part for part in start if isinstance(part, Node)]
         with self.graph.inserting_before(self._find_first_reader(cell)):
             for at in range(count)[:: -1 if back else 1]:
                 made: dict[Node, Node] = {}
@@ -97,25 +97,29 @@ class _Unrolling:
         readers = {user for node in cell for user in node.users if user not in inside}
         return next(n for n in self.graph.nodes if n in readers)
 
-    def _copy(self, node: Node, made: dict[Node, Node], state: list[Any], rolled: set[Node], at: int) -> Node:
+    def _copy(self, node: Node, made: dict[Node, Node], state: list[Node], rolled: set[Node], at: int) -> Node:
         """Copy a node of the cell for one step."""
         if self.loop in node.all_input_nodes:
             return state[int(str(node.args[1]))]
-        found: Any = [
-            map_arg(a, lambda n: made[n] if n in made else self._select(n, at) if n in rolled else n)
-            for a in (node.args, node.kwargs)
-        ]
-        args, kwargs = found
-        stored: Any = args[0]
-        if _overload(node) == QUANTIZE and _overload(stored) == DEQUANTIZE and args[1:] == stored.args[1:]:
-            return stored.args[0]
+
+        def find(n: Node) -> Node:
+            return made[n] if n in made else self._select(n, at) if n in rolled else n
+
+        args, kwargs = map_arg(node.args, find), map_arg(node.kwargs, find)
+        stored = args[0]
+        if (
+            isinstance(stored, Node)
+            and (_overload(node), _overload(stored)) == (QUANTIZE, DEQUANTIZE)
+            and args[1:] == stored.args[1:]
+        ):
+            return input_node(stored)
         new = self.graph.call_function(torch_op(node), args, kwargs)
         new.meta = {key: node.meta[key] for key in KEPT_META if key in node.meta}
         if "val" in node.meta:
             new.meta["val"] = self._val(node)
         return new
 
-    def _val(self, node: Node) -> Any:
+    def _val(self, node: Node) -> object:
         if node not in self.vals:
             self.vals[node] = _drop(node.meta["val"], self.axis)
         return self.vals[node]
@@ -127,14 +131,14 @@ class _Unrolling:
             known[at] = self._emit(node, self._val(_behind(node)), "select.int", node, self.axis, at)
         return known[at]
 
-    def _emit(self, like: Node, val: Any, name: str, value: Any, *args: Any) -> Node:
+    def _emit(self, like: Node, val: object, name: str, value: Node | list[Node], *args: int) -> Node:
         """Emit a data movement of dequantized numbers, quantized like what it reads."""
         moved = self.graph.call_function(aten(name), (value, *args))
         moved.meta = {key: _behind(like).meta[key] for key in KEPT_META if key in _behind(like).meta} | {"val": val}
         if _overload(like) != DEQUANTIZE:
             return moved
-        quantize: Any = like.args[0]
-        stored = self.graph.call_function(quantize.target, (moved, *quantize.args[1:]))
+        quantize = input_node(like)
+        stored = self.graph.call_function(torch_op(quantize), (moved, *quantize.args[1:]))
         return self.graph.call_function(torch_op(like), (stored, *like.args[1:]))
 
     def _connect(self, node: Node, cell: set[Node], count: int) -> None:
@@ -195,7 +199,7 @@ def _last_reader(end: Node, made: dict[Node, Node]) -> Node:
     return made[next(iter(stored[0].users))] if stored else made[end]
 
 
-def _drop(val: Any, axis: Any) -> Any:
+def _drop(val: object, axis: int) -> object:
     """Return the type of one step."""
     if is_sequence(val):
         return tuple(_drop(one, axis) for one in val)

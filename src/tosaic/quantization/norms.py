@@ -37,7 +37,7 @@ def fold_norms(module: GraphModule) -> None:
 def _find_pairs(module: GraphModule) -> Iterator[tuple[Node, Node]]:
     """Yield layers, each with the norm that reads it."""
     for norm in module.graph.nodes:
-        layer: Any = norm.args[0] if _has(norm, "folds_into_producer", True) else None
+        layer = norm.args[0] if _has(norm, "folds_into_producer", True) else None
         if not isinstance(layer, Node) or not _has(layer, "quant", "weight") or len(layer.users) != 1:
             continue
         # The channels of a norm are dimension 1, and those of a linear layer are the last one.

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
+from torch.nn import Module, Parameter
 from torchao.quantization import pt2e
 from torchao.quantization.pt2e import quantizer as specs
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
@@ -22,6 +22,8 @@ from tosaic.quantization.quantizer import TosaQuantizer
 
 #: what is observed: the result of a node, or what a node reads of another one
 Place: TypeAlias = "Node | tuple[Node, Node]"
+#: how it is quantized
+Spec: TypeAlias = specs.QuantizationSpecBase
 #: tensors of equal type in these respects can have one observer
 _TYPE = ("dtype", "is_dynamic", "quant_min", "quant_max", "qscheme", "ch_axis", "scale", "zero_point")
 
@@ -49,7 +51,7 @@ class _Annotated(specs.Quantizer):
     def validate(self, model: GraphModule) -> None: ...
 
 
-def _insert_observers(module: GraphModule, observers: dict[Place, Any]) -> None:
+def _insert_observers(module: GraphModule, observers: dict[Place, pt2e.ObserverOrFakeQuantize]) -> None:
     """Insert the observers that the annotations of a graph ask for."""
     insertion = _Insertion(module, observers)
     for node in list(module.graph.nodes):
@@ -62,7 +64,7 @@ def _insert_observers(module: GraphModule, observers: dict[Place, Any]) -> None:
 class _Insertion:
     """A module while observers are inserted."""
 
-    def __init__(self, module: GraphModule, observers: dict[Place, Any]) -> None:
+    def __init__(self, module: GraphModule, observers: dict[Place, pt2e.ObserverOrFakeQuantize]) -> None:
         self.module, self.observers = module, observers
         #: the calls of observers, with what they observe
         self.calls: dict[Node, Node] = {}
@@ -98,10 +100,10 @@ class _Insertion:
         for reader in readers:
             reader.replace_input_with(node, call)
 
-    def _get_observer(self, call: Node) -> Any:
+    def _get_observer(self, call: Node) -> Module:
         return self.module.get_submodule(str(call.target))
 
-    def _insert(self, node: Node, observer: Any) -> Node:
+    def _insert(self, node: Node, observer: pt2e.ObserverOrFakeQuantize) -> Node:
         name = f"activation_post_process_{self.count}"
         self.count += 1
         self.module.add_module(name, observer)
@@ -112,7 +114,7 @@ class _Insertion:
 
 
 def _is_buffer(module: GraphModule, node: Node) -> bool:
-    return node.op == "get_attr" and not isinstance(attribute(module, node), torch.nn.Parameter)
+    return node.op == "get_attr" and not isinstance(attribute(module, node), Parameter)
 
 
 def _list_givers(node: Node) -> Iterator[Node]:
@@ -125,9 +127,9 @@ def _list_givers(node: Node) -> Iterator[Node]:
         found.update(one.all_input_nodes)
 
 
-def _make_observers(module: GraphModule) -> dict[Place, Any]:
+def _make_observers(module: GraphModule) -> dict[Place, pt2e.ObserverOrFakeQuantize]:
     """Make the observers of all places; places of one group share an observer."""
-    asked: dict[Place, Any] = {}
+    asked: dict[Place, Spec] = {}
     for node in module.graph.nodes:
         annotation = node.meta.get(ANNOTATION_KEY)
         if annotation is not None:
@@ -139,8 +141,8 @@ def _make_observers(module: GraphModule) -> dict[Place, Any]:
         if not isinstance(place, Node):
             groups.join_tensor(place, spec)
         groups.join_shared(place, spec)
-    made: dict[Place, Any] = {}
-    observers: dict[Place, Any] = {}
+    made: dict[Place, pt2e.ObserverOrFakeQuantize] = {}
+    observers: dict[Place, pt2e.ObserverOrFakeQuantize] = {}
     for place, spec in asked.items():
         root = groups.find(place)
         if root not in observers:
@@ -152,7 +154,7 @@ def _make_observers(module: GraphModule) -> dict[Place, Any]:
 class _Groups:
     """Groups of places that share an observer, as trees: each place leads to its parent, a root to itself."""
 
-    def __init__(self, asked: dict[Place, Any]) -> None:
+    def __init__(self, asked: dict[Place, Spec]) -> None:
         self.asked = asked
         self.parents: dict[Place, Place] = {place: place for place in asked}
 
@@ -165,7 +167,7 @@ class _Groups:
             self.parents[place], place = root, self.parents[place]
         return root
 
-    def join_tensor(self, place: tuple[Node, Node], spec: Any) -> None:
+    def join_tensor(self, place: tuple[Node, Node], spec: Spec) -> None:
         """Join what a node reads with the other places of the same tensor, if they are of one type."""
         giver, node = place
         if not node.meta[ANNOTATION_KEY].allow_implicit_sharing:
@@ -176,7 +178,7 @@ class _Groups:
             if other in self.asked and _has_same_type(self._resolve(self.asked[other]), own):
                 self._join(other, place)
 
-    def join_shared(self, place: Place, spec: Any) -> None:
+    def join_shared(self, place: Place, spec: Spec) -> None:
         """Join a place with the one that its spec names."""
         if isinstance(spec, specs.SharedQuantizationSpec):
             self._join(spec.edge_or_node, place)
@@ -188,23 +190,22 @@ class _Groups:
             above, below = below, above
         self.parents[below] = above
 
-    def _resolve(self, spec: Any) -> Any:
+    def _resolve(self, spec: Spec) -> Spec:
         """Return the spec that a shared one leads to."""
         while isinstance(spec, specs.SharedQuantizationSpec):
             spec = self.asked[self.find(spec.edge_or_node)]
         return spec
 
 
-def _has_same_type(one: Any, other: Any) -> bool:
+def _has_same_type(one: Spec, other: Spec) -> bool:
     missing = object()
     return all(getattr(one, name, missing) == getattr(other, name, missing) for name in _TYPE)
 
 
-def _make_observer(spec: Any, made: dict[Place, Any]) -> Any:
+def _make_observer(spec: Spec, made: dict[Place, pt2e.ObserverOrFakeQuantize]) -> pt2e.ObserverOrFakeQuantize:
     if isinstance(spec, specs.SharedQuantizationSpec):
         return made[spec.edge_or_node]
-    given: Any = spec
-    fields: dict[str, Any] = {**vars(given)}
+    fields = dict(vars(spec))
     make: Any = fields.pop("observer_or_fake_quant_ctr", None)
     if isinstance(spec, specs.DerivedQuantizationSpec):
         del fields["is_dynamic"]

@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 from tosaic.core.errors import Unsupported
 from tosaic.core.internal import contained
 from tosaic.fx.arrays import to_torch
-from tosaic.fx.source import FILLS, aten, bind, fill, has_schema, has_tag, overload, schema, torch_op
+from tosaic.fx.source import FILLS, aten, bind, fill, has_schema, has_tag, input_node, overload, schema, torch_op
 from tosaic.fx.torch_compat import FakeTensor, FakeTensorMode, OpOverload
 from tosaic.ir.graph import Array
 from tosaic.lower.arguments import is_sequence
@@ -68,7 +68,7 @@ def make_functional(module: GraphModule) -> None:
 
 def _detach(graph: Graph, node: Node, given: Node) -> bool:
     """Let what comes after a call that changes an input of the model read its result; False if that is not possible."""
-    changed: Any = node.args[0]
+    changed = input_node(node)
     if given.op != "placeholder" or _type(given) != _type(node):
         return False
     order = {n: i for i, n in enumerate(graph.nodes)}
@@ -79,7 +79,7 @@ def _detach(graph: Graph, node: Node, given: Node) -> bool:
     return True
 
 
-def _type(node: Node) -> tuple[Any, Any]:
+def _type(node: Node) -> tuple[torch.Size, torch.dtype]:
     value = node.meta["val"]
     return value.shape, value.dtype
 
@@ -90,7 +90,7 @@ def _may_view(node: Node) -> bool:
     return record is None or record.moves
 
 
-def _find_functional(op: Any) -> Any:
+def _find_functional(op: Callable[..., object]) -> OpOverload | None:
     """Find the overload that returns what an in-place one writes: `pow.Tensor_Scalar` for `pow_.Scalar`."""
     packet, name, _ = str(op).split(".")
     twin = getattr(getattr(torch.ops, packet), name.rstrip("_"), None) if name.endswith("_") else None
@@ -98,7 +98,7 @@ def _find_functional(op: Any) -> Any:
     return next((o for o in overloads if _list_arguments(o) == _list_arguments(op)), None)
 
 
-def _list_arguments(op: Any) -> list[tuple[str, object]]:
+def _list_arguments(op: Callable[..., object]) -> list[tuple[str, object]]:
     """List the arguments of an operator; the name of the first one may differ: `dropout` calls it `input`."""
     return [(argument.name if index else "", argument.type) for index, argument in enumerate(schema(op))]
 
@@ -111,7 +111,7 @@ def mutates(node: Node) -> bool:
 
 def is_private(node: Node) -> bool:
     """Tell whether the tensor that an in-place call changes has no other reader, not even through a view."""
-    changed: Any = node.args[0]
+    changed = node.args[0]
     while isinstance(changed, Node) and changed.op == "call_function" and len(changed.users) == 1:
         record = registry().find(overload(changed))
         if overload(changed) in FILLS or (record is not None and not record.moves and not _is_view(changed)):
@@ -147,7 +147,7 @@ class GraphAten:
         new.meta["val"] = self._type(target, args, kwargs)
         return new
 
-    def _type(self, target: Any, args: Any, kwargs: Any) -> Any:
+    def _type(self, target: Callable[..., object], args: Any, kwargs: Any) -> object:
         mode = _find_mode(self.module.graph)
         swap = map_arg
         assert mode is not None
@@ -166,6 +166,9 @@ class GraphAten:
     def is_bool(self, value: Node, /) -> bool:
         return value.meta["val"].dtype is torch.bool
 
+    def same_dtype(self, value: Node, other: Node, /) -> bool:
+        return value.meta["val"].dtype == other.meta["val"].dtype
+
     def as_indices(self, value: Node, /) -> Node:
         if _is_cast(value):
             return value.all_input_nodes[0]
@@ -175,12 +178,15 @@ class GraphAten:
         narrow = self.as_indices(value)
         return narrow if self.has_integers else self("to.dtype", narrow, torch.float32)
 
+    def made_by(self, value: Node, /) -> tuple[str, tuple[Any, ...]]:
+        return ("", ()) if value.kwargs else (str(value.target), value.args)
+
     def is_int64(self, value: Node, /) -> bool:
         """Tell whether numbers are known only at run time and may need more than 32 bits."""
         return value.op != "get_attr" and value.meta["val"].dtype is torch.int64 and not _is_cast(value)
 
-    def again(self, arguments: Mapping[str, Any], /) -> Node:
-        target: Any = self.node.target
+    def again(self, arguments: Mapping[str, object], /) -> Node:
+        target = torch_op(self.node)
         named = {a.name for a in schema(target) if a.kwarg_only}
         args = [v for k, v in arguments.items() if k not in named]
         return self(str(target).removeprefix("aten."), *args, **{k: v for k, v in arguments.items() if k in named})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 import torch
 from torch.fx import GraphModule, Node
@@ -30,6 +30,8 @@ from tosaic.quantization.recurrent import LOOP
 from tosaic.quantization.states import share_buffers
 from tosaic.quantization.widen_accumulated import widen_sums
 
+#: how a tensor is quantized; None leaves it in float
+_Spec: TypeAlias = pt2e.QuantizationSpecBase | None
 _PER_CHANNEL = (torch.per_channel_symmetric, torch.per_channel_affine)
 
 
@@ -39,6 +41,19 @@ class NodeFinder(Protocol):
     def find_nodes(self, model: GraphModule) -> Iterator[Node]:
         """Return the nodes that the finder selects."""
         ...
+
+
+class Configuration(Protocol):
+    """How to quantize a part of a model: a QuantizationConfig, or that of ExecuTorch; None leaves a tensor in float."""
+
+    @property
+    def input_activation(self) -> pt2e.QuantizationSpecBase | None: ...
+    @property
+    def output_activation(self) -> pt2e.QuantizationSpecBase | None: ...
+    @property
+    def weight(self) -> pt2e.QuantizationSpec | None: ...
+    @property
+    def bias(self) -> Any: ...
 
 
 class TosaQuantizer(pt2e.Quantizer):
@@ -53,11 +68,11 @@ class TosaQuantizer(pt2e.Quantizer):
     def __init__(self, *, stores_int16: bool = True) -> None:
         super().__init__()
         self._stores_int16 = stores_int16
-        self._global: Any = None
-        self._io: Any = None
-        self._by_name: dict[str, Any] = {}
-        self._by_type: dict[Callable[..., torch.nn.Module] | str, Any] = {}
-        self._by_node: list[tuple[Callable[[GraphModule], Iterator[Node]], Any]] = []
+        self._global: Configuration | None = None
+        self._io: Configuration | None = None
+        self._by_name: dict[str, Configuration | None] = {}
+        self._by_type: dict[Callable[..., torch.nn.Module] | str, Configuration | None] = {}
+        self._by_node: list[tuple[Callable[[GraphModule], Iterator[Node]], Configuration | None]] = []
         self._others: list[pt2e.Quantizer] = []
         self._rolled = False
 
@@ -73,7 +88,7 @@ class TosaQuantizer(pt2e.Quantizer):
         return self._global
 
     @global_config.setter
-    def global_config(self, value: Any) -> None:
+    def global_config(self, value: Configuration | None) -> None:
         self.set_global(value)
 
     @property
@@ -82,7 +97,7 @@ class TosaQuantizer(pt2e.Quantizer):
         return self._io
 
     @io_config.setter
-    def io_config(self, value: Any) -> None:
+    def io_config(self, value: Configuration | None) -> None:
         self.set_io(value)
 
     @property
@@ -91,7 +106,7 @@ class TosaQuantizer(pt2e.Quantizer):
         return dict(self._by_name)
 
     @module_name_config.setter
-    def module_name_config(self, value: dict[str, Any]) -> None:
+    def module_name_config(self, value: dict[str, Configuration | None]) -> None:
         self._by_name = {name: _check_config(config) for name, config in value.items()}
 
     @property
@@ -100,43 +115,45 @@ class TosaQuantizer(pt2e.Quantizer):
         return dict(self._by_type)
 
     @module_type_config.setter
-    def module_type_config(self, value: dict[Callable[..., torch.nn.Module] | str, Any]) -> None:
+    def module_type_config(self, value: dict[Callable[..., torch.nn.Module] | str, Configuration | None]) -> None:
         self._by_type = {kind: _check_config(config) for kind, config in value.items()}
 
-    def set_global(self, quantization_config: Any) -> Self:
+    def set_global(self, quantization_config: Configuration | None) -> Self:
         """Set the configuration of everything that no other setting names; None leaves it in float."""
         self._global = _check_config(quantization_config)
         return self
 
-    def set_io(self, quantization_config: Any) -> Self:
+    def set_io(self, quantization_config: Configuration | None) -> Self:
         """Set the configuration of the model's inputs and outputs."""
         self._io = _check_config(quantization_config)
         return self
 
-    def set_module_name(self, module_name: str, quantization_config: Any) -> Self:
+    def set_module_name(self, module_name: str, quantization_config: Configuration | None) -> Self:
         """Set the configuration of a submodule and all inside it; None leaves it in float."""
         self._by_name[module_name] = _check_config(quantization_config)
         return self
 
-    def set_module_type(self, module_type: Callable[..., torch.nn.Module] | str, quantization_config: Any) -> Self:
+    def set_module_type(
+        self, module_type: Callable[..., torch.nn.Module] | str, quantization_config: Configuration | None
+    ) -> Self:
         """Set the configuration of all submodules of a class, or of its full name; None leaves them in float."""
         self._by_type[module_type] = _check_config(quantization_config)
         return self
 
-    def set_node_finder(self, quantization_config: Any, node_finder: NodeFinder) -> Self:
+    def set_node_finder(self, quantization_config: Configuration | None, node_finder: NodeFinder) -> Self:
         """Set the configuration of the nodes that a finder selects in the exported graph; None leaves them in float."""
         self._by_node.append((node_finder.find_nodes, _check_config(quantization_config)))
         return self
 
-    def set_node_target(self, node_target: OpOverload, quantization_config: Any) -> Self:
+    def set_node_target(self, node_target: OpOverload, quantization_config: Configuration | None) -> Self:
         """Set the configuration of all calls of an operator; None leaves them in float."""
         return self._set_nodes(lambda node: node.target == node_target, quantization_config)
 
-    def set_node_name(self, node_name: str, quantization_config: Any) -> Self:
+    def set_node_name(self, node_name: str, quantization_config: Configuration | None) -> Self:
         """Set the configuration of the node of a name in the exported graph; None leaves it in float."""
         return self._set_nodes(lambda node: node.name == node_name, quantization_config)
 
-    def _set_nodes(self, selects: Callable[[Node], bool], config: Any) -> Self:
+    def _set_nodes(self, selects: Callable[[Node], bool], config: Configuration | None) -> Self:
         self._by_node.append((lambda model: filter(selects, model.graph.nodes), _check_config(config)))
         return self
 
@@ -200,7 +217,7 @@ class TosaQuantizer(pt2e.Quantizer):
                 fix="move the model to one device with model.to('cpu') before export",
             )
 
-    def _config(self, node: Node) -> Any:
+    def _config(self, node: Node) -> Configuration | None:
         if CONFIG in node.meta:
             return node.meta[CONFIG][0]
         names, types = _list_owners(node)
@@ -214,7 +231,7 @@ class TosaQuantizer(pt2e.Quantizer):
         return self._global
 
 
-def _check_config(config: Any) -> Any:
+def _check_config(config: Configuration | None) -> Configuration | None:
     missing = [f for f in ("input_activation", "output_activation", "weight", "bias") if not hasattr(config, f)]
     if config is not None and missing:
         raise Invalid(
@@ -225,7 +242,7 @@ def _check_config(config: Any) -> Any:
     return config
 
 
-def _type_name(module_type: Any) -> str:
+def _type_name(module_type: Callable[..., torch.nn.Module] | str) -> str:
     return module_type if isinstance(module_type, str) else f"{module_type.__module__}.{module_type.__qualname__}"
 
 
@@ -235,7 +252,7 @@ def _list_owners(node: Node) -> tuple[list[str], list[str]]:
     return [path for path, _ in stack], [kind for _, kind in stack]
 
 
-def _annotate(node: Node, config: Any) -> None:
+def _annotate(node: Node, config: Configuration) -> None:
     record = registry().find(overload(node))
     kind = _kind(node, record)
     if kind == "weight":
@@ -256,7 +273,7 @@ def _kind(node: Node, record: Record | None) -> str:
     return record.quant
 
 
-def _annotate_weight(node: Node, config: Any) -> None:
+def _annotate_weight(node: Node, config: Configuration) -> None:
     arguments = bind(node)
     x = arguments.get("input")
     weight, bias = arguments.get("weight"), arguments.get("bias")
@@ -292,7 +309,7 @@ def _weight_spec(spec: pt2e.QuantizationSpec | None, arguments: dict[str, Any]) 
     return spec if depthwise else _per_tensor(spec)
 
 
-def _annotate_share(node: Node, config: Any) -> None:
+def _annotate_share(node: Node, config: Configuration) -> None:
     floats = [n for n in node.all_input_nodes if _is_float(n)]
     if config.input_activation is None:
         return
@@ -306,7 +323,7 @@ def _annotate_share(node: Node, config: Any) -> None:
     _set(node, inputs, config, output=shared)
 
 
-def _annotate_observe(node: Node, config: Any, record: Record | None) -> None:
+def _annotate_observe(node: Node, config: Configuration, record: Record | None) -> None:
     floats = [n for n in node.all_input_nodes if _is_float(n) and not _is_number(n)]
     # A choice between two numbers has a float result without a float tensor among its inputs.
     if not floats and not _is_float(node):
@@ -321,10 +338,12 @@ def _annotate_observe(node: Node, config: Any, record: Record | None) -> None:
     _set(node, inputs, config)
 
 
-def _fuse(node: Node, inputs: dict[Node, Any], record: Record) -> None:
+def _fuse(node: Node, inputs: dict[Node, _Spec], record: Record) -> None:
     """Fuse conv -> relu: the value between them is never stored, so it is not observed either."""
-    before: Any = node.args[0]
-    annotation = before.meta.get(ANNOTATION_KEY) if isinstance(before, Node) else None
+    before = node.args[0]
+    if not isinstance(before, Node):
+        return
+    annotation = before.meta.get(ANNOTATION_KEY)
     if annotation is None or len(before.users) != 1 or annotation.output_qspec is None:
         return
     if LOOP in before.meta:  # the next step reads it too
@@ -339,7 +358,7 @@ def _fuse(node: Node, inputs: dict[Node, Any], record: Record) -> None:
     inputs.pop(before, None)
 
 
-def _set(node: Node, inputs: dict[Node, Any], config: Any, output: Any = None) -> None:
+def _set(node: Node, inputs: Mapping[Node, _Spec], config: Configuration, output: _Spec = None) -> None:
     spec = config.output_activation if output is None else output
     results = [u for u in node.users if overload_or_empty(u) == "getitem"]
     if isinstance(node.meta.get("val"), (tuple, list)):
@@ -349,11 +368,11 @@ def _set(node: Node, inputs: dict[Node, Any], config: Any, output: Any = None) -
         spec = None
     elif not _is_float(node):
         spec = None
-    kept = {n: s for n, s in inputs.items() if s is not None}
+    kept: dict[Node, _Spec] = {n: s for n, s in inputs.items() if s is not None}
     node.meta[ANNOTATION_KEY] = pt2e.QuantizationAnnotation(kept, spec, _annotated=True)
 
 
-def _annotate_io(model: GraphModule, config: Any) -> None:
+def _annotate_io(model: GraphModule, config: Configuration) -> None:
     for node in model.graph.nodes:
         if node.op == "placeholder" and _is_float(node):
             node.meta[ANNOTATION_KEY] = pt2e.QuantizationAnnotation(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,15 +101,15 @@ def watch(module: GraphModule, notes: list[str]) -> Generator[None]:
     notes.extend(_describe(seen))
 
 
-def _make_hook(seen: _Seen) -> Any:
-    def hook(_: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+def _make_hook(seen: _Seen) -> Callable[[torch.nn.Module, tuple[object, ...]], None]:
+    def hook(_: torch.nn.Module, inputs: tuple[object, ...]) -> None:
         if isinstance(inputs[0], torch.Tensor) and inputs[0].numel():
             seen.add(inputs[0])
 
     return hook
 
 
-def _has_few_bits(observer: Any) -> bool:
+def _has_few_bits(observer: object) -> bool:
     """Tell whether an observer is for 8 bits or fewer: 16 bits have room for such a range."""
     low, high = getattr(observer, "quant_min", None), getattr(observer, "quant_max", None)
     return low is not None and high is not None and high - low < _LEVELS and hasattr(observer, "calculate_qparams")

@@ -11,33 +11,44 @@ it (`quantization/loops.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch.fx import Graph, GraphModule, Node, Proxy
-from torch.fx.node import map_aggregate, map_arg
+from torch.fx.node import map_arg
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.fx.proxy import GraphAppendingTracer
 
 from tosaic.fx.source import overload
-from tosaic.fx.torch_compat import FakeTensor
+from tosaic.fx.torch_compat import FakeTensor, FakeTensorMode
 from tosaic.quantization.widen_accumulated import STATE
 
 _aten = torch.ops.aten
 #: from here on a tanh in 8 bits saturates to 1
 _TANH_SATURATION = 4.0
-#: One step: takes the product of its input, the state, and the product of the state; returns the next state, output
-#: first.
-Step: TypeAlias = Callable[[Any, Sequence[Any], Any], tuple[Any, ...]]
+#: what a step computes with: a tensor, or its place in a graph
+T = TypeVar("T", torch.Tensor, Proxy)
+
+
+class Step(Protocol):
+    """One step of a cell."""
+
+    def __call__(self, of_x: T, state: Sequence[T], of_h: T) -> tuple[T, ...]:
+        """Take the product of the input, the state, and its product; return the next state, output first."""
+        ...
+
+
+#: what a call returns
+_Results: TypeAlias = Proxy | tuple[Proxy, ...]
 #: Marks a rolled layer: its name on the call of `run_steps`, name and part on each part of the state after all steps.
 LOOP = "tosaic_loop"
 #: more steps would fill the memory of an NPU's program
 _MOST_STEPS = 1000
 
 
-def _step_lstm(of_x: Any, state: Sequence[Any], of_h: Any) -> tuple[Any, ...]:
+def _step_lstm(of_x: T, state: Sequence[T], of_h: T) -> tuple[T, ...]:
     begin, keep, new, show = _chunk(_aten.add.Tensor(of_x, of_h), 4)
     kept = _aten.mul.Tensor(_aten.sigmoid.default(keep), state[1])
     c = _aten.add.Tensor(kept, _aten.mul.Tensor(_aten.sigmoid.default(begin), _aten.tanh.default(new)))
@@ -47,18 +58,18 @@ def _step_lstm(of_x: Any, state: Sequence[Any], of_h: Any) -> tuple[Any, ...]:
     return _aten.mul.Tensor(_aten.sigmoid.default(show), _aten.tanh.default(seen)), c
 
 
-def _step_gru(of_x: Any, state: Sequence[Any], of_h: Any) -> tuple[Any, ...]:
+def _step_gru(of_x: T, state: Sequence[T], of_h: T) -> tuple[T, ...]:
     (reset_x, keep_x, new_x), (reset_h, keep_h, new_h) = _chunk(of_x, 3), _chunk(of_h, 3)
     reset, keep = (_aten.sigmoid.default(_aten.add.Tensor(*pair)) for pair in ((reset_x, reset_h), (keep_x, keep_h)))
     new = _aten.tanh.default(_aten.add.Tensor(new_x, _aten.mul.Tensor(reset, new_h)))
     return (_aten.add.Tensor(new, _aten.mul.Tensor(keep, _aten.sub.Tensor(state[0], new))),)
 
 
-def _step_tanh(of_x: Any, state: Sequence[Any], of_h: Any) -> tuple[Any, ...]:
+def _step_tanh(of_x: T, state: Sequence[T], of_h: T) -> tuple[T, ...]:
     return (_aten.tanh.default(_aten.add.Tensor(of_x, of_h)),)
 
 
-def _step_relu(of_x: Any, state: Sequence[Any], of_h: Any) -> tuple[Any, ...]:
+def _step_relu(of_x: T, state: Sequence[T], of_h: T) -> tuple[T, ...]:
     return (_aten.relu.default(_aten.add.Tensor(of_x, of_h)),)
 
 
@@ -76,7 +87,7 @@ _LAYERS: dict[str, Step] = {
 }
 
 
-def write(node: Node, mode: Any, *, rolled: bool) -> GraphModule | None:
+def write(node: Node, mode: FakeTensorMode, *, rolled: bool) -> GraphModule | None:
     """Write a recurrent call as a graph whose inputs are those of the node; None if it is something else."""
     name, graph = overload(node), Graph()
     tracer = GraphAppendingTracer(graph)
@@ -92,7 +103,7 @@ def write(node: Node, mode: Any, *, rolled: bool) -> GraphModule | None:
         return None
     if result is None:
         return None
-    graph.output(map_aggregate(result, lambda a: a.node if isinstance(a, Proxy) else a))
+    graph.output(result.node if isinstance(result, Proxy) else tuple(part.node for part in result))
     module = GraphModule({}, graph)
     with torch.no_grad():
         FakeTensorProp(module, mode).propagate_dont_convert_inputs(*(n.meta["val"] for n in given))
@@ -103,9 +114,9 @@ def run_steps(
     layer: str,
     products: torch.Tensor,
     start: Sequence[torch.Tensor],
-    w_h: Any,
-    b_h: Any,
-    w_r: Any,
+    w_h: torch.Tensor,
+    b_h: torch.Tensor | None,
+    w_r: torch.Tensor | None,
     axis: int,
     back: bool,
 ) -> tuple[torch.Tensor, ...]:
@@ -113,21 +124,21 @@ def run_steps(
     count = products.shape[axis]
     if isinstance(products, FakeTensor):
         return tuple(part.new_empty((*part.shape[:axis], count, *part.shape[axis:])) for part in start)
-    state: tuple[Any, ...] = tuple(start)
-    seen: list[tuple[Any, ...]] = [()] * count
+    state = tuple(start)
+    seen: list[tuple[torch.Tensor, ...]] = [()] * count
     for at in range(count)[:: -1 if back else 1]:
         seen[at] = state
         state = _advance(_LAYERS[layer], products.select(axis, at), state, w_h, b_h, w_r)
     return tuple(torch.stack(parts, axis) for parts in zip(*seen, strict=True))
 
 
-def _advance(step: Step, of_x: Any, state: Sequence[Any], w_h: Any, b_h: Any, w_r: Any) -> tuple[Any, ...]:
+def _advance(step: Step, of_x: T, state: Sequence[T], w_h: T, b_h: T | None, w_r: T | None) -> tuple[T, ...]:
     """Compute the next state; a projection makes the output of a step smaller."""
     output, *others = step(of_x, state, _aten.linear.default(state[0], w_h, b_h))
     return output if w_r is None else _aten.linear.default(output, w_r), *others
 
 
-def _run_cell(step: Step, x: Proxy, state: Proxy | Sequence[Proxy], weights: Sequence[Proxy | None]) -> Any:
+def _run_cell(step: Step, x: Proxy, state: Proxy | Sequence[Proxy], weights: Sequence[Proxy | None]) -> _Results:
     w_x, w_h, b_x, b_h = [*weights, None, None][:4]
     before = (state,) if isinstance(state, Proxy) else tuple(state)
     after = step(_aten.linear.default(x, w_x, b_x), before, _aten.linear.default(before[0], w_h, b_h))
@@ -182,7 +193,7 @@ def _run_layers(
     train: bool,
     bidirectional: bool,
     batch_first: bool,
-) -> Any:
+) -> _Results | None:
     """Run all layers of a module: return the output of every step, then each part of the last state."""
     walks = layers * (1 + bidirectional)
     each, rest = divmod(len(weights), walks)
@@ -205,12 +216,12 @@ def _run_layers(
     return x, *(_aten.stack.default([state[part] for state in last], 0) for part in range(len(parts)))
 
 
-def _mark(value: Any, key: str, mark: object) -> None:
+def _mark(value: torch.Tensor | Proxy, key: str, mark: object) -> None:
     """Mark the node of a value in a graph; the steps also run on tensors."""
     if isinstance(value, Proxy):
         value.node.meta[key] = mark
 
 
-def _chunk(gates: Any, count: int) -> Iterator[Any]:
+def _chunk(gates: T, count: int) -> Iterator[T]:
     chunks = _aten.chunk.default(gates, count, -1)
     return (chunks[index] for index in range(count))

@@ -12,13 +12,13 @@ With one range for what is read and what is written, the buffer itself can hold 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch.fx import Graph, GraphModule, Node
-from torchao.quantization.pt2e.quantizer import QuantizationSpec, SharedQuantizationSpec
+from torchao.quantization.pt2e.quantizer import QuantizationSpec, QuantizationSpecBase, SharedQuantizationSpec
 
-from tosaic.fx.source import DEQUANTIZE, QUANTIZE, overload, torch_op
+from tosaic.fx.source import DEQUANTIZE, QUANTIZE, input_node, overload, torch_op
 from tosaic.quantization.prepare import ANNOTATION_KEY, attribute
 
 #: what has a range: the result of a node, or what a node reads of another one
@@ -30,12 +30,12 @@ def share_buffers(graph: Graph) -> None:
     """Let the read and the written values of each mutable buffer have one range."""
     order = {node: index for index, node in enumerate(graph.nodes)}
     for buffer, copy in _find_writes(graph):
-        value: Any = copy.args[1]
+        value = input_node(copy, 1)
         reads = [(buffer, user) for user in buffer.users if user is not copy]
         # A tensor can only share the range of an earlier one.
         roots = sorted({_find_root(place) for place in (*reads, value)}, key=lambda place: _locate(place, order))
-        found = [_get_spec(root) for root in roots]
-        if all(isinstance(spec, QuantizationSpec) and _get_type(spec) == _get_type(found[0]) for spec in found):
+        found = [spec for root in roots if isinstance(spec := _get_spec(root), QuantizationSpec)]
+        if len(found) == len(roots) and all(_get_type(spec) == _get_type(found[0]) for spec in found):
             for root in roots[1:]:
                 _set_spec(root, SharedQuantizationSpec(roots[0]))
 
@@ -44,7 +44,7 @@ def quantize_buffers(module: GraphModule) -> None:
     """Store the integers of each mutable buffer that is always quantized when read and dequantized when written."""
     changed = False
     for buffer, copy in list(_find_writes(module.graph)):
-        value: Any = copy.args[1]
+        value = input_node(copy, 1)
         readers = [user for user in buffer.users if user is not copy]
         calls = [*readers, value]
         if not readers or overload(value) != DEQUANTIZE or any(overload(node) != QUANTIZE for node in readers):
@@ -57,7 +57,7 @@ def quantize_buffers(module: GraphModule) -> None:
         for node in readers:
             node.replace_all_uses_with(buffer)
             module.graph.erase_node(node)
-        copy.args = (buffer, value.args[0])
+        copy.args = (buffer, input_node(value))
         changed = True
     if changed:
         module.graph.eliminate_dead_code()
@@ -72,7 +72,7 @@ def _find_writes(graph: Graph) -> Iterator[tuple[Node, Node]]:
             yield buffer, copies[0]
 
 
-def _get_spec(place: _Place) -> Any:
+def _get_spec(place: _Place) -> QuantizationSpecBase | None:
     node = place if isinstance(place, Node) else place[1]
     annotation = node.meta.get(ANNOTATION_KEY)
     if annotation is None:
@@ -80,7 +80,7 @@ def _get_spec(place: _Place) -> Any:
     return annotation.output_qspec if isinstance(place, Node) else annotation.input_qspec_map.get(place[0])
 
 
-def _set_spec(place: _Place, spec: Any) -> None:
+def _set_spec(place: _Place, spec: QuantizationSpecBase) -> None:
     if isinstance(place, Node):
         place.meta[ANNOTATION_KEY].output_qspec = spec
     else:
@@ -100,7 +100,7 @@ def _locate(place: _Place, order: dict[Node, int]) -> tuple[int, bool]:
     return order[place if is_result else place[1]], is_result
 
 
-def _get_type(spec: Any) -> tuple[object, ...]:
+def _get_type(spec: QuantizationSpec) -> tuple[object, ...]:
     return spec.dtype, spec.quant_min, spec.quant_max, spec.qscheme
 
 

@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 from torchao.quantization.pt2e import FakeQuantizeBase, MinMaxObserver
 from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
-from tosaic.fx.source import overload
+from tosaic.fx.source import input_node, overload
 from tosaic.lower.registry import Record
 from tosaic.ops import registry
 from tosaic.quantization.prepare import ANNOTATION_KEY, CONSTANT
@@ -40,7 +40,7 @@ def widen_sums(graph: Graph, *, stores_int16: bool) -> None:
     for state in (n for n in sums if STATE in n.meta and n.meta[ANNOTATION_KEY].output_qspec is not None):
         _set_wide(state, [(state, user) for user in state.users if _reads_int16(user)])
         kept = sums[state][0]
-        before: Any = kept.args[1]
+        before = input_node(kept, 1)
         if STATE not in before.meta:
             kept.meta[ANNOTATION_KEY].input_qspec_map[before] = _widen(
                 kept.meta[ANNOTATION_KEY].input_qspec_map[before]
