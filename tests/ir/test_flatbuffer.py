@@ -16,6 +16,7 @@ import pytest
 from tosaic.core.errors import Invalid
 from tosaic.core.specification import EXTENSIONS, PROFILES, Specification
 from tosaic.formats import tosa_binding as binding
+from tosaic.formats.flatbuffer_writer import Integers, TableData, write_flatbuffer
 from tosaic.formats.tosa_writer import names, read, serialize
 from tosaic.ir import ops
 from tosaic.ir.build import Builder
@@ -387,7 +388,8 @@ def test_errors_name_offset_or_field() -> None:
     data = serialize(build_small())
     with pytest.raises(Invalid, match=r"at offset \d+"):
         read(struct.pack("<I", len(data)) + data[4:])
-    at = data.index(b"\0input_0\0") + 1
+    # The operators come first, then the tensors.
+    at = data.index(b"\0input_0\0", data.index(b"\0input_0\0") + 1) + 1
     with pytest.raises(Invalid, match="not UTF-8 text at offset"):
         read(data[:at] + b"\xff" + data[at + 1 :])
     with pytest.raises(Invalid, match="contains a NUL at offset"):
@@ -398,19 +400,15 @@ def test_errors_name_offset_or_field() -> None:
 
 def write_regions(calls: dict[str, str]) -> bytes:
     """A file of regions whose only op is a COND_IF with both branches in the region that `calls` names (or empty)."""
-    serializer = binding.make_serializer("", targetMajor=1, targetMinor=0, targetPatch=0, targetDraft=False)
+    code = binding.OPS["COND_IF"].value
+    tensor = TableData({0: "c", 1: Integers([1]), 2: ("I", binding.DTYPES[DType.BOOL].value)})
+    regions: list[TableData] = []
     for name, called in calls.items():
-        if name != "main":
-            serializer.startRegion(name)
-            serializer.currRegion.addBasicBlock(name)
-        block = serializer.currRegion.currBasicBlock
-        block.addTensor("c", [1], binding.DTYPES[DType.BOOL], None, variable=False, variable_name="")
-        block.addInput("c")
-        if called:
-            attribute = binding.make_attribute()
-            attribute.setAttribute(binding.OPS["COND_IF"], called, called)
-            block.addOperator(binding.OPS["COND_IF"], ["c"], [], attribute, None)
-    return serializer.serialize()
+        attribute = TableData({0: called, 1: called})
+        operator = TableData({0: ("I", code), 1: ("B", code), 2: attribute, 3: ["c"], 4: list[str]()})
+        block = TableData({0: name, 1: [operator] if called else [], 2: [tensor], 3: ["c"]})
+        regions.append(TableData({0: name, 1: [block]}))
+    return write_flatbuffer(TableData({0: TableData({0: ("i", 1)}), 1: regions}), b"TOSA")
 
 
 def test_regions_that_contain_themselves_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torchao.quantization.pt2e import FusedMovingAvgObsFakeQuantize, MovingAveragePerChannelMinMaxObserver
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
+from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 import tosaic
 from tosaic.core.errors import Invalid
@@ -195,6 +198,22 @@ def test_a_function_in_place_of_a_bias_derives_it(make: Any) -> None:
     first, second = (convert(EthosUQuantizer(SPEC).set_global(c), model, inputs) for c in (config, given))
     assert counts(first) == counts(second)
     assert torch.equal(first(inputs), second(inputs))
+
+
+def test_a_transposed_convolution_is_trained_with_any_weight_observer() -> None:
+    """Its channels are dimension 1, even if the observer was made for dimension 0, and fused with its rounding."""
+    config = get_symmetric_quantization_config(is_qat=True)
+    observer = MovingAveragePerChannelMinMaxObserver
+    fused = FusedMovingAvgObsFakeQuantize.with_args(observer=observer, ch_axis=0)
+    weight = QuantizationSpec(torch.int8, fused, -127, 127, torch.per_channel_symmetric, 0)
+    model, inputs = nn.ConvTranspose2d(3, 5, 3), x(1, 3, 4, 4)
+    quantizer = EthosUQuantizer(SPEC).set_global(replace(config, weight=weight))
+    prepared = prepare_qat_pt2e(torch.export.export(model, (inputs,)).module(), quantizer)
+    prepared(inputs)
+    converted = convert_pt2e(prepared)
+    weights = [n for n in converted.graph.nodes if overload(n).endswith("dequantize_per_channel.default")]
+    assert sorted(n.args[3] for n in weights) == [0, 1]
+    assert len(tosaic.compile(converted, (inputs,), SPEC).delegates) == 1
 
 
 def test_requantize_without_an_op_between() -> None:

@@ -1,56 +1,13 @@
-"""The part of the `tosa_serializer` extension that we use, with types."""
+"""The numbers that a .tosa file has for operators, types and choices, from the `tosa_serializer` extension."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from tosaic.ir.definition import Field
 from tosaic.ir.graph import DType
-
-
-class Tensor(Protocol):
-    def setDtype(self, dtype: object) -> None: ...
-
-
-class Attribute(Protocol):
-    def setAttribute(self, op: object, *args: object) -> object: ...
-
-
-class Block(Protocol):
-    def addInput(self, name: str) -> None: ...
-    def addOutput(self, name: str) -> None: ...
-    def addShape(self, name: str, rank: int, data: Sequence[int]) -> object: ...
-    def addTensor(
-        self,
-        name: str,
-        shape: Sequence[int],
-        dtype: object,
-        data: npt.NDArray[np.uint8] | None,
-        *,
-        variable: bool,
-        variable_name: str,
-    ) -> Tensor: ...
-    def addOperator(
-        self, op: object, inputs: Sequence[str], outputs: Sequence[str], attributes: Attribute, location: object
-    ) -> None: ...
-
-
-class Region(Protocol):
-    @property
-    def currBasicBlock(self) -> Block: ...
-    def addBasicBlock(self, name: str) -> None: ...
-
-
-class Serializer(Protocol):
-    @property
-    def currRegion(self) -> Region: ...
-    def startRegion(self, name: str) -> None: ...
-    def serialize(self) -> bytes: ...
 
 
 class Enumeration(Protocol):
@@ -59,10 +16,6 @@ class Enumeration(Protocol):
 
 
 _module: Mapping[str, Any] = vars(import_module("tosa_serializer"))
-
-make_serializer: Callable[..., Serializer] = _module["TosaSerializer"]
-make_attribute: Callable[[], Attribute] = _module["TosaSerializerAttribute"]
-make_location: Callable[[str], object] = _module["TosaOpLocation"]
 
 OPS: Mapping[str, Enumeration] = _module["Op"].__members__
 CHOICES: Mapping[Field, Mapping[str, Enumeration]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 
@@ -12,6 +11,16 @@ from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
 from tosaic.formats import tosa_binding as binding
 from tosaic.formats.flatbuffer import Buffer, Table
+from tosaic.formats.tosa_schema import (
+    BlockTable,
+    GraphTable,
+    LocationTable,
+    OperatorTable,
+    RegionTable,
+    ShapeTable,
+    TensorTable,
+    VersionTable,
+)
 from tosaic.ir.definition import CHOICES, Attribute, Field, OpDef
 from tosaic.ir.encode import count_bytes, decode, from_bytes
 from tosaic.ir.graph import NUMPY, Array, Attr, DType, Graph, Op, Type, Value
@@ -26,77 +35,19 @@ _MAX_NESTING = 64
 _MAX_RANK = 32
 
 
-# The fields of the file's tables, by their slots.
-
-
-class _Graph(IntEnum):
-    VERSION = 0
-    REGIONS = 1
-
-
-class _Version(IntEnum):
-    MAJOR = 0
-
-
-class _Region(IntEnum):
-    NAME = 0
-    BLOCKS = 1
-
-
-class _Block(IntEnum):
-    OPERATORS = 1
-    TENSORS = 2
-    INPUTS = 3
-    OUTPUTS = 4
-    SHAPES = 5
-
-
-class _Tensor(IntEnum):
-    NAME = 0
-    SHAPE = 1
-    TYPE = 2
-    DATA = 3
-    VARIABLE = 4
-    IS_UNRANKED = 5
-    VARIABLE_NAME = 6
-    OFFSET = 7
-    SIZE = 8
-    SCALE_TYPE = 9
-    BLOCK_SHAPE = 11
-
-
-class _Shape(IntEnum):
-    NAME = 0
-    RANK = 1
-    DATA = 2
-
-
-class _Operator(IntEnum):
-    OP = 0
-    ATTRIBUTE_TYPE = 1
-    ATTRIBUTE = 2
-    INPUTS = 3
-    OUTPUTS = 4
-    LOCATION = 5
-
-
-class _Location(IntEnum):
-    TEXT = 0
-
-
 def read(data: bytes, budget: Budget | None = None) -> Graph:
     """Read the graph of a .tosa file. Types are as the file says: `verify` checks them against the definitions.
 
     `budget` is the memory that it may take; the default is that of a separate file.
     """
     root = Buffer(data, budget).root()
-    version = root.get_table(_Graph.VERSION, "the version")
-    major = -1 if version is None else version.get(_Version.MAJOR, "<i", -1)
+    version = root.get_table(GraphTable.VERSION, "the version")
+    major = -1 if version is None else version.get(VersionTable.MAJOR, "<i", -1)
     if major != 1:
         raise Invalid(f"the .tosa file has TOSA version {major}; version 1 is needed")
     regions: dict[str, Table] = {}
-    for region in root.get_tables(_Graph.REGIONS, "region"):
-        name = region.get_text(_Region.NAME, "a region's name")
+    for region in root.get_tables(GraphTable.REGIONS, "region"):
+        name = region.get_text(RegionTable.NAME, "a region's name")
         if name in regions:
             raise Invalid(f"the .tosa file has two regions named {name!r}")
         regions[name] = region
@@ -119,16 +70,18 @@ def _read_region(name: str, regions: Mapping[str, Table], path: tuple[str, ...])
         raise Invalid(f"the .tosa file has no region named {name!r}")
     if name in path or len(path) >= _MAX_NESTING:
         raise Invalid(f"region {name!r} of the .tosa file contains itself or is nested deeper than {_MAX_NESTING}")
-    blocks = regions[name].get_tables(_Region.BLOCKS, f"block of region {name!r}")
+    blocks = regions[name].get_tables(RegionTable.BLOCKS, f"block of region {name!r}")
     if len(blocks) != 1:
         raise Invalid(f"region {name!r} of the .tosa file has {len(blocks)} blocks; one is needed")
     (block,) = blocks
-    tensors = _index(block.get_tables(_Block.TENSORS, "tensor"), _Tensor.NAME)
-    shapes = _index(block.get_tables(_Block.SHAPES, "shape"), _Shape.NAME)
+    tensors = _index(block.get_tables(BlockTable.TENSORS, "tensor"), TensorTable.NAME)
+    shapes = _index(block.get_tables(BlockTable.SHAPES, "shape"), ShapeTable.NAME)
     scope = _Scope(tensors, shapes, {}, regions, (*path, name))
-    inputs = [_define(text, scope) for text in block.get_texts(_Block.INPUTS, "an input's name")]
-    ops = [_read_op(table, scope) for table in block.get_tables(_Block.OPERATORS, "operator")]
-    outputs = [_use(text, scope, "the block's outputs") for text in block.get_texts(_Block.OUTPUTS, "an output's name")]
+    inputs = [_define(text, scope) for text in block.get_texts(BlockTable.INPUTS, "an input's name")]
+    ops = [_read_op(table, scope) for table in block.get_tables(BlockTable.OPERATORS, "operator")]
+    outputs = [
+        _use(text, scope, "the block's outputs") for text in block.get_texts(BlockTable.OUTPUTS, "an output's name")
+    ]
     return Graph(inputs, outputs, ops)
 
 
@@ -143,18 +96,18 @@ def _index(tables: list[Table], slot: int) -> dict[str, Table]:
 
 
 def _read_op(table: Table, scope: _Scope) -> Op:
-    code, union = table.get(_Operator.OP, "<I"), table.get(_Operator.ATTRIBUTE_TYPE, "<B")
+    code, union = table.get(OperatorTable.OP, "<I"), table.get(OperatorTable.ATTRIBUTE_TYPE, "<B")
     if code not in _DEFINITIONS:
         raise Invalid(f"{table.what} of the .tosa file has code {code}, which is not an operator of TOSA 1.0")
     definition = _DEFINITIONS[code]
     kind, stored = definition.name, definition.stored_attributes
-    attribute_table = table.get_table(_Operator.ATTRIBUTE, f"attribute of {kind}")
+    attribute_table = table.get_table(OperatorTable.ATTRIBUTE, f"attribute of {kind}")
     if union != code and (union != 0 or stored):
         raise Invalid(f"{table.what} {kind} of the .tosa file has an attribute of type {union}; {code} is needed")
-    sources = table.get_texts(_Operator.INPUTS, f"an input's name of {kind}")
-    results = table.get_texts(_Operator.OUTPUTS, f"an output's name of {kind}")
-    location = table.get_table(_Operator.LOCATION, "a location")
-    text = location.get_text(_Location.TEXT, "a location") if location else ""
+    sources = table.get_texts(OperatorTable.INPUTS, f"an input's name of {kind}")
+    results = table.get_texts(OperatorTable.OUTPUTS, f"an output's name of {kind}")
+    location = table.get_table(OperatorTable.LOCATION, "a location")
+    text = location.get_text(LocationTable.TEXT, "a location") if location else ""
     origin = (text,) if text else ()
     if definition in (VARIABLE, VARIABLE_READ, VARIABLE_WRITE):
         return _read_variable_op(definition, sources, results, scope, origin)
@@ -206,7 +159,7 @@ def _read_constant(definition: OpDef, name: str, type: Type, scope: _Scope) -> A
     table = (scope.shapes if is_shape else scope.tensors).get(name)
     if table is None:
         raise Invalid(f"{definition.name} {name!r} of the .tosa file has type {type}")
-    data = _read_data(table, _Shape.DATA if is_shape else _Tensor.DATA, type, name)
+    data = _read_data(table, ShapeTable.DATA if is_shape else TensorTable.DATA, type, name)
     if data is None:
         raise Invalid(f"{definition.name} {name!r} of the .tosa file has no data")
     return data
@@ -220,10 +173,10 @@ def _read_variable_op(
     if len(holders) != 1 or len(plain) != (definition is not VARIABLE):
         raise Invalid(f"{definition.name} of the .tosa file has {len(sources)} inputs and {len(results)} outputs")
     table = _find_variable(holders[0], scope)
-    name = table.get_text(_Tensor.VARIABLE_NAME, "a variable's name")
+    name = table.get_text(TensorTable.VARIABLE_NAME, "a variable's name")
     if definition is VARIABLE:
         declared = _read_type(table, holders[0])
-        data = _read_data(table, _Tensor.DATA, declared, holders[0])
+        data = _read_data(table, TensorTable.DATA, declared, holders[0])
         return Op(definition, (), (), {"name": name, "type": declared, "data": data}, origin)
     if definition is VARIABLE_WRITE:
         return Op(definition, (_use(plain[0], scope, definition.name),), (), {"name": name}, origin)
@@ -233,7 +186,7 @@ def _read_variable_op(
 
 def _find_variable(name: str, scope: _Scope) -> Table:
     table = scope.tensors.get(name)
-    if table is None or not table.get(_Tensor.VARIABLE, "<B"):
+    if table is None or not table.get(TensorTable.VARIABLE, "<B"):
         raise Invalid(f"the .tosa file has no variable tensor named {name!r}")
     return table
 
@@ -250,7 +203,7 @@ def _define(name: str, scope: _Scope) -> Value:
     if name in scope.tensors:
         value = Value(_read_type(scope.tensors[name], name))
     elif name in scope.shapes:
-        value = Value(Type(DType.SHAPE, (scope.shapes[name].get(_Shape.RANK, "<I"),)))
+        value = Value(Type(DType.SHAPE, (scope.shapes[name].get(ShapeTable.RANK, "<I"),)))
     else:
         raise Invalid(f"the .tosa file declares no tensor named {name!r}")
     scope.values[name] = value
@@ -258,19 +211,19 @@ def _define(name: str, scope: _Scope) -> Value:
 
 
 def _read_type(table: Table, name: str) -> Type:
-    code = table.get(_Tensor.TYPE, "<I")
+    code = table.get(TensorTable.TYPE, "<I")
     if code not in _DTYPES:
         raise Invalid(f"tensor {name!r} of the .tosa file has type {code}, which TOSA 1.0 does not have")
-    shape = table.get_ints(_Tensor.SHAPE, f"shape of {name!r}")
+    shape = table.get_ints(TensorTable.SHAPE, f"shape of {name!r}")
     if len(shape) > _MAX_RANK:
         raise Invalid(
             f"tensor {name!r} of the .tosa file has {len(shape)} dimensions; at most {_MAX_RANK} are possible"
         )
-    if table.get(_Tensor.IS_UNRANKED, "<B") or min(shape, default=1) < 1:
+    if table.get(TensorTable.IS_UNRANKED, "<B") or min(shape, default=1) < 1:
         raise Invalid(f"tensor {name!r} of the .tosa file has no fixed shape: {list(shape)}")
     # Data outside the file's tables and block scaling are not in TOSA 1.0.
-    external = any(table.get(slot, "<Q") for slot in (_Tensor.OFFSET, _Tensor.SIZE))
-    if external or table.get(_Tensor.SCALE_TYPE, "<I") or table.get(_Tensor.BLOCK_SHAPE, "<I"):
+    external = any(table.get(slot, "<Q") for slot in (TensorTable.OFFSET, TensorTable.SIZE))
+    if external or table.get(TensorTable.SCALE_TYPE, "<I") or table.get(TensorTable.BLOCK_SHAPE, "<I"):
         raise Invalid(f"tensor {name!r} of the .tosa file uses external data or block scaling")
     return Type(_DTYPES[code], shape)
 

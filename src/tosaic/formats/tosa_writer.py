@@ -6,11 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from tosaic.core.errors import Invalid
+from tosaic.formats import flatbuffer_writer as flat
 from tosaic.formats import tosa_binding as binding
+from tosaic.formats.flatbuffer_writer import Integers, TableData
 from tosaic.formats.tosa_reader import read
+from tosaic.formats.tosa_schema import (
+    BlockTable,
+    GraphTable,
+    LocationTable,
+    OperatorTable,
+    RegionTable,
+    ShapeTable,
+    TensorTable,
+    VersionTable,
+)
 from tosaic.ir.definition import CHOICES, Attribute, Field
 from tosaic.ir.encode import encode, to_bytes
 from tosaic.ir.graph import Array, Attr, DType, Graph, Op, Type, Value
@@ -18,17 +29,25 @@ from tosaic.ir.ops import IDENTITY, VARIABLE, VARIABLE_READ, VARIABLE_WRITE
 
 __all__ = ["names", "read", "serialize"]
 
+_IDENTIFIER = b"TOSA"
+
 
 def serialize(graph: Graph, *, location: Callable[[Op], str] | None = None) -> bytes:
     """Write the .tosa file of a graph (TOSA 1.0.0). `location` returns the text kept with each op."""
     regions = _name_regions(_separate_outputs(graph))
-    serializer = binding.make_serializer("", targetMajor=1, targetMinor=0, targetPatch=0, targetDraft=False)
-    for region in regions.all:
-        if region.name != "main":
-            serializer.startRegion(region.name)
-            serializer.currRegion.addBasicBlock(region.name)
-        _write_block(serializer.currRegion.currBasicBlock, region, regions, location)
-    return serializer.serialize()
+    version: dict[int, flat.Field] = {
+        VersionTable.MAJOR: ("i", 1),
+        VersionTable.MINOR: ("i", 0),
+        VersionTable.PATCH: ("i", 0),
+        VersionTable.DRAFT: ("B", 0),
+    }
+    tables = [
+        TableData({RegionTable.NAME: region.name, RegionTable.BLOCKS: [_describe_block(region, regions, location)]})
+        for region in regions.all
+    ]
+    return flat.write_flatbuffer(
+        TableData({GraphTable.VERSION: TableData(version), GraphTable.REGIONS: tables}), _IDENTIFIER
+    )
 
 
 def names(graph: Graph) -> dict[Value, str]:
@@ -43,6 +62,14 @@ class _Region:
     values: dict[Value, str]
     bodies: dict[tuple[Op, str], str] = field(default_factory=dict[tuple[Op, str], str])
     variables: set[str] = field(default_factory=set[str])  # those whose tensor is in this region's block
+
+
+@dataclass(slots=True)
+class _Block:
+    """The tensors and shapes of a block so far."""
+
+    tensors: list[TableData] = field(default_factory=list[TableData])
+    shapes: list[TableData] = field(default_factory=list[TableData])
 
 
 @dataclass(slots=True)
@@ -97,29 +124,50 @@ def _name_values(graph: Graph, prefix: str) -> dict[Value, str]:
     return table | {value: f"{prefix}input_{i}" for i, value in enumerate(graph.inputs)}
 
 
-def _write_block(
-    block: binding.Block, region: _Region, regions: _Regions, location: Callable[[Op], str] | None
-) -> None:
-    for value in region.graph.inputs:
+def _describe_block(region: _Region, regions: _Regions, location: Callable[[Op], str] | None) -> TableData:
+    block = _Block()
+    inputs = [region.values[value] for value in region.graph.inputs]
+    for name, value in zip(inputs, region.graph.inputs, strict=True):
         if value.dtype is DType.SHAPE:
             raise Invalid("a shape cannot be an input of a graph")
-        block.addInput(region.values[value])
-        _write_tensor(block, region.values[value], value.type, None)
+        block.tensors.append(_describe_tensor(name, value.type, None))
+    operators: list[TableData] = []
     for op in region.graph.ops:
         for value in op.outputs:
-            _write_value(block, region.values[value], value)
+            _add_value(block, region.values[value], value)
         if op.kind not in binding.OPS:
             raise Invalid(f"{op.kind} is not an operator of TOSA 1.0")
-        code, (inputs, outputs) = binding.OPS[op.kind], _name_operands(block, op, region, regions)
-        table = binding.make_attribute()
-        table.setAttribute(code, *(_to_argument(op, a, region) for a in op.definition.stored_attributes))
-        text = location(op) if location else ""
-        block.addOperator(code, inputs, outputs, table, binding.make_location(text) if text else None)
-    for value in region.graph.outputs:
-        block.addOutput(region.values[value])
+        sources, results = _name_operands(block, op, region, regions)
+        operators.append(_describe_operator(op, sources, results, region, location(op) if location else ""))
+    return TableData(
+        {
+            BlockTable.NAME: region.name,
+            BlockTable.OPERATORS: operators,
+            BlockTable.TENSORS: block.tensors,
+            BlockTable.INPUTS: inputs,
+            BlockTable.OUTPUTS: [region.values[value] for value in region.graph.outputs],
+            BlockTable.SHAPES: block.shapes,
+        }
+    )
 
 
-def _name_operands(block: binding.Block, op: Op, region: _Region, regions: _Regions) -> tuple[list[str], list[str]]:
+def _describe_operator(op: Op, sources: list[str], results: list[str], region: _Region, text: str) -> TableData:
+    # The union of attributes is numbered like the operators.
+    code = binding.OPS[op.kind].value
+    stored = enumerate(op.definition.stored_attributes)
+    fields: dict[int, flat.Field] = {
+        OperatorTable.OP: ("I", code),
+        OperatorTable.ATTRIBUTE_TYPE: ("B", code),
+        OperatorTable.ATTRIBUTE: TableData({slot: _to_field(op, attribute, region) for slot, attribute in stored}),
+        OperatorTable.INPUTS: sources,
+        OperatorTable.OUTPUTS: results,
+    }
+    if text:
+        fields[OperatorTable.LOCATION] = TableData({LocationTable.TEXT: text})
+    return TableData(fields)
+
+
+def _name_operands(block: _Block, op: Op, region: _Region, regions: _Regions) -> tuple[list[str], list[str]]:
     """Name the op's tensors. A variable is a separate tensor: the output of VARIABLE and VARIABLE_WRITE."""
     try:
         inputs, outputs = ([region.values[value] for value in values] for values in (op.inputs, op.outputs))
@@ -133,39 +181,55 @@ def _name_operands(block: binding.Block, op: Op, region: _Region, regions: _Regi
     tensor, type = regions.variables[name]
     if name not in region.variables:
         region.variables.add(name)
-        _write_tensor(block, tensor, type, op.data, variable=name)
+        block.tensors.append(_describe_tensor(tensor, type, op.data, variable=name))
     return ([tensor], outputs) if op.definition is VARIABLE_READ else (inputs, [tensor])
 
 
-def _write_value(block: binding.Block, name: str, value: Value) -> None:
+def _add_value(block: _Block, name: str, value: Value) -> None:
     data = value.data
     if data is None and (value.dtype is DType.SHAPE or (value.op is not None and value.op.is_constant)):
         raise Invalid(f"{value.op.kind if value.op else 'a shape'} {value.type} has no data")
     if data is not None and value.dtype is DType.SHAPE:
-        block.addShape(name, data.size, [int(n) for n in data.astype(np.int64)])
+        numbers = to_bytes(data.astype(np.int64), DType.SHAPE).tobytes()
+        block.shapes.append(
+            TableData({ShapeTable.NAME: name, ShapeTable.RANK: ("I", data.size), ShapeTable.DATA: numbers})
+        )
     else:
-        _write_tensor(block, name, value.type, data)
+        block.tensors.append(_describe_tensor(name, value.type, data))
 
 
-def _write_tensor(block: binding.Block, name: str, type: Type, data: Array | None, variable: str | None = None) -> None:
-    # The binding converts number by number except from bytes to int8: write the bytes as int8, then set the dtype.
-    raw: npt.NDArray[np.uint8] | None = None if data is None else to_bytes(data, type.dtype)
-    tensor = block.addTensor(
-        name, type.shape, binding.DTYPES[DType.I8], raw, variable=variable is not None, variable_name=variable or ""
-    )
-    tensor.setDtype(binding.DTYPES[type.dtype])
+def _describe_tensor(name: str, type: Type, data: Array | None, variable: str | None = None) -> TableData:
+    fields: dict[int, flat.Field] = {
+        TensorTable.NAME: name,
+        TensorTable.SHAPE: Integers(type.shape),
+        TensorTable.TYPE: ("I", binding.DTYPES[type.dtype].value),
+    }
+    if data is not None:
+        fields[TensorTable.DATA] = to_bytes(data, type.dtype).tobytes()
+    if variable is not None:
+        fields |= {TensorTable.VARIABLE: ("B", 1), TensorTable.VARIABLE_NAME: variable}
+    return TableData(fields)
 
 
-def _to_argument(op: Op, attribute: Attribute, region: _Region) -> object:
-    """Convert an attribute for the serializer."""
+#: fields of one number that are not the number of a choice
+_FORMS = {Field.INT: "i", Field.BOOL: "B"}
+
+
+def _to_field(op: Op, attribute: Attribute, region: _Region) -> flat.Field:
+    """Convert an attribute to what its table has."""
     value: Attr = op.attrs[attribute.name]
     if attribute.field is Field.GRAPH:
         return region.bodies[op, attribute.name]
     if attribute.field in CHOICES:
-        return binding.CHOICES[attribute.field][op.get(attribute.name, str)]
+        return "I", binding.CHOICES[attribute.field][op.get(attribute.name, str)].value
     if isinstance(value, DType):
-        return binding.DTYPES[value]
-    if attribute.field is Field.NUMBER and isinstance(value, int | float):
+        return "I", binding.DTYPES[value].value
+    if attribute.field is Field.NUMBER:
         dtype = op.inputs[0].dtype
-        return to_bytes(encode(np.array([value]), dtype), dtype).tolist()
-    return list(value) if isinstance(value, tuple | bytes) else value
+        return to_bytes(encode(np.array([value]), dtype), dtype).tobytes()
+    if attribute.field is Field.INTS:
+        return Integers(op.get_ints(attribute.name))
+    if attribute.field in _FORMS:
+        return _FORMS[attribute.field], op.get(attribute.name, int)
+    assert isinstance(value, str | bytes)
+    return value

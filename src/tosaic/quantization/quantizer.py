@@ -14,7 +14,7 @@ from torchao.quantization.pt2e import quantizer as pt2e
 from tosaic.core.errors import Invalid
 from tosaic.fx.control_flow import unroll_module
 from tosaic.fx.modes import inline
-from tosaic.fx.observers import with_args
+from tosaic.fx.observers import along, with_args
 from tosaic.fx.source import bind, list_enclosing, module_stack, overload, torch_op
 from tosaic.fx.torch_compat import OpOverload
 from tosaic.lower.registry import Record
@@ -304,7 +304,7 @@ def _weight_spec(spec: pt2e.QuantizationSpec | None, arguments: dict[str, Any]) 
         return spec
     groups = arguments["groups"]
     if groups == 1:
-        return replace(spec, ch_axis=1)
+        return replace(spec, ch_axis=1, observer_or_fake_quant_ctr=along(1, spec.observer_or_fake_quant_ctr))
     depthwise = tuple(arguments["weight"].meta["val"].shape[:2]) == (groups, 1)
     return spec if depthwise else _per_tensor(spec)
 
