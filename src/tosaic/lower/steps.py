@@ -36,6 +36,7 @@ from tosaic.lower.arguments import find_qparams, make_movable
 from tosaic.lower.aten import Aten
 from tosaic.lower.constraints import refuse_booleans
 from tosaic.lower.convert import convert_all, is_list, is_real, is_small, narrow, to_real, widen
+from tosaic.lower.interpolation import Steps
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Record, registry
 from tosaic.lower.tensor import Const, Opaque, Result, Stored, Tensor
@@ -181,6 +182,21 @@ def tabulate(lo: Lowering, call: Call) -> Call | Result:
     return replace(base, lut=to_numpy(out), clamp=None)
 
 
+def tabulate_sum(lo: Lowering, call: Call) -> Call | Result:
+    """Apply a steep function to a sum of 32 bits that was never rounded: 16 bits would lose what is near zero."""
+    x = next(iter(call.tensors()), None)
+    q = quantized_to(call.node)
+    if call.record is None or not call.record.is_steep or not isinstance(x, Stored) or q is None:
+        return call
+    if x.dtype is not DType.I32 or x.reach is None or x.clamp is not None or q.dtype is DType.I32:
+        return call
+
+    def function(reals: Steps) -> Steps:
+        return to_numpy(torch_op(call.node)(to_torch(reals))).astype(np.float64)
+
+    return lo.apply_to_sum(x, function, q)
+
+
 def lower_by_record(lo: Lowering, call: Call) -> Result:
     """Lower the call by the operator's record."""
     if call.record is None:
@@ -201,7 +217,7 @@ def narrow_result(lo: Lowering, call: Call, result: Result) -> Result:
     return result
 
 
-#: In this order: constants need no operator, and a table is better than the record's lowering.
+#: In this order: constants need no operator, and tables are better than the record's lowering.
 STEPS: tuple[Step, ...] = (
     fold,
     refuse_unknown,
@@ -211,6 +227,7 @@ STEPS: tuple[Step, ...] = (
     convert_mixed,
     widen_operands,
     tabulate,
+    tabulate_sum,
 )
 
 
