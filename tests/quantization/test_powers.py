@@ -58,13 +58,36 @@ def list_rounded(function: Callable[..., Any], precision: str) -> list[str]:
         (lambda a, b: (a * a + b * b).sqrt(), ["sqrt"]),
         (lambda a, b: (a**2 + b.pow(2)).sqrt(), ["sqrt"]),
         (torch.hypot, ["sqrt"]),
+        (lambda a, b: (a * a).mean(-1, keepdim=True).sqrt(), ["sqrt"]),
+        (lambda a, b: ((a**2).sum((0, 1), keepdim=True) + 1e-5).rsqrt(), ["rsqrt"]),
+        (lambda a, b: (a * a + b * b + 0.1).sqrt(), ["sqrt"]),
+        (lambda a, b: (a * a + b * b - 0.1).relu().sqrt(), ["mul", "mul", "add", "relu", "sqrt"]),
+        (lambda a, b: ((a * a).mean(-1, keepdim=True) + b.abs()).sqrt(), ["mul", "mean", "abs", "add", "sqrt"]),
+        (lambda a, b: nn.functional.rms_norm(a, [400]), ["rsqrt", "mul"]),
+        (lambda a, b: nn.functional.layer_norm(a, [400]), ["mean", "sub", "rsqrt", "mul"]),
         (lambda a, b: ((p := a * a + b * b).sqrt(), p), ["mul", "mul", "add", "sqrt"]),
         (lambda a, b: ((p := a * a) + b * b).sqrt() * p, ["mul", "mul", "add", "sqrt", "mul"]),
         (lambda a, b: (a * a + b * b).exp(), ["mul", "mul", "add", "exp"]),
         (lambda a, b: (a * a + (a * b).relu()).sqrt(), ["mul", "relu", "add", "sqrt"]),
         (lambda a, b: torch.add(a * a, b * b, alpha=0.5).sqrt(), ["mul", "mul", "add", "sqrt"]),
     ],
-    ids=["mul", "pow", "hypot", "returned", "read", "exp", "no square", "alpha"],
+    ids=[
+        "mul",
+        "pow",
+        "hypot",
+        "mean",
+        "sum",
+        "number",
+        "relu",
+        "tensor",
+        "rms_norm",
+        "layer_norm",
+        "returned",
+        "read",
+        "exp",
+        "no square",
+        "alpha",
+    ],
 )
 def test_what_is_rounded(function: Callable[..., Any], rounded: list[str]) -> None:
     assert list_rounded(function, "a16w8") == rounded
@@ -75,17 +98,23 @@ def test_powers_of_8_bits_are_rounded() -> None:
 
 
 @pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u65-512", "ethos-u85-256"])
-@pytest.mark.parametrize("name", ["root", "other scales", "clamped"])
+@pytest.mark.parametrize("name", ["root", "other scales", "clamped", "sum", "inverse", "layer_norm"])
 def test_a_root_has_the_precision_of_its_own_16_bits(name: str, target: str) -> None:
     functions: dict[str, Callable[..., Any]] = {
         "root": lambda a, b: ((c := torch.cat((a, b), 1)) * c + (d := c.flip(1)) * d).sqrt(),
         "other scales": lambda a, b: (a * a + b * b).sqrt(),
+        "sum": lambda a, b: (a * a).sum(-1, keepdim=True).sqrt(),
+        "inverse": lambda a, b: ((b * b).mean(-1, keepdim=True) + 1e-9).rsqrt(),
+        # The rows have deviations of all magnitudes.
+        "layer_norm": lambda a, b: nn.functional.layer_norm(a * torch.tensor([[1.0], [0.1], [0.01]]), [400]),
         "clamped": lambda a, b: (a * a + b * b).sqrt().clamp(max=1.9),
     }
     model, samples = Call(functions[name]).eval(), make_inputs(4)
     program = tosaic.compile(model, samples[0], target, precision="a16w8", calibration=samples)
     assert [r.why for r in program.reasons if not r.is_io] == []
     assert program.verify(rounds=1).ok
+    # The smallest row of a norm has few steps of its own: about as many of the result are half of one of these.
+    most = 100 if name == "layer_norm" else 4
     for sample in samples:
         wanted = model(*sample).numpy()
-        assert np.abs(program.run(*sample)[0] - wanted).max() <= 4 * wanted.max() / 32767
+        assert np.abs(program.run(*sample)[0] - wanted).max() <= most * wanted.max() / 32767

@@ -87,9 +87,6 @@ def add(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: boo
         elif alpha != 1.0:
             y = multiply(lo, y, lo.scalar(alpha, y))
         return build_binary(lo, in_int32(lo, op), x, y)
-    first, second = _find_square(x), _find_square(y)
-    if first is not None and second is not None and alpha == 1.0 and not subtract:
-        return _add_squares(lo, first, second)
     wide = _find_unit(x, y, alpha)
     if wide is not None:
         (a, b), view = lo.align(x, y)
@@ -106,30 +103,6 @@ def add(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: boo
     wide_a = lo.rescale(a, DType.I32, [sx / unit], xq.zp)
     wide_b = lo.rescale(b, DType.I32, [sy / unit], yq.zp)
     return with_value(view, op(lo.b, wide_a, wide_b), accumulator((unit,)))
-
-
-def _find_square(t: Tensor) -> Stored | None:
-    """Find the tensor of 16 bits whose square is pending as a table; None if something else is pending."""
-    if not isinstance(t, Stored) or t.lut is None or t.dtype is not DType.I16 or t.qparams.zp:
-        return None
-    least, most = RANGES[DType.I16]
-    reals = np.arange(least, most + 1) * t.qparams.s
-    # The square of the lowest number of all, which is not symmetric, has one bit more.
-    is_square = t.qparams.qmin > least and np.allclose(t.lut, reals**2, rtol=1e-6, atol=0.0)
-    return replace(t, lut=None) if is_square else None
-
-
-def _add_squares(lo: Lowering, x: Stored, y: Stored) -> Stored:
-    """Build x**2 + y**2 without any rounding of the square with the larger steps."""
-    unit = max(x.qparams.s, y.qparams.s) ** 2
-    squares = [multiply(lo, t, t) for t in (x, y)]
-    values, view = lo.align(*squares)
-    terms = [
-        value if t.qparams.s == unit else lo.rescale(value, DType.I32, [t.qparams.s / unit])
-        for value, t in zip(values, squares, strict=True)
-    ]
-    reach = sum(t.qparams.qmax**2 * t.qparams.s**2 for t in (x, y)) / unit
-    return replace(with_value(view, tosa.add(lo.b, *terms), accumulator((unit,))), reach=reach)
 
 
 #: the largest sum of two operands of 32 bits, in steps

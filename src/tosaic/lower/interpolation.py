@@ -37,7 +37,9 @@ SENTENCE = f"a function of 16-bit values is a sum of at most {_MOST_TABLES} tabl
 #: the part of all results that may be off by two steps instead of one
 _RARE = 1e-3
 #: how far results for a sum may be off, in steps
-_MOST_OFF = 1.5
+_MOST_OFF = 2.0
+#: how far beyond its bounds a function of a sum is followed
+_BEYOND = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +78,17 @@ class Part:
     entries: npt.NDArray[np.int16]
 
 
-def fit_parts(function: Callable[[Steps], Steps], most: float) -> list[Part]:
-    """Find tables whose sum is a function of numbers from 0 to `most`, less than 1.5 steps off."""
-    end, top = _find_end(function, most), 0.0
+def fit_parts(function: Callable[[Steps], Steps], most: float, bounds: tuple[float, float]) -> list[Part]:
+    """Find tables whose sum is a function of numbers from 0 to `most`, less than two steps off within its bounds."""
+
+    def limited(numbers: Steps) -> Steps:
+        # Beyond the bounds the sum of the tables saturates; the entries around them are those of a straight line.
+        with np.errstate(divide="ignore"):
+            return np.clip(function(numbers), _BEYOND * bounds[0], _BEYOND * bounds[1])
+
+    end, top = _find_end(limited, most, bounds), 0.0
     parts: list[Part] = []
-    while len(parts) < _MOST_TABLES and (found := _find_part(function, end, top)) is not None:
+    while len(parts) < _MOST_TABLES and (found := _find_part(limited, end, top, bounds)) is not None:
         first, entries = found
         parts.append(Part(end, entries))
         if not first:
@@ -92,22 +100,27 @@ def fit_parts(function: Callable[[Steps], Steps], most: float) -> list[Part]:
     )
 
 
-def _find_end(function: Callable[[Steps], Steps], most: float) -> float:
+def _find_end(function: Callable[[Steps], Steps], most: float, bounds: tuple[float, float]) -> float:
     """Find the number from which on a function has its last result, which may be where it saturates."""
-    last = function(np.array([most]))[0]
+
+    def read_one(number: float) -> float:
+        return float(np.clip(function(np.array([number])), *bounds)[0])
+
     low, high = 0.0, most
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (low, middle) if function(np.array([middle]))[0] == last else (middle, high)
+        low, high = (low, middle) if read_one(middle) == read_one(most) else (middle, high)
     return high
 
 
-def _find_part(function: Callable[[Steps], Steps], end: float, top: float) -> tuple[int, npt.NDArray[np.int16]] | None:
+def _find_part(
+    function: Callable[[Steps], Steps], end: float, top: float, bounds: tuple[float, float]
+) -> tuple[int, npt.NDArray[np.int16]] | None:
     """Find the table that is right for the most numbers below an end, and the first entry (from 0) that it needs."""
     unit = end / (1 << 15)
     numbers = np.arange(1 << 15, dtype=np.float64)
     # A number is rounded on its way to the table.
-    bounds = [function(np.maximum(numbers + rounded, 0.0) * unit) for rounded in (-0.5, 0.5)]
+    near = [np.clip(function(np.maximum(numbers + rounded, 0.0) * unit), *bounds) for rounded in (-0.5, 0.5)]
     wanted = np.rint(function(np.arange(257) * unit * (1 << FRACTION)))
     for first in (0, 1, 2, 4, 8, 16, 32, 64, 128):
         entries: Steps = wanted[np.clip(np.arange(513) - 256, first, None)] - top
@@ -115,8 +128,8 @@ def _find_part(function: Callable[[Steps], Steps], end: float, top: float) -> tu
             entries[-2] = _limit_last(entries[-2])
         limited = _limit_slopes(entries)
         used = slice(first << FRACTION, None)
-        found = read(limited, 0)[1 << 15 :] + top
-        if all((np.abs(bound - found)[used] < _MOST_OFF).all() for bound in bounds):
+        found = np.clip(read(limited, 0)[1 << 15 :] + top, *bounds)
+        if all((np.abs(results - found)[used] < _MOST_OFF).all() for results in near):
             return first, limited
     return None
 

@@ -351,12 +351,12 @@ class Lowering:
     ) -> Stored:
         """Emit tables for a function of a sum of 32 bits, which is not negative, and quantize its result."""
         assert t.reach is not None
-        unit = t.qparams.s
 
         def count_steps(numbers: interpolation.Steps) -> interpolation.Steps:
-            return np.clip(function(numbers * unit) / q.s, q.qmin - q.zp, q.qmax - q.zp) * _refine(q)
+            return function(numbers * t.qparams.s) * (_refine(q) / q.s)
 
-        parts = interpolation.fit_parts(count_steps, t.reach)
+        bounds = ((q.qmin - q.zp) * _refine(q), (q.qmax - q.zp) * _refine(q))
+        parts = interpolation.fit_parts(count_steps, t.reach, bounds)
         found = [self._look_up(self._enter(t.value, part, t.reach), part.entries) for part in parts]
         return replace(with_value(t, self._sum_up(found, q), q), reach=None)
 

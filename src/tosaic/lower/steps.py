@@ -38,6 +38,7 @@ from tosaic.lower.constraints import refuse_booleans
 from tosaic.lower.convert import convert_all, is_list, is_real, is_small, narrow, to_real, widen
 from tosaic.lower.interpolation import Steps
 from tosaic.lower.lowering import Lowering
+from tosaic.lower.powers import is_power
 from tosaic.lower.registry import Record, registry
 from tosaic.lower.tensor import Const, Opaque, Result, Stored, Tensor
 
@@ -182,19 +183,25 @@ def tabulate(lo: Lowering, call: Call) -> Call | Result:
     return replace(base, lut=to_numpy(out), clamp=None)
 
 
-def tabulate_sum(lo: Lowering, call: Call) -> Call | Result:
-    """Apply a steep function to a sum of 32 bits that was never rounded: 16 bits would lose what is near zero."""
-    x = next(iter(call.tensors()), None)
+def tabulate_power(lo: Lowering, call: Call) -> Call | Result:
+    """Apply an elementwise operator to a sum of squares of 32 bits, which was never rounded to 16."""
+    pointwise = call.record is not None and call.record.pointwise
+    power = next((t for t in call.tensors() if is_power(t)), None)
     q = quantized_to(call.node)
-    if call.record is None or not call.record.is_steep or not isinstance(x, Stored) or q is None:
+    if not pointwise or power is None or q is None or q.dtype is DType.I32:
         return call
-    if x.dtype is not DType.I32 or x.reach is None or x.clamp is not None or q.dtype is DType.I32:
+    if any(t is not power and not (t.is_const and t.size == 1) for t in call.tensors()):
         return call
 
     def function(reals: Steps) -> Steps:
-        return to_numpy(torch_op(call.node)(to_torch(reals))).astype(np.float64)
+        numbers = to_torch(reals.astype(np.float32))
+        given = {
+            name: numbers if a is power else _list_inputs(a) if isinstance(a, Tensor) else a
+            for name, a in call.arguments.items()
+        }
+        return to_numpy(torch_op(call.node)(**given)).astype(np.float64)
 
-    return lo.apply_to_sum(x, function, q)
+    return lo.apply_to_sum(power, function, q)
 
 
 def lower_by_record(lo: Lowering, call: Call) -> Result:
@@ -227,7 +234,7 @@ STEPS: tuple[Step, ...] = (
     convert_mixed,
     widen_operands,
     tabulate,
-    tabulate_sum,
+    tabulate_power,
 )
 
 

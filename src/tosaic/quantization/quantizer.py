@@ -187,7 +187,7 @@ class TosaQuantizer(pt2e.Quantizer):
         if self._io is not None:
             _annotate_io(model, self._io)
         fuse_functions(model.graph, own)
-        keep_powers(model.graph, own)
+        keep_powers(model, own)
         return model
 
     def validate(self, model: GraphModule) -> None:
