@@ -98,13 +98,14 @@ def test_powers_of_8_bits_are_rounded() -> None:
 
 
 @pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u65-512", "ethos-u85-256"])
-@pytest.mark.parametrize("name", ["root", "other scales", "clamped", "sum", "inverse", "layer_norm"])
+@pytest.mark.parametrize("name", ["root", "other scales", "clamped", "sum", "inverse", "large number", "layer_norm"])
 def test_a_root_has_the_precision_of_its_own_16_bits(name: str, target: str) -> None:
     functions: dict[str, Callable[..., Any]] = {
         "root": lambda a, b: ((c := torch.cat((a, b), 1)) * c + (d := c.flip(1)) * d).sqrt(),
         "other scales": lambda a, b: (a * a + b * b).sqrt(),
         "sum": lambda a, b: (a * a).sum(-1, keepdim=True).sqrt(),
         "inverse": lambda a, b: ((b * b).mean(-1, keepdim=True) + 1e-9).rsqrt(),
+        "large number": lambda a, b: ((b * b).mean(-1, keepdim=True) + 500.0).rsqrt(),
         # The rows have deviations of all magnitudes.
         "layer_norm": lambda a, b: nn.functional.layer_norm(a * torch.tensor([[1.0], [0.1], [0.01]]), [400]),
         "clamped": lambda a, b: (a * a + b * b).sqrt().clamp(max=1.9),
@@ -113,8 +114,8 @@ def test_a_root_has_the_precision_of_its_own_16_bits(name: str, target: str) -> 
     program = tosaic.compile(model, samples[0], target, precision="a16w8", calibration=samples)
     assert [r.why for r in program.reasons if not r.is_io] == []
     assert program.verify(rounds=1).ok
-    # The smallest row of a norm has few steps of its own: about as many of the result are half of one of these.
-    most = 100 if name == "layer_norm" else 4
+    # The smallest row of a norm has few steps of its own: one of these is about 150 of the result.
+    most = 150 if name == "layer_norm" else 4
     for sample in samples:
         wanted = model(*sample).numpy()
         assert np.abs(program.run(*sample)[0] - wanted).max() <= most * wanted.max() / 32767

@@ -38,6 +38,8 @@ SENTENCE = f"a function of 16-bit values is a sum of at most {_MOST_TABLES} tabl
 _RARE = 1e-3
 #: how far results for a sum may be off, in steps
 _MOST_OFF = 2.0
+#: the first entries above zero that a table of a sum may have
+_FIRST = (0, 1, 2, 4, 8, 16, 32, 64, 128, 192, 224, 240, 248, 252)
 #: how far beyond its bounds a function of a sum is followed
 _BEYOND = 1.5
 
@@ -122,7 +124,7 @@ def _find_part(
     # A number is rounded on its way to the table.
     near = [np.clip(function(np.maximum(numbers + rounded, 0.0) * unit), *bounds) for rounded in (-0.5, 0.5)]
     wanted = np.rint(function(np.arange(257) * unit * (1 << FRACTION)))
-    for first in (0, 1, 2, 4, 8, 16, 32, 64, 128):
+    for first in _FIRST:
         entries: Steps = wanted[np.clip(np.arange(513) - 256, first, None)] - top
         if top:
             entries[-2] = _limit_last(entries[-2])

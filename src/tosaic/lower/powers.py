@@ -63,14 +63,17 @@ def _add_squares(lo: Lowering, x: Stored, y: Stored) -> Stored:
 
 def _add_number(lo: Lowering, x: Stored, number: float) -> Stored | None:
     """Build the sum with a number that is not negative, in the steps of the sum of squares."""
-    steps = round(number / x.qparams.s)
-    assert x.reach is not None
-    if steps < 0 or x.reach + steps >= _END:
+    if number < 0.0 or x.reach is None:
         return None
-    if not steps:
-        return x
-    more = lo.constant(np.full((1,) * x.value.rank, steps, np.int32), DType.I32)
-    return replace(with_value(x, tosa.add(lo.b, x.value, more), x.q), reach=x.reach + steps)
+    # A number larger than all sums makes the steps coarser.
+    bits = max(math.ceil(math.log2((x.reach + number / x.qparams.s + 1.0) / _END)), 0)
+    unit = x.qparams.s * 2.0**bits
+    value = x.value
+    if bits:
+        value = tosa.arithmetic_right_shift(lo.b, value, lo.constant(np.full((1,) * value.rank, bits), DType.I32))
+    if steps := round(number / unit):
+        value = tosa.add(lo.b, value, lo.constant(np.full((1,) * value.rank, steps, np.int32), DType.I32))
+    return replace(with_value(x, value, accumulator((unit,))), reach=x.reach * 2.0**-bits + steps)
 
 
 def sum_over(lo: Lowering, x: Tensor, dims: Sequence[int], divisor: float) -> Stored | None:
