@@ -21,7 +21,7 @@ help:
 	@echo "make golden    rewrite the golden files of tests/golden"
 	@echo "make lint      ruff, basedpyright, import rules;  make format  rewrite in house format"
 	@echo "make bench     the side-by-side figures;  make bench-quick  three small models;  make bench-board  firmware"
-	@echo "make accuracy  int8 against float on real data, the peer beside it; fetches weights and data"
+	@echo "make accuracy  int8 and other precisions against float on real data; fetches weights and data"
 	@echo "make mutate    100 small errors in the simulator: do its tests notice them?"
 	@echo "make clean     remove what these targets made, .venv included"
 
@@ -83,6 +83,7 @@ bench-quick: setup
 
 accuracy: setup
 	$(BIN)/python bench/accuracy.py
+	$(BIN)/python bench/precisions.py
 
 mutate: setup
 	$(BIN)/python bench/mutate.py

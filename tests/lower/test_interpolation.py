@@ -79,3 +79,35 @@ def test_a_function_of_too_many_steps_is_refused() -> None:
     with pytest.raises(Unsupported, match="at most 16 tables") as raised:
         interpolation.fit(find_steps(torch.sin, 400.0))
     assert raised.value.fix == "quantize this part of the model to int8"
+
+
+#: by name: a function of whole numbers up to 2**31, and the most tables that it may take
+WIDE: dict[str, tuple[Callable[[Any], Any], int]] = {
+    "square root": (lambda x: np.sqrt(x / 2**31) * 32767, 7),
+    "square root that saturates": (lambda x: np.sqrt(x / 2**31) * 40000, 7),
+    "inverse root": (lambda x: 32767 / np.sqrt(np.maximum(x, 0.1) / 5000), 10),
+    "inverse root, unlucky": (lambda x: 32767 / np.sqrt(np.maximum(x, 0.1) / 7000), 10),
+    "straight line": (lambda x: x / 2**31 * 32767, 1),
+    "cube root": (lambda x: np.cbrt(x / 2**31) * 32767, 12),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_every_result_for_a_sum_is_near(name: str) -> None:
+    function, count = WIDE[name]
+    parts = interpolation.fit_parts(function, 2.0**31, (-32767.0, 32767.0))
+    assert len(parts) <= count
+    numbers = np.unique(np.rint(np.concatenate([np.arange(5000), np.geomspace(1, 2**31 - 1, 300_000)])))
+    total = np.zeros(len(numbers), np.int64)
+    for part in parts:
+        at = np.floor(np.minimum(numbers, np.ceil(part.end)) * 2.0**15 / part.end + 0.5).clip(0, 2**15 - 1)
+        at = at.astype(np.int64)
+        entries = part.entries.astype(np.int64)
+        base, above = entries[(at >> 7) + 256], entries[(at >> 7) + 257]
+        total += ((base << 7) + (above - base) * (at & 127) + 64) >> 7
+    assert np.abs(np.clip(total, -32767, 32767) - np.clip(function(numbers), -32767, 32767)).max() < 2
+
+
+def test_a_function_that_needs_too_many_tables_for_a_sum_is_refused() -> None:
+    with pytest.raises(Unsupported, match="at most 16 tables"):
+        interpolation.fit_parts(lambda x: np.sin(x) * 32767, 2.0**31, (-32767.0, 32767.0))

@@ -56,7 +56,9 @@ def check_refusal(op: str, plan: Plan, target: str) -> None:
     records = [r for r in registry().records.values() if r.name == op or r.decompose is None]
     constraints = [*RESULT, *(c for r in records for c in r.constraints if c.targets(find(target)))]
     sentences = {*(c.sentence for c in constraints), interpolation.SENTENCE, rounding.SENTENCE}
-    assert {r.why.partition("; here ")[0] for r in plan.reasons.values()} & sentences
+    # A comparison with a number that no value can have is false for all of them: nothing is left to compute.
+    constant = any(r.why.startswith("its result does not depend on") for r in plan.reasons.values())
+    assert constant or {r.why.partition("; here ")[0] for r in plan.reasons.values()} & sentences
 
 
 def check_steps(got: Any, want: Any) -> None:
@@ -103,6 +105,25 @@ def test_op(op: str, target: str, index: int) -> None:
             check_steps(got, seen[node].numpy())
     given = samples.full_range(op, index, made.partition.inputs, index, "a16w8")
     check_delegate(made, given)
+
+
+class Places(nn.Module):
+    """Where the largest and the smallest numbers are, the first of equal ones."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        whole = x.round()
+        return x.argmax(-1).int(), whole.argmin(1).int(), whole.max(1)[1].int(), x.reshape(-1)[:100].argmax().int()
+
+
+@pytest.mark.parametrize("target", NPUS)
+def test_positions_of_16_bits(target: str) -> None:
+    given = [(torch.randn(3, 5, 17, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
+    program = tosaic.compile(Places().eval(), given[0], target, precision="a16w8", calibration=given)
+    assert [r.why for r in program.reasons if not r.is_io] == []
+    assert program.verify(rounds=1).ok
+    for sample in given:
+        for found, wanted in zip(program.run(*sample), Places()(*sample), strict=True):
+            assert np.array_equal(found, wanted.numpy())
 
 
 class Recurrent(nn.Module):

@@ -241,8 +241,8 @@ CASES = {
         None,
     ),
     "argmax-type": Case(
-        "an argmax is of 8 bits",
-        "use an Ethos-U85, or cast to float32 and quantize that to int8",
+        "an argmax is of 8 or 16 bits",
+        "use an Ethos-U85, or cast to float32 and quantize that",
         program(lambda x: (x + 1).argmax(-1).int(), i(3, 20)),
         program(lambda x: (x + 1).float().argmax(-1).int(), i(3, 20)),
     ),

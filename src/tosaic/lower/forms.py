@@ -9,7 +9,7 @@ from tosaic.ir.build import Builder
 from tosaic.ir.graph import Value
 from tosaic.lower.arguments import unary
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.registry import Fields, add, op, with_inplace
+from tosaic.lower.registry import Fields, NormStep, add, op, with_inplace
 from tosaic.lower.samples import Sample
 from tosaic.lower.tensor import Stored, Tensor, is_int16
 
@@ -23,6 +23,7 @@ def unop(
     int16: Callable[[Lowering, Stored], Stored] | None = None,
     *,
     is_steep: bool = False,
+    in_norm: NormStep | None = None,
 ) -> None:
     """Register an elementwise operator that is one TOSA operator in float, and a TABLE in int8.
 
@@ -33,6 +34,8 @@ def unop(
         return int16(lo, self) if int16 is not None and is_int16(self) else unary(lo, build, self)
 
     fields = Fields(pointwise=True, computes_int16=int16 is not None, is_steep=is_steep, samples=samples)
+    if in_norm is not None:
+        fields["in_norm"] = in_norm
     add(name, *with_inplace(f"{name}.default"), beside=samples, lower=lower, **fields)
 
 

@@ -5,11 +5,16 @@ of the numbers in smaller steps. A correction is zero at both of its ends, so be
 adds nothing:
 
     f(x) = first(x) + correction(saturate((x - center) * 2**zoom)) + ...
+
+Numbers of 32 bits are not exact in a table of 16. There each table is for a part of the numbers, which ends where the
+next, finer one begins. Above its part a table saturates at zero, and below it is constant:
+
+    f(x) = f(max(x, b1)) + (f(min(max(x, b2), b1)) - f(b1)) + (f(min(max(x, b3), b2)) - f(b2)) + ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +36,12 @@ _MOST_TABLES = 16
 SENTENCE = f"a function of 16-bit values is a sum of at most {_MOST_TABLES} tables with interpolation"
 #: the part of all results that may be off by two steps instead of one
 _RARE = 1e-3
+#: how far results for a sum may be off, in steps
+_MOST_OFF = 2.0
+#: the first entries above zero that a table of a sum may have
+_FIRST = (0, 1, 2, 4, 8, 16, 32, 64, 128, 192, 224, 240, 248, 252)
+#: how far beyond its bounds a function of a sum is followed
+_BEYOND = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,70 @@ def fit(wanted: Steps) -> list[Table]:
         found[part] += read(table.entries, table.zoom)
         between[part] += _interpolate(table.entries, table.zoom)
     return tables
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A table whose entry i is for the number `(i - 256) / 256 * end`."""
+
+    end: float
+    entries: npt.NDArray[np.int16]
+
+
+def fit_parts(function: Callable[[Steps], Steps], most: float, bounds: tuple[float, float]) -> list[Part]:
+    """Find tables whose sum is a function of numbers from 0 to `most`, less than two steps off within its bounds."""
+
+    def limited(numbers: Steps) -> Steps:
+        # Beyond the bounds the sum of the tables saturates; the entries around them are those of a straight line.
+        with np.errstate(divide="ignore"):
+            return np.clip(function(numbers), _BEYOND * bounds[0], _BEYOND * bounds[1])
+
+    end, top = _find_end(limited, most, bounds), 0.0
+    parts: list[Part] = []
+    while len(parts) < _MOST_TABLES and (found := _find_part(limited, end, top, bounds)) is not None:
+        first, entries = found
+        parts.append(Part(end, entries))
+        if not first:
+            return parts
+        end, top = end * first / 256, top + float(entries[0])
+    raise Unsupported(
+        f"a function of a sum of 32 bits is a sum of at most {_MOST_TABLES} tables with interpolation",
+        "quantize the sum",
+    )
+
+
+def _find_end(function: Callable[[Steps], Steps], most: float, bounds: tuple[float, float]) -> float:
+    """Find the number from which on a function has its last result, which may be where it saturates."""
+
+    def read_one(number: float) -> float:
+        return float(np.clip(function(np.array([number])), *bounds)[0])
+
+    low, high = 0.0, most
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if read_one(middle) == read_one(most) else (middle, high)
+    return high
+
+
+def _find_part(
+    function: Callable[[Steps], Steps], end: float, top: float, bounds: tuple[float, float]
+) -> tuple[int, npt.NDArray[np.int16]] | None:
+    """Find the table that is right for the most numbers below an end, and the first entry (from 0) that it needs."""
+    unit = end / (1 << 15)
+    numbers = np.arange(1 << 15, dtype=np.float64)
+    # A number is rounded on its way to the table.
+    near = [np.clip(function(np.maximum(numbers + rounded, 0.0) * unit), *bounds) for rounded in (-0.5, 0.5)]
+    wanted = np.rint(function(np.arange(257) * unit * (1 << FRACTION)))
+    for first in _FIRST:
+        entries: Steps = wanted[np.clip(np.arange(513) - 256, first, None)] - top
+        if top:
+            entries[-2] = _limit_last(entries[-2])
+        limited = _limit_slopes(entries)
+        used = slice(first << FRACTION, None)
+        found = np.clip(read(limited, 0)[1 << 15 :] + top, *bounds)
+        if all((np.abs(results - found)[used] < _MOST_OFF).all() for results in near):
+            return first, limited
+    return None
 
 
 def exact(wanted: Steps) -> Table:
@@ -95,6 +170,11 @@ def _limit_slopes(entries: Steps) -> npt.NDArray[np.int16]:
     return limited.astype(np.int16)
 
 
+def _limit_last(entry: float) -> float:
+    """Bound the last entry before zero: what is left of it where the input saturates must be rounded to zero."""
+    return min(max(entry, 1 - (1 << FRACTION - 1)), (1 << FRACTION - 1) - 1)
+
+
 def _find_bad(wanted: Steps, found: Numbers, most: int) -> npt.NDArray[np.bool_]:
     """Find the results that are off by more than some steps."""
     bad = np.abs(np.rint(wanted) - found) > most
@@ -121,8 +201,7 @@ def _find_correction(wanted: Steps, found: Numbers, between: Steps, bad: npt.NDA
                 continue
             entries = _sample(missing, start, (1 << FRACTION) >> zoom)
             entries[[0, -1]] = 0
-            # What is left of the last entry where the input saturates must be rounded to zero.
-            entries[-2] = np.clip(entries[-2], 1 - (1 << FRACTION - 1), (1 << FRACTION - 1) - 1)
+            entries[-2] = _limit_last(entries[-2])
             table = Table(start + size // 2 - COUNT // 2, zoom, _limit_slopes(entries))
             part = slice(start, start + size)
             after = found[part] + read(table.entries, zoom)

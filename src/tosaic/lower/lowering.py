@@ -6,7 +6,7 @@ Records receive it as their first argument. A new one is made for every partitio
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, overload
 
@@ -347,7 +347,32 @@ class Lowering:
         tables = self.fit(lut, q)
         if value.dtype is DType.I8:
             value = self.rescale(value, DType.I16, [256.0])
-        first, *others = (self._look_up(value, table) for table in tables)
+        return self._sum_up([self._look_up(self._approach(value, table), table.entries) for table in tables], q)
+
+    def apply_to_sum(
+        self, t: Stored, function: Callable[[interpolation.Steps], interpolation.Steps], q: QParams
+    ) -> Stored:
+        """Emit tables for a function of a sum of 32 bits, which is not negative, and quantize its result."""
+        assert t.reach is not None
+
+        def count_steps(numbers: interpolation.Steps) -> interpolation.Steps:
+            return function(numbers * t.qparams.s) * (_refine(q) / q.s)
+
+        bounds = ((q.qmin - q.zp) * _refine(q), (q.qmax - q.zp) * _refine(q))
+        parts = interpolation.fit_parts(count_steps, t.reach, bounds)
+        found = [self._look_up(self._enter(t.value, part, t.reach), part.entries) for part in parts]
+        return replace(with_value(t, self._sum_up(found, q), q), reach=None)
+
+    def _enter(self, value: Value, part: interpolation.Part, most: float) -> Value:
+        """Emit numbers of 32 bits in the steps of a part: RESCALE is not defined for all that would saturate."""
+        if part.end < most:
+            end = self.constant(np.full((1,) * value.rank, math.ceil(part.end), np.int32), DType.I32)
+            value = tosa.minimum(self.b, value, end)
+        return self.rescale(value, DType.I16, [2.0**15 / part.end])
+
+    def _sum_up(self, found: Sequence[Value], q: QParams) -> Value:
+        """Emit the sum of what was found in tables, in the steps of the result."""
+        first, *others = found
         if not others and q.dtype is DType.I16:
             return first
         total = self.rescale(first, DType.I32, [1.0])
@@ -355,10 +380,9 @@ class Lowering:
             total = tosa.add(self.b, total, self.rescale(other, DType.I32, [1.0]))
         return self._bound(self.rescale(total, q.dtype, [1.0 / _refine(q)], 0, q.zp), q, None, None)
 
-    def _look_up(self, value: Value, table: interpolation.Table) -> Value:
+    def _look_up(self, value: Value, entries: npt.NDArray[np.int16]) -> Value:
         """Emit TABLE and the rounding of its result to 16 bits."""
-        found = tosa.table(self.b, self._approach(value, table), table.entries)
-        return self.rescale(found, DType.I16, [2.0**-interpolation.FRACTION])
+        return self.rescale(tosa.table(self.b, value, entries), DType.I16, [2.0**-interpolation.FRACTION])
 
     def _approach(self, value: Value, table: interpolation.Table) -> Value:
         """Emit the distance of numbers from the center of a table, in its steps."""

@@ -18,8 +18,8 @@ _MIRROR = np.arange(127, -129, -1).astype(np.int8)
 
 FEW_NUMBERS = "argmax finds the largest of at most 127 numbers, in at most 65536 places"
 FEW_NUMBERS_FIX = "use an Ethos-U85, or argmax on the CPU"
-EIGHT_BITS = "an argmax is of 8 bits"
-EIGHT_BITS_FIX = "use an Ethos-U85, or cast to float32 and quantize that to int8"
+SIXTEEN_BITS = "an argmax is of 8 or 16 bits"
+SIXTEEN_BITS_FIX = "use an Ethos-U85, or cast to float32 and quantize that"
 
 
 def check_size(lo: Lowering, size: int, places: int) -> str:
@@ -54,9 +54,14 @@ def find(lo: Lowering, self: Tensor, dim: int | None, keepdim: bool, highest: bo
 
 def _emit_argmax(lo: Lowering, value: Value, axis: int, highest: bool) -> Value:
     """Emit ARGMAX, of numbers in reverse order to find the smallest one."""
-    if value.dtype is not DType.I8 and not lo.target.has_booleans:
-        raise Unsupported(f"{EIGHT_BITS}; here it is of {value.dtype.torch_name}", EIGHT_BITS_FIX)
-    return tosa.argmax(lo.b, value if highest else mirror(lo, value), axis)
+    if value.dtype not in (DType.I8, DType.I16) and not lo.target.has_booleans:
+        raise Unsupported(f"{SIXTEEN_BITS}; here it is of {value.dtype.torch_name}", SIXTEEN_BITS_FIX)
+    value = value if highest else mirror(lo, value)
+    if value.dtype is DType.I16 and not lo.target.has_booleans:
+        # The difference to the largest number is zero there and negative elsewhere, so 8 bits may saturate.
+        best = tosa.reduce_max(lo.b, value, axis)
+        value = lo.rescale(tosa.sub(lo.b, *(lo.rescale(v, DType.I32, [1.0]) for v in (value, best))), DType.I8, [1.0])
+    return tosa.argmax(lo.b, value, axis)
 
 
 def mirror(lo: Lowering, value: Value) -> Value:

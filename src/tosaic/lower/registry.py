@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 from tosaic.core.errors import Unsupported
 from tosaic.core.targets import Target
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 #: share one range, weights too; or leave it alone
 Quant: TypeAlias = str
 QUANT_KINDS = ("observe", "exact", "share", "weight", "none")
+#: what the record of an operator in the norm of a vector does there
+NormStep: TypeAlias = Literal["multiplied", "raised", "summed", "added", "rooted"]
 
 #: the arguments of a call by the names in the operator's schema, with nodes replaced by their lowered tensors
 Arguments: TypeAlias = Mapping[str, Any]
@@ -67,6 +69,7 @@ class Record:
     looks_up             reads its first input at positions given by its other inputs
     is_sum, is_product   a sum or difference of two operands; a product of two
     is_steep             changes fast near zero: it reads a sum of products with 16 bits
+    in_norm              what it does in the norm of a vector, whose squares of 16 bits have a sum of 32 bits
     reads_int16          accepts an operand of 16 bits next to operands of 8
     computes_int16       has a lowering for 16-bit values that is more precise than a table
     reads_weight_matrix  a constant operand is a weight matrix and is quantized like weights
@@ -91,6 +94,7 @@ class Record:
     is_sum: bool = False
     is_product: bool = False
     is_steep: bool = False
+    in_norm: NormStep | None = None
     reads_int16: bool = False
     computes_int16: bool = False
     reads_weight_matrix: bool = False
@@ -114,6 +118,7 @@ class Fields(TypedDict, total=False):
     is_sum: bool
     is_product: bool
     is_steep: bool
+    in_norm: NormStep
     reads_int16: bool
     computes_int16: bool
     reads_weight_matrix: bool

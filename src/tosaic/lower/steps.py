@@ -36,7 +36,9 @@ from tosaic.lower.arguments import find_qparams, make_movable
 from tosaic.lower.aten import Aten
 from tosaic.lower.constraints import refuse_booleans
 from tosaic.lower.convert import convert_all, is_list, is_real, is_small, narrow, to_real, widen
+from tosaic.lower.interpolation import Steps
 from tosaic.lower.lowering import Lowering
+from tosaic.lower.powers import is_power
 from tosaic.lower.registry import Record, registry
 from tosaic.lower.tensor import Const, Opaque, Result, Stored, Tensor
 
@@ -183,6 +185,27 @@ def tabulate(lo: Lowering, call: Call) -> Call | Result:
     return replace(base, lut=to_numpy(out), clamp=None)
 
 
+def tabulate_power(lo: Lowering, call: Call) -> Call | Result:
+    """Apply an elementwise operator to a sum of squares of 32 bits, which was never rounded to 16."""
+    pointwise = call.record is not None and call.record.pointwise
+    power = next((t for t in call.tensors() if is_power(t)), None)
+    q = quantized_to(call.node)
+    if not pointwise or power is None or q is None or q.dtype is DType.I32:
+        return call
+    if any(t is not power and not (t.is_const and t.size == 1) for t in call.tensors()):
+        return call
+
+    def function(reals: Steps) -> Steps:
+        numbers = to_torch(reals.astype(np.float32))
+        given = {
+            name: numbers if a is power else _list_inputs(a) if isinstance(a, Tensor) else a
+            for name, a in call.arguments.items()
+        }
+        return to_numpy(torch_op(call.node)(**given)).astype(np.float64)
+
+    return lo.apply_to_sum(power, function, q)
+
+
 def lower_by_record(lo: Lowering, call: Call) -> Result:
     """Lower the call by the operator's record."""
     if call.record is None:
@@ -203,7 +226,7 @@ def narrow_result(lo: Lowering, call: Call, result: Result) -> Result:
     return result
 
 
-#: In this order: constants need no operator, and a table is better than the record's lowering.
+#: In this order: constants need no operator, and tables are better than the record's lowering.
 STEPS: tuple[Step, ...] = (
     fold,
     refuse_unknown,
@@ -213,6 +236,7 @@ STEPS: tuple[Step, ...] = (
     convert_mixed,
     widen_operands,
     tabulate,
+    tabulate_power,
 )
 
 

@@ -15,7 +15,7 @@ from tosaic.ir.build import Builder
 from tosaic.ir.graph import NUMPY, RANGES, DType, Value
 from tosaic.ir.qparams import QParams, accumulator, quantize
 from tosaic.lower import arithmetic as arith
-from tosaic.lower import elementwise, rounding
+from tosaic.lower import elementwise, powers, rounding
 from tosaic.lower.arguments import Operand, first_tensor, operand, unary
 from tosaic.lower.constraints import describe
 from tosaic.lower.forms import binop, unop
@@ -88,11 +88,14 @@ def _samples_add() -> list[Sample]:
 @binop(
     "add",
     is_sum=True,
+    in_norm="added",
     computes_int16=True,
     samples=_samples_add,
 )
 def add(lo: Lowering, self: Operand, other: Operand, alpha: float = 1) -> Tensor:
-    return arith.add(lo, *_pair(lo, self, other), alpha=alpha)
+    x, y = _pair(lo, self, other)
+    power = powers.add(lo, x, y) if alpha == 1 else None
+    return arith.add(lo, x, y, alpha=alpha) if power is None else power
 
 
 @binop(
@@ -164,6 +167,7 @@ def minimum(lo: Lowering, self: Operand, other: Operand) -> Tensor:
 @binop(
     "mul",
     is_product=True,
+    in_norm="multiplied",
     reads_int16=True,
     computes_int16=True,
     samples=_samples_binary("mul"),
@@ -238,8 +242,8 @@ _to_other_sign("neg", lambda b, v: tosa.negate(b, v), _samples_neg)
 _to_other_sign("abs", tosa.abs, _samples_abs)
 unop("exp", tosa.exp, _samples_unary("exp", -4.0, 3.0))
 unop("log", tosa.log, _samples_unary("log", 0.05, 6.0))
-unop("sqrt", _sqrt, _samples_unary("sqrt", 0.0, 9.0), is_steep=True)
-unop("rsqrt", tosa.rsqrt, _samples_unary("rsqrt", 0.1, 9.0))
+unop("sqrt", _sqrt, _samples_unary("sqrt", 0.0, 9.0), is_steep=True, in_norm="rooted")
+unop("rsqrt", tosa.rsqrt, _samples_unary("rsqrt", 0.1, 9.0), in_norm="rooted")
 unop("reciprocal", tosa.reciprocal, _samples_unary("reciprocal", 0.25, 6.0))
 unop("erf", tosa.erf, _samples_unary("erf", -3.0, 3.0))
 unop("floor", tosa.floor, _samples_unary("floor", -9.0, 9.0), rounding.round_down)
@@ -275,6 +279,7 @@ def _describe_power(a: Arguments) -> str:
     "pow_.Scalar",
     "pow_.Tensor",
     pointwise=True,
+    in_norm="raised",
     constraints=[
         Constraint(
             "a power of integers has a constant exponent from 1 to 8",

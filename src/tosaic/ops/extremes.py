@@ -90,7 +90,7 @@ def _check_size(lo: Lowering, a: Arguments) -> str:
 
 def _check_type(lo: Lowering, a: Arguments) -> str:
     x = a["self"]
-    return "" if x.dtype is DType.I8 else f"it is of {describe(x)}"
+    return "" if x.dtype in (DType.I8, DType.I16) else f"it is of {describe(x)}"
 
 
 _CONSTRAINTS = (
@@ -101,9 +101,9 @@ _CONSTRAINTS = (
         lambda target: target.longest_argmax is not None,
     ),
     Constraint(
-        positions.EIGHT_BITS,
+        positions.SIXTEEN_BITS,
         _check_type,
-        positions.EIGHT_BITS_FIX,
+        positions.SIXTEEN_BITS_FIX,
         lambda target: not target.has_booleans,
     ),
 )

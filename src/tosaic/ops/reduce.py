@@ -12,7 +12,7 @@ from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType
 from tosaic.lower import arithmetic as arith
-from tosaic.lower import movement
+from tosaic.lower import movement, powers
 from tosaic.lower.arguments import Dims, dim_list, find_dtype, keep_dims
 from tosaic.lower.aten import Aten, T
 from tosaic.lower.booleans import (
@@ -36,7 +36,8 @@ from tosaic.lower.tensor import Stored, Tensor, with_value
 def _sum(lo: Lowering, x: Tensor, dim: Dims, keepdim: bool, mean: bool) -> Tensor:
     dims = dim_list(dim, x.rank)
     count = int(np.prod([x.shape[d] for d in dims], dtype=np.int64)) if mean else 1
-    return keep_dims(lo, arith.sum_over(lo, x, dims, float(count)), dims, keepdim)
+    out = powers.sum_over(lo, x, dims, float(count)) or arith.sum_over(lo, x, dims, float(count))
+    return keep_dims(lo, out, dims, keepdim)
 
 
 def _to_numbers(lo: Lowering, x: Tensor) -> Tensor:
@@ -73,6 +74,7 @@ def _check_float(lo: Lowering, a: Arguments) -> str:
     "mean",
     "mean.dim",
     "mean.default",
+    in_norm="summed",
     computes_in_float32=True,
     constraints=[Constraint("a mean takes float or quantized values", _check_float, "cast to float before the mean")],
     samples=lambda: [
@@ -110,6 +112,7 @@ _WIDTH = Constraint(
     "sum",
     "sum.dim_IntList",
     "sum.default",
+    in_norm="summed",
     computes_in_float32=True,
     fits_int32=True,
     constraints=[_WIDTH],

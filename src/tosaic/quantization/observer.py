@@ -26,6 +26,8 @@ from tosaic.fx.arrays import to_numpy, to_torch
 _STEP = 1e-5
 #: how many ranges are compared at once; the search ends after two or three of them as a rule
 _AT_ONCE = 4
+#: how much larger a range with room is
+_ROOM = 1.25
 #: how many numbers are counted at once: more do not fit into the cache
 _PART = 2**16
 #: The bins of other ranges are too wide or too narrow for a float32; torch has a way of its own for them.
@@ -165,6 +167,21 @@ class HistogramObserver(_Remembers, pt2e.HistogramObserver):
         errors += _integrate(-half, ends - (level_of_end * wide + half), density)
         # Only torch adds up in its own order.
         return to_numpy(to_torch(errors).sum(1)).tolist()
+
+
+class RoomyObserver(_Remembers, pt2e.MinMaxObserver):
+    """Leaves room beyond the numbers that it sees: 16 bits have steps to spare, and other inputs reach further."""
+
+    def forward(self, x_orig: torch.Tensor) -> torch.Tensor:
+        """Include the numbers of a tensor."""
+        self._found = None
+        base: Any = super()
+        return base.forward(x_orig)
+
+    def calculate_qparams(self) -> _Parameters:
+        """Return scale and zero point of a range that is a quarter larger."""
+        scale, zero_point = super().calculate_qparams()
+        return scale * _ROOM, zero_point
 
 
 class MinMaxObserver(_ObservesOnce, pt2e.MinMaxObserver):

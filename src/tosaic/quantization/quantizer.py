@@ -25,6 +25,7 @@ from tosaic.quantization.decompose import decompose_unknown
 from tosaic.quantization.float32 import convert_to_float32
 from tosaic.quantization.functions import fuse_functions
 from tosaic.quantization.loops import share_states
+from tosaic.quantization.powers import keep_powers
 from tosaic.quantization.prepare import ANNOTATION_KEY, CONFIG, CONSTANT
 from tosaic.quantization.recurrent import LOOP
 from tosaic.quantization.states import share_buffers
@@ -203,6 +204,7 @@ class TosaQuantizer(pt2e.Quantizer):
         if self._io is not None:
             _annotate_io(model, self._io)
         fuse_functions(model.graph, own)
+        keep_powers(model, own)
         return model
 
     def validate(self, model: GraphModule) -> None:

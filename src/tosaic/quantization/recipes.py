@@ -11,7 +11,7 @@ from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 from tosaic.core.errors import Invalid
 from tosaic.fx.observers import with_args
-from tosaic.quantization.observer import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
+from tosaic.quantization.observer import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver, RoomyObserver
 
 
 @dataclass(frozen=True, eq=True)
@@ -27,10 +27,11 @@ class QuantizationConfig:
 def _activation(
     dtype: torch.dtype, qmin: int, qmax: int, scheme: torch.qscheme, is_qat: bool, eps: float
 ) -> QuantizationSpec:
+    kind: Any = RoomyObserver if dtype is torch.int16 else HistogramObserver
     observer: Any = (
         with_args(pt2e.FusedMovingAvgObsFakeQuantize, observer=pt2e.MovingAverageMinMaxObserver, eps=eps)
         if is_qat
-        else with_args(HistogramObserver, eps=eps)
+        else with_args(kind, eps=eps)
     )
     return QuantizationSpec(dtype, observer, qmin, qmax, scheme, is_dynamic=False)
 
