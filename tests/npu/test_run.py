@@ -91,6 +91,7 @@ def test_the_graphs_reach_the_rare_features(bench: Bench) -> None:
     assert {"RESET", "KEEP"} <= {op.name("ACC_FORMAT", "acc_input") for op in ops("depthwise_stride_4", u85)}
     assert any(op.mode.startswith("ARGMAX") for op in ops("argmax_rows", u85))
     assert any(op.kind is Kind.RESIZE for op in ops("resize_bilinear", u85))
+    assert any(read_map(op, "OFM").bits == 64 for op in ops("resize_bilinear_int16_by_thirds", u85))
     assert any(read_map(op, "OFM").storage is Storage.CHAINED for op in ops("compare", u85))
     assert any(
         op.name("OFM_PRECISION", "activation_transpose") != "HWC" for op in ops("transpose_to_channels_last", u85)

@@ -231,10 +231,17 @@ def read_element(op: Op, name: str) -> Element:
     """Read the element type that the registers of a group describe."""
     signed = op.get(f"{name}_PRECISION", "activation_type") == 1
     bits = 8 << op.get(f"{name}_PRECISION", "activation_precision")
-    if bits == 64:
+    if bits == 64 and not _holds_accumulators(op, name):
         raise op.unknown(f"{name}_PRECISION", "activation_precision", "64-bit feature maps are not supported")
     zero = op.get(f"{name}_ZERO_POINT")
     return Element(bits, signed, zero - (1 << 16) if signed and zero >> 15 else zero)
+
+
+def _holds_accumulators(op: Op, name: str) -> bool:
+    """Tell whether a feature map holds the accumulators of 48 bits that a RESIZE of 16 bits writes."""
+    if name == "OFM":
+        return op.kind is Kind.RESIZE
+    return name == "IFM2" and op.family.has_u85_units and op.name("ACC_FORMAT", "acc_input") == "IFM2"
 
 
 def read_map(op: Op, name: str) -> FeatureMap:

@@ -336,8 +336,9 @@ def _resize(mode: str, scale: tuple[int, int, int, int], offset: int, border: in
     y = ops.resize(b, x, scale=scale, offset=(offset, offset), border=(border, border), mode=mode)
     if mode == "BILINEAR":
         one, wide = (14, True) if y.dtype is I48 else (30, False)
-        shift = (scale[0] * scale[2]).bit_length() - 1
-        y = ops.rescale(b, y, dtype, multiplier=[1 << one], shift=[shift + one], scale32=not wide)
+        divisor = scale[0] * scale[2]
+        shift = divisor.bit_length() - 1 + one
+        y = ops.rescale(b, y, dtype, multiplier=[round((1 << shift) / divisor)], shift=[shift], scale32=not wide)
     return Case(b.finish([y]))
 
 
@@ -369,6 +370,11 @@ def resize_bilinear_aligned() -> Case:
 @case(U85)
 def resize_bilinear_int16() -> Case:
     return _resize("BILINEAR", (8, 2, 8, 2), 0, 6, I16)
+
+
+@case(U85)
+def resize_bilinear_int16_by_thirds() -> Case:
+    return _resize("BILINEAR", (3, 1, 4, 2), 0, 0, I16)
 
 
 @case(U85)
