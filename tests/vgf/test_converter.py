@@ -45,13 +45,6 @@ def test_the_cache_answers_the_second_time() -> None:
     assert len(cache) == 1
 
 
-def test_hiding_the_writer_changes_no_graph() -> None:
-    tosa = serialize(make_custom())
-    hidden = converter.hide_writer(tosa)
-    assert hidden != tosa
-    assert serialize(read(hidden)) == tosa
-
-
 def test_a_refusal_names_the_operator_and_keeps_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOSAIC_CACHE", str(tmp_path))
     graph = make_custom()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import re
-import struct
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ from pathlib import Path
 from tosaic.core import errors
 from tosaic.core.errors import Invalid, ToolFailed
 from tosaic.core.paths import find_cache_folder
-from tosaic.formats.flatbuffer import Buffer
 from tosaic.formats.tosa_writer import names, read
 from tosaic.tools.cache import CompileCache, make_key
 from tosaic.tools.process import run_tool
@@ -29,8 +27,6 @@ INSTALL = "pip install 'tosaic[vgf]'"
 FLAGS = ("--dump-mlir", "--emit-debug-info", "--require-static-shape", "--experimental-analysis", "--type-narrowing")
 #: How many rejected graphs are kept for reproduction.
 _MAX_KEPT = 8
-#: The field of a .tosa file's root table with the version of the library that wrote it.
-_SOFTWARE_VERSION = 2
 
 
 class Refused(errors.Refused):
@@ -90,7 +86,7 @@ def compile(tosa: bytes, flags: Sequence[str] = (), *, timeout: float | None = N
     version()
     with tempfile.TemporaryDirectory(prefix="tosaic-") as name:
         folder = Path(name)
-        (folder / "model.tosa").write_bytes(hide_writer(tosa))
+        (folder / "model.tosa").write_bytes(tosa)
         arguments = [_find_program(), *check_flags(flags), "-i", "model.tosa", "-o", "model.vgf"]
         done = run_tool("the model converter", arguments, folder=folder, timeout=timeout)
         made = folder / "model.vgf"
@@ -111,22 +107,6 @@ def compile_cached(
         found = compile(tosa, flags, timeout=timeout)
         cache.put(key, found)
     return found
-
-
-def hide_writer(tosa: bytes) -> bytes:
-    """Remove the version of the file's writer: an older reader rejects a newer one, regardless of the content."""
-    root = Buffer(tosa).root()
-    table = struct.unpack_from("<i", tosa, root.at)[0]
-    start = root.at - table
-    fields = bytearray(tosa[start : start + struct.unpack_from("<H", tosa, start)[0]])
-    entry = 4 + 2 * _SOFTWARE_VERSION
-    if len(fields) < entry + 2:
-        return tosa
-    fields[entry : entry + 2] = b"\0\0"
-    # A new field list at the end, since tables of one layout share theirs.
-    data = bytearray(tosa) + bytes(-len(tosa) % 4)
-    struct.pack_into("<i", data, root.at, root.at - len(data))
-    return bytes(data + fields)
 
 
 def _find_program() -> str:
@@ -158,7 +138,7 @@ def _keep(tosa: bytes) -> Path | None:
     path = find_cache_folder() / "refused" / f"{make_key([tosa])[:12]}.tosa"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(hide_writer(tosa))
+        path.write_bytes(tosa)
         old = sorted(path.parent.glob("*.tosa"), key=lambda p: p.stat().st_mtime_ns)[:-_MAX_KEPT]
         for one in old:
             one.unlink(missing_ok=True)
