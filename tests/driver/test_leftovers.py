@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from executorch.exir import to_edge, to_edge_transform_and_lower
+from executorch.exir.backend.operator_support import DontPartition
 
 import tosaic
 from support.apis import Call
@@ -14,7 +16,7 @@ from tosaic.api.prepare import quantize
 from tosaic.driver.exported import _find_public, export
 from tosaic.engines import engine
 from tosaic.ethosu import EthosUPartitioner
-from tosaic.tosa import TOSAPartitioner
+from tosaic.tosa import TosaCompileSpec, TOSAPartitioner
 
 X = torch.randn(2, 8, generator=torch.Generator().manual_seed(8))
 
@@ -78,3 +80,21 @@ def test_what_the_cpu_takes_apart_is_not_kept_whole_for_a_delegate() -> None:
     got = engine.run(bytes(edge.to_executorch().buffer), [x.numpy() for x in inputs]).outputs
     for array, want in zip(got, model(*inputs), strict=True):
         torch.testing.assert_close(torch.from_numpy(array), want, rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("layout", ["transposed", "channels last"])
+@pytest.mark.parametrize("delegated", [True, False])
+def test_strides_of_a_tensor_in_another_memory_order(layout: str, delegated: bool) -> None:
+    """Torch keeps the order of a transposed tensor in memory, where exir stores it anew; `as_strided` sees it."""
+    if layout == "transposed":
+        x = torch.arange(12.0).reshape(3, 4)
+        model = Call(lambda _, x: (x + 1.0).t().as_strided((3, 4), (2, 1), 1)).eval()
+    else:
+        x = torch.arange(120.0).reshape(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+        model = Call(lambda _, x: (x + 1.0).as_strided((3, 4), (2, 1), 1)).eval()
+    aten = torch.ops.aten
+    checks = [] if delegated else [DontPartition(aten.as_strided.default, aten.as_strided_copy.default)]
+    partitioner = TOSAPartitioner(TosaCompileSpec("TOSA-1.0+FP"), checks)
+    edge = to_edge_transform_and_lower(torch.export.export(model, (x,)), partitioner=[partitioner])
+    got = engine.run(bytes(edge.to_executorch().buffer), [x.numpy()]).outputs
+    np.testing.assert_array_equal(got[0], model(x).numpy())

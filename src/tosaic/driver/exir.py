@@ -29,7 +29,7 @@ from tosaic.driver.exported import has_out_variant, refuse_loops, skip_noop_deco
 from tosaic.driver.fingerprint import fingerprint
 from tosaic.driver.kept import keep
 from tosaic.driver.named_data import store_external
-from tosaic.driver.order import find_orders, refuse_expanded
+from tosaic.driver.order import find_orders, permute_strided, refuse_expanded
 from tosaic.driver.partition import Check, Partition, Plan
 from tosaic.driver.reason import Reason, log_reasons
 from tosaic.driver.tagging import find_clashes, find_number, tag_partitions
@@ -80,9 +80,12 @@ class TosaicPartitioner(Partitioner):
         if self._asked[0] is not ep:
             unroll_in_place(ep)
             refuse_expanded(ep)
+            changed = permute_strided(ep)
             source = Source.of_program(ep)
             if carry_results(source, self.compile_spec.target, ep):
                 source = Source.of_program(ep)
+                changed = True
+            if changed:
                 ep.graph_module.recompile()
             source.orders = find_orders(ep.graph)
             self._asked = ep, _all_delegated(source, self._build(source, ep).plan)

@@ -10,8 +10,9 @@ from torch.export import ExportedProgram
 from torch.fx import Graph
 
 from tosaic.core.errors import Invalid
+from tosaic.fx.arrays import find_memory_order
 from tosaic.fx.dynamic import has_fixed_shape
-from tosaic.fx.source import Orders
+from tosaic.fx.source import Orders, input_node
 
 
 def find_orders(graph: Graph) -> Orders:
@@ -31,6 +32,26 @@ def find_orders(graph: Graph) -> Orders:
 def _find_order(strides: tuple[int, ...]) -> tuple[int, ...]:
     find: Any = planned.dim_order_from_stride
     return tuple(int(d) for d in find(strides))
+
+
+def permute_strided(program: ExportedProgram) -> bool:
+    """Let `as_strided` read a tensor whose dimensions are in the order of its memory; tell if anything was changed.
+
+    In exir, results are stored in the order of their dimensions, also those of a transpose.
+    """
+    changed = False
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided.default):
+        read = input_node(node)
+        value = read.meta["val"]
+        order = find_memory_order(value)
+        if order is None or order == tuple(range(value.dim())):
+            continue
+        with program.graph.inserting_before(node):
+            permuted = program.graph.call_function(torch.ops.aten.permute.default, (read, list(order)))
+        permuted.meta = {**node.meta, "val": value.permute(order)}
+        node.replace_input_with(read, permuted)
+        changed = True
+    return changed
 
 
 def refuse_expanded(program: ExportedProgram) -> None:
