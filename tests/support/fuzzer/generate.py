@@ -64,9 +64,18 @@ def _is_noise(step: Step, result: torch.Tensor, values: Mapping[Ref, torch.Tenso
     return float((exact - result).abs().max()) > 3e-6 * max(1.0, float(result.abs().max()))
 
 
-def _is_odd(step: Step) -> bool:
-    """Whether an image is resized by a factor that is not positive, which no kernel has to take."""
-    return "upsample" in step.op and any(isinstance(a, float) and a <= 0 for a in tree_leaves(step.args))
+def _is_odd(step: Step, values: Mapping[Ref, torch.Tensor]) -> bool:
+    """Whether an image is resized by a factor that is not positive, or to another size than its factors say.
+
+    Torch's kernels read any memory then, and its own decompositions have other numbers.
+    """
+    if "upsample" not in step.op:
+        return False
+    factors = [a for a in step.args if isinstance(a, float)]
+    if any(isinstance(a, float) and a <= 0 for a in tree_leaves(step.args)):
+        return True
+    given, sizes = values[step.args[0]].shape[2:], step.args[1]
+    return bool(factors) and [int(n * f) for n, f in zip(given, factors, strict=False)] != list(sizes)
 
 
 def _writes_twice(step: Step, values: Mapping[Ref, torch.Tensor]) -> bool:
@@ -260,7 +269,7 @@ class Generator:
 
     def _try(self, step: Step) -> bool:
         """Add a call if torch takes it and its numbers are of use."""
-        if _is_odd(step) or self._is_promoted(step):
+        if _is_odd(step, self.values) or self._is_promoted(step):
             return False
         schema = find_op(step.op)._schema
         before = {r: v.clone() for r, v in self.values.items()}
