@@ -28,6 +28,14 @@ def test_an_operator_without_an_out_variant_is_decomposed() -> None:
     np.testing.assert_array_equal(program.run(*inputs)[0], model(*inputs).numpy())
 
 
+def test_a_decomposition_that_makes_a_tensor_of_one_number() -> None:
+    model = Call(lambda _, x: torch.xlogy(x, 2.0 - x)).eval()
+    x = torch.rand(1, 2, 1, 2, 1, 2, 1, 2, generator=torch.Generator().manual_seed(8))
+    program = tosaic.compile(model, (x,), "TOSA-1.0+FP")
+    assert "aten.xlogy.Tensor" in {r.op for r in program.reasons}
+    np.testing.assert_allclose(program.run(x)[0], model(x).numpy(), rtol=1e-6)
+
+
 def test_a_native_operator_with_other_arguments_keeps_its_own_meaning() -> None:
     aten = torch.ops.aten
     assert _find_public(aten.native_channel_shuffle.default) is aten.channel_shuffle.default

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import tosaic
 from support import samples
+from support.apis import Call
 from tosaic.core.errors import Invalid
 from tosaic.tosa import TosaCompileSpec, TOSAPartitioner
 
@@ -225,3 +226,15 @@ def test_the_strides_of_a_quantized_tensor() -> None:
     program = tosaic.compile(tosaic.quantize(exported, [(x,)]), (x,), "ethos-u55-128")
     assert program.verify(rounds=1).ok
     assert np.abs(program.run(x)[0] - model(x).numpy()).max() < 0.05
+
+
+@pytest.mark.parametrize("name", ["amax", "amin", "sum", "mean", "prod", "logsumexp", "softmax"])
+@pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u85-256", "TOSA-1.0+FP"])
+def test_reductions_of_a_number_that_was_cut_from_a_tensor(name: str, target: str) -> None:
+    """Its memory has a dimension that the number itself does not have."""
+    x = torch.rand(3, 4, generator=torch.Generator().manual_seed(6))
+    model = Call(lambda _, x: getattr(torch, name)((x * 2.0).reshape(-1)[:1].reshape([]), -1) + 1.0).eval()
+    program = tosaic.compile(model, (x,), target)
+    assert all(r.is_io for r in program.reasons)
+    assert program.verify().ok
+    np.testing.assert_allclose(program.run(x)[0], model(x).numpy(), atol=0.02)

@@ -14,6 +14,7 @@ from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from executorch.exir.operator.convert import to_out_variant
 
 from support.samples import exported
+from tosaic.driver.exported import fill_scalars
 from tosaic.ops import registry
 
 #: An operator and the types of its tensors, one line each; `tests/rewrite_cpu_operators.py` writes it.
@@ -22,11 +23,11 @@ PATH = Path(__file__).parents[1] / "board" / "cpu_operators.txt"
 
 def _name(target: Any) -> str:
     """The kernel's name in a .pte file: the variant with `out`, if there is one."""
-    operator = target._op if isinstance(target, EdgeOpOverload) else target
     try:
-        schema = to_out_variant(operator)[0]._schema
+        called = target.to_out_variant() if isinstance(target, EdgeOpOverload) else to_out_variant(target)[0]
     except RuntimeError:
-        schema = operator._schema
+        called = target
+    schema: Any = called._schema
     return f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
 
 
@@ -56,6 +57,7 @@ def find_operators(records: Iterable[str]) -> dict[str, set[str]]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 edge = to_edge(program, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+            fill_scalars(edge.exported_program())
             for node in edge.exported_program().graph.nodes:
                 if node.op == "call_function" and hasattr(node.target, "_schema"):
                     found.setdefault(_name(node.target), set()).update(_list_types(node))

@@ -16,7 +16,7 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import GraphModule, Node
 
 from tosaic.core.errors import Invalid, TosaicError, first_line
-from tosaic.core.exir_compat import replace_class
+from tosaic.core.exir_compat import exir_ops, replace_class
 from tosaic.core.location import find_line
 from tosaic.core.quiet import EXCLUSIVE
 from tosaic.fx.arrays import find_memory_order
@@ -280,3 +280,15 @@ def _list_formats(program: ExportedProgram) -> dict[Node, dict[str, Any]]:
     """List the calls that fill a tensor in a memory order that ExecuTorch's kernels for them do not support."""
     fills = (n for n in program.graph.nodes if n.op == "call_function" and overload(n) in FILLS)
     return {n: dict(n.kwargs) for n in fills if n.kwargs.get("memory_format") is not None}
+
+
+def fill_scalars(program: ExportedProgram) -> None:
+    """Make tensors of one number by `full` in an edge program: exir's decomposition calls what it cannot write."""
+    ops: Any = exir_ops.edge
+    for node in program.graph.nodes:
+        if node.op == "call_function" and overload(node) == _SCALAR:
+            node.target = ops.aten.full.default
+            node.args, node.kwargs = ([], *node.args), {"dtype": node.meta["val"].dtype}
+
+
+_SCALAR = "prims.scalar_tensor.default"

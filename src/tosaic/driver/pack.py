@@ -20,7 +20,7 @@ from torch.fx.node import map_arg
 
 from tosaic.core.tensor_info import TensorInfo
 from tosaic.driver.delegate import CompiledGraph, Delegate
-from tosaic.driver.exported import find_decomposition, skip_noop_decompositions
+from tosaic.driver.exported import fill_scalars, find_decomposition, skip_noop_decompositions
 from tosaic.driver.named_data import store_external
 from tosaic.fx.source import ASSERTIONS, DEQUANTIZE, QDQ, QUANTIZE, Source, bind, overload
 from tosaic.fx.stub import stub
@@ -267,6 +267,7 @@ def pack(
         compile_config=EdgeCompileConfig(_check_ir_validity=False),
         generate_etrecord=with_etrecord,
     )
+    fill_scalars(edge.exported_program())
     passes: list[Any] = [InitializedMutableBufferPass([STATE])] if source.states else []
     return edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=False, passes=passes))
 

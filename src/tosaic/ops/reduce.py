@@ -197,16 +197,16 @@ def _decompose_product(
     if str(dtype) not in ("None", "torch.float32"):
         return None
     shape = aten.shape(self)
-    x, axis = (aten("reshape.default", self, [-1]), 0) if dim is None else (self, dim % max(len(shape), 1))
-    if not aten.shape(x):
-        return None
+    of_all = dim is None or not shape
+    axis = 0 if dim is None or not shape else dim % len(shape)
+    x = aten("reshape.default", self, [-1]) if of_all else self
     while (size := aten.shape(x)[axis]) > 1:
         half = size // 2
         parts = [aten("slice.Tensor", x, axis, half * i, half * (i + 1)) for i in range(2)]
         product = aten("mul.Tensor", *parts)
         rest = aten("slice.Tensor", x, axis, 2 * half, size) if size % 2 else None
         x = product if rest is None else aten("cat.default", [product, rest], axis)
-    if dim is None:
+    if of_all:
         return aten("reshape.default", x, [])
     return x if keepdim else aten("squeeze.dims", x, [axis])
 
