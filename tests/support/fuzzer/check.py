@@ -296,7 +296,7 @@ def _list_results(source: Source) -> list[Node]:
 
 
 #: operators that exir decomposes into ones without an out variant, always or in channels last
-_DOUBTFUL = ("native_channel_shuffle", "index_fill")
+_DOUBTFUL = ("native_channel_shuffle", "index_fill", "xlogy", "xlog1py")
 
 
 def _suits_exir(program: Any) -> bool:
