@@ -51,6 +51,15 @@ class Filter(nn.Module):
         return self.level.tanh()
 
 
+class Parameter(Filter):
+    """A parameter that the model writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.level
+        self.level = nn.Parameter(torch.zeros(1, 8), requires_grad=False)
+
+
 class Cache(nn.Module):
     """Rows that are written at a position, and read by a product."""
 
@@ -70,7 +79,7 @@ class Cache(nn.Module):
 
 def draw(kind: type[nn.Module], count: int) -> list[tuple[torch.Tensor, ...]]:
     generator = torch.Generator().manual_seed(5)
-    shape = {Stream: (1, 4, 1), Filter: (1, 8), Cache: (1, 1, 8)}[kind]
+    shape = {Stream: (1, 4, 1), Filter: (1, 8), Parameter: (1, 8), Cache: (1, 1, 8)}[kind]
     drawn = [torch.randn(shape, generator=generator) for _ in range(count)]
     if kind is not Cache:
         return [(x,) for x in drawn]
@@ -89,6 +98,7 @@ def make(kind: type[nn.Module]) -> nn.Module:
         (Stream, "past", "int8", torch.int8),
         (Stream, "past", "a16w8", torch.int16),
         (Filter, "level", "int8", torch.int8),
+        (Parameter, "level", "int8", torch.int8),
         (Cache, "rows", "int8", torch.int8),
     ],
 )

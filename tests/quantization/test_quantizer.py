@@ -12,12 +12,14 @@ import torch
 from torch import nn
 from torchao.quantization.pt2e import FusedMovingAvgObsFakeQuantize, MovingAveragePerChannelMinMaxObserver
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
-from torchao.quantization.pt2e.quantizer import QuantizationSpec
+from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec
 
 import tosaic
 from tosaic.core.errors import Invalid
 from tosaic.ethosu import EthosUCompileSpec
 from tosaic.fx.source import overload
+from tosaic.quantization.observe import _make_observers
+from tosaic.quantization.prepare import ANNOTATION_KEY
 from tosaic.quantizer import EthosUQuantizer, TOSAQuantizer, get_symmetric_quantization_config
 
 SPEC = EthosUCompileSpec("ethos-u55-128")
@@ -284,3 +286,30 @@ def test_quantization_aware_training() -> None:
     program = tosaic.compile(converted, (inputs,), SPEC)
     assert len(program.delegates) == 1
     assert [r for r in program.reasons if not r.is_io] == []
+
+
+def test_a_tensor_shares_its_range_with_a_view_of_itself() -> None:
+    """Each of the two leads to the other by way of the operator that reads both."""
+
+    class Both(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            view = x.unsqueeze(0)
+            return view.select_scatter(x, 0, 0), view.reshape(-1) * 2.0
+
+    program = tosaic.compile(Both().eval(), (x(3, 5),), "ethos-u55-128")
+    assert all(r.is_io for r in program.reasons)
+    assert program.verify().ok
+
+
+def test_annotations_that_name_only_each_other() -> None:
+    """A user's quantizer may write them; torchao's own search does not end."""
+    graph = torch.fx.Graph()
+    a = graph.placeholder("a")
+    nodes = [graph.call_function(torch.neg, (a,)) for _ in range(2)]
+    graph.output(nodes)
+    for node, other in zip(nodes, reversed(nodes), strict=True):
+        node.meta[ANNOTATION_KEY] = QuantizationAnnotation(
+            input_qspec_map={a: SharedQuantizationSpec((a, other))}, allow_implicit_sharing=False, _annotated=True
+        )
+    with pytest.raises(Invalid, match="name only each other"):
+        _make_observers(torch.fx.GraphModule(nn.Module(), graph))

@@ -15,6 +15,7 @@ from torchao.quantization import pt2e
 from torchao.quantization.pt2e import quantizer as specs
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
+from tosaic.core.errors import Invalid
 from tosaic.fx.torch_compat import FakeTensor, LazyGraphModule
 from tosaic.quantization.convert import has_fixed_range, has_inner_graphs
 from tosaic.quantization.prepare import ANNOTATION_KEY, attribute, mutates
@@ -146,7 +147,7 @@ def _make_observers(module: GraphModule) -> dict[Place, pt2e.ObserverOrFakeQuant
     for place, spec in asked.items():
         root = groups.find(place)
         if root not in observers:
-            observers[root] = _make_observer(spec, made)
+            observers[root] = _make_observer(groups.resolve(spec), made)
         made[place] = observers[root]
     return made
 
@@ -172,10 +173,10 @@ class _Groups:
         giver, node = place
         if not node.meta[ANNOTATION_KEY].allow_implicit_sharing:
             return
-        own = self._resolve(spec)
+        own = self.resolve(spec)
         # The result comes last: the groups of its readers are complete then.
         for other in (*((giver, reader) for reader in giver.users if reader is not node), giver):
-            if other in self.asked and _has_same_type(self._resolve(self.asked[other]), own):
+            if other in self.asked and _has_same_type(self.resolve(self.asked[other]), own):
                 self._join(other, place)
 
     def join_shared(self, place: Place, spec: Spec) -> None:
@@ -186,14 +187,25 @@ class _Groups:
     def _join(self, parent: Place, child: Place) -> None:
         above, below = self.find(parent), self.find(child)
         named = self.asked[above]
-        if isinstance(named, specs.SharedQuantizationSpec) and named.edge_or_node == below:
+        # A root has a spec of its own if any place of the group has one; else it names a place of another group.
+        if isinstance(named, specs.SharedQuantizationSpec) and (
+            not isinstance(self.asked[below], specs.SharedQuantizationSpec) or self.find(named.edge_or_node) == below
+        ):
             above, below = below, above
         self.parents[below] = above
 
-    def _resolve(self, spec: Spec) -> Spec:
+    def resolve(self, spec: Spec) -> Spec:
         """Return the spec that a shared one leads to."""
+        passed: set[Place] = set()
         while isinstance(spec, specs.SharedQuantizationSpec):
-            spec = self.asked[self.find(spec.edge_or_node)]
+            root = self.find(spec.edge_or_node)
+            if root in passed:
+                raise Invalid(
+                    f"the annotations of `{root if isinstance(root, Node) else root[1]}` name only each other",
+                    fix="give one of the places that share a range a QuantizationSpec of its own",
+                )
+            passed.add(root)
+            spec = self.asked[root]
         return spec
 
 
@@ -203,8 +215,6 @@ def _has_same_type(one: Spec, other: Spec) -> bool:
 
 
 def _make_observer(spec: Spec, made: dict[Place, pt2e.ObserverOrFakeQuantize]) -> pt2e.ObserverOrFakeQuantize:
-    if isinstance(spec, specs.SharedQuantizationSpec):
-        return made[spec.edge_or_node]
     fields = dict(vars(spec))
     make: Any = fields.pop("observer_or_fake_quant_ctr", None)
     if isinstance(spec, specs.DerivedQuantizationSpec):

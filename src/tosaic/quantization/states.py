@@ -106,4 +106,7 @@ def _get_type(spec: QuantizationSpec) -> tuple[object, ...]:
 
 def _assign(module: GraphModule, name: str, value: torch.Tensor) -> None:
     owner, _, leaf = name.rpartition(".")
-    setattr(module.get_submodule(owner), leaf, value)
+    holder = module.get_submodule(owner)
+    # A parameter that the model writes to cannot become integers.
+    delattr(holder, leaf)
+    holder.register_buffer(leaf, value)

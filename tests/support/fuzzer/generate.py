@@ -28,6 +28,8 @@ _REFUSED = torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape
 _POLES = frozenset({"erfinv", "special_erfinv", "atanh", "arctanh"})
 #: the longest row that torch sorts without changing the order of equal numbers
 MOST_STABLE = 16
+#: operators that return where the largest or smallest number is
+_PLACES = frozenset({"argmax", "argmin", "max", "min"})
 _ORDERS = frozenset({"topk", "sort", "kthvalue", "median"})
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
@@ -321,8 +323,12 @@ class Generator:
         name = step.op.split(".")[1].strip("_")
         if name in _POLES:
             return float(before[operands[0]].abs().max()) > 0.98
-        if name == "argmax" and self.values[operands[0]].is_floating_point():
-            return _has_tie(self.values[operands[0]].double(), step.args[1] if len(step.args) > 1 else None)
+        if name == "tan":
+            return float(before[operands[0]].cos().abs().min()) < 0.05
+        if name in _PLACES and (name.startswith("arg") or step.op.endswith(".dim")):
+            x = self.values[operands[0]]
+            dim = step.args[1] if len(step.args) > 1 else None
+            return x.is_floating_point() and _has_tie(x.double() if "max" in name else -x.double(), dim)
         if name in _ORDERS and self.values[operands[0]].dim():
             return self._is_order_open(name, step)
         if name not in _COMPARISONS or len(set(operands)) < 2:
