@@ -9,14 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from torch import nn
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 import tosaic
+from tosaic.api.build import make_spec
 from tosaic.core.errors import Invalid
+from tosaic.engines import engine
+from tosaic.ethosu import EthosUPartitioner
 from tosaic.quantization.precisions import PRECISIONS
 from tosaic.quantization.quantizer import TosaQuantizer
 from tosaic.quantization.recipes import get_symmetric_quantization_config
+from tosaic.tosa import TOSAPartitioner
 
 ROOT = Path(__file__).parents[2]
 
@@ -165,6 +171,31 @@ def test_torchao_finds_one_range_for_what_is_read_and_written(kind: type[nn.Modu
     copy = next(n for n in converted.graph.nodes if str(n.target) == "aten.copy_.default")
     readers = [n for n in copy.args[0].users if n is not copy]
     assert readers and {n.args[1:] for n in readers} == {copy.args[1].args[1:]}
+
+
+#: torch.export refuses a program in float that writes to a parameter.
+EXPORTED = [
+    *((kind, "ethos-u85-256") for kind in (Stream, Filter, Parameter, Cache)),
+    *((kind, "TOSA-1.0+FP") for kind in (Stream, Filter, Cache)),
+]
+
+
+@pytest.mark.parametrize(("kind", "target"), EXPORTED)
+def test_a_state_outside_of_the_delegates_of_the_executorch_api(kind: type[nn.Module], target: str) -> None:
+    """Exir alone takes most of these states for constants."""
+    samples, model = draw(kind, 12), make(kind)
+    with torch.no_grad():
+        program = torch.export.export(model, samples[0])
+        module: Any = tosaic.quantize(program, samples) if target == "ethos-u85-256" else model
+        partitioner = (EthosUPartitioner if target == "ethos-u85-256" else TOSAPartitioner)(make_spec(target))
+        edge = to_edge_transform_and_lower(torch.export.export(module, samples[0]), partitioner=[partitioner])
+    config = ExecutorchBackendConfig(passes=[InitializedMutableBufferPass([""])])
+    method = engine.load(bytes(edge.to_executorch(config).buffer))
+    for sample in samples:
+        got = method.run([x.numpy() for x in sample])[-1]
+        with torch.no_grad():
+            wanted = module(*sample).numpy()
+        assert np.abs(got - wanted).max() <= (1e-5 if module is model else 1.01 * find_step(module))
 
 
 def load_example(name: str) -> Any:

@@ -27,6 +27,9 @@ def tag_partitions(program: ExportedProgram, source: Source, plan: Plan) -> list
         users = sorted(constant.users, key=lambda user: not _reads_nested(user, constant))
         constant.users = dict.fromkeys(users)
     tag_constant_data(program)
+    # Exir takes a state for a constant unless what is written to it is the result of one of its own readers.
+    for state in source.states:
+        state.meta.pop(TAG, None)
     return tags
 
 
