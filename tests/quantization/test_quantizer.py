@@ -299,6 +299,8 @@ def test_a_tensor_shares_its_range_with_a_view_of_itself() -> None:
     program = tosaic.compile(Both().eval(), (x(3, 5),), "ethos-u55-128")
     assert all(r.is_io for r in program.reasons)
     assert program.verify().ok
+    module = convert(EthosUQuantizer(SPEC).set_global(get_symmetric_quantization_config()), Both(), x(3, 5))
+    assert counts(module)["select_scatter"] == 1
 
 
 def test_annotations_that_name_only_each_other() -> None:

@@ -319,9 +319,10 @@ def _annotate_share(node: Node, config: Configuration) -> None:
         # A cast of integers to float.
         _set(node, {}, config)
         return
-    first, *others = floats
+    # torchao's search for shared ranges does not end where a tensor shares the range of one that is computed from it.
+    first = min(floats)
     shared = pt2e.SharedQuantizationSpec((first, node))
-    inputs = {first: config.input_activation, **dict.fromkeys(others, shared)}
+    inputs = {first: config.input_activation, **{n: shared for n in floats if n is not first}}
     _set(node, inputs, config, output=shared)
 
 
