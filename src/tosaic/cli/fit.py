@@ -96,7 +96,10 @@ def fit_model(
     profile = None if board is None else find_profile(board)
     limits = Limits.of(profile, sram, flash, dram)
     if limits == Limits():
-        raise Invalid("no limits are given", fix="pass `--board NAME`, or the bytes that your application leaves: `--sram 256K`, `--flash 1M`")
+        raise Invalid(
+            "no limits are given",
+            fix="pass `--board NAME`, or the bytes that your application leaves: `--sram 256K`, `--flash 1M`",
+        )
     names = target or (list(profile.accelerators) if profile is not None else ["ethos-u55-128"])
     targets = tuple(find(name).name for name in names)
     if output is not None:

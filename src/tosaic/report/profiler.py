@@ -206,7 +206,8 @@ def _match_fallbacks(plan: pte.Plan, reasons: Sequence[Fallback]) -> dict[int, F
 def _find_stem(op: str) -> str:
     """Return the name that an operator and its variants share: `sort` of `aten::sort.values`.
 
-    `aten::to.dtype` is called as `dim_order_ops::_to_dim_order_copy.out`, and `aten::softmax.int` as `aten::_softmax.out`.
+    `aten::to.dtype` is called as `dim_order_ops::_to_dim_order_copy.out`, `aten::softmax.int` as
+    `aten::_softmax.out`.
     """
     parts = op.replace("::", ".").split(".")
     return (parts[1] if len(parts) > 1 else op).removeprefix("_").removesuffix("_copy").removesuffix("_dim_order")
