@@ -42,7 +42,7 @@ def _register_once() -> Backend:
             why="a runtime cannot have two backends of one name",
             fix="use it as it is, or install ExecuTorch without it",
         )
-    return connect(library, Npu, _log_error)
+    return connect(bindings, library, Npu, _log_error)
 
 
 def _log_error(error: Exception) -> None:

@@ -199,8 +199,12 @@ def test_refusals() -> None:
         build(data, "corstone-300", operators=[*map(str, pte.read(data).find().operators), "aten::fly.out"])
     with pytest.raises(Invalid, match="unknown toolchain `msvc`"):
         build(data, "corstone-300", toolchain="msvc")
-    with pytest.raises(Invalid, match="unknown board `corstone-30`"):
+    with pytest.raises(Invalid, match="unknown board `corstone-30`") as unknown:
         build(data, "corstone-30")
+    assert "template" not in unknown.value.fix
+    with pytest.raises(Invalid, match="no firmware for the board `himax-we2`") as other:
+        build(data, "himax-we2")
+    assert "tosaic fit" in other.value.why and "`corstone-300` or `corstone-320`" in other.value.fix
 
 
 def test_missing_kernels_are_named(softmax_pte: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:

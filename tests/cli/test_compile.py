@@ -58,7 +58,7 @@ def test_summary_tells_all(floats: tuple[Path, Outcome], cpu_line: int, tiny: Pa
         "MHz), an estimate",
         "input 1 `y` float32 [1, 8, 6, 6] nchw",
         "export 0.",
-        "why one number of a dimension is found",
+        "why at most one number of a dimension is found",
         "fix use an Ethos-U85",
         "fix compile with `--io int8`, for a program with quantized inputs and outputs",
         "warning: no calibration data: ranges come from the example input only; pass samples with `--calibration`",

@@ -40,6 +40,15 @@ def _refuse(done: Any, *words: str, code: int = 2) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_wrong_file(tosaic: Command, relu: Path) -> None:
+    _refuse(tosaic("compile", relu.with_name("rely.py")), f"did you mean the file `{relu}`?")
+    _refuse(tosaic("verify", relu), "not a .pte file", "fix: pass the .pte that `tosaic compile` has written")
+
+
+def test_a_board_is_no_target(tosaic: Command, relu: Path) -> None:
+    _refuse(tosaic("compile", relu, "-t", "corstone-300"), "fix: pass the NPU of a chip or a board: `ethos-u55-32`")
+
+
 def test_train_mode(tosaic: Command, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(MODEL.format(mode=""))
@@ -49,7 +58,9 @@ def test_train_mode(tosaic: Command, tmp_path: Path) -> None:
 def test_errors_in_forward_name_the_line(tosaic: Command, tmp_path: Path) -> None:
     path = tmp_path / "net.py"
     path.write_text(MODEL.format(mode=".eval()").replace("torch.relu(x)", "x @ x"))
-    _refuse(tosaic("compile", path), "cannot export the model", f"where: {path}:6", "why: RuntimeError")
+    _refuse(
+        tosaic("compile", path), "cannot export the model", f"where: {path}:6", "fix: make model(*example_inputs) work"
+    )
     path.write_text(MODEL.format(mode=".eval()").replace("torch.relu(x)", "x if x.sum() > 0 else -x"))
     done = tosaic("compile", path)
     _refuse(done, "data-dependent control flow", f"where: {path}:6", "torch.where")

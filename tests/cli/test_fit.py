@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from support.cli import Command, Outcome, run_command
@@ -86,6 +87,24 @@ def test_the_commands_make_the_programs(
     assert tosaic("verify", best).code == 0
 
 
+def test_the_commands_have_the_calibration_data(tosaic: Command, net: Path, tmp_path: Path) -> None:
+    data, best = tmp_path / "samples.npy", tmp_path / "best.pte"
+    np.save(data, np.random.default_rng(0).random((2, 3, 32, 32), dtype=np.float32))
+    options = ("--sram", "1M", "--precision", "int8", "--io", "int8", "--max-compiles", 1, "--no-verify")
+    done = tosaic("fit", net, *options, "--calibration", data, "-o", best)
+    assert done.code == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("tosaic compile")]
+    assert paste(line, tmp_path) == hashlib.sha256(best.read_bytes()).hexdigest()
+
+
+def test_advice_repeats_what_every_command_needs(tosaic: Command, net: Path, tmp_path: Path) -> None:
+    data = tmp_path / "samples.npy"
+    np.save(data, np.random.default_rng(0).random((2, 3, 32, 32), dtype=np.float32))
+    done = tosaic("advise", net, "-q", "--calibration", data)
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("tosaic compile")]
+    assert shlex.split(line)[-2:] == ["--calibration", str(data)]
+
+
 def test_nothing_fits(tosaic: Command, net: Path) -> None:
     done = tosaic("fit", net, "--sram", "4K", "--flash", 3000, "--max-compiles", 3, "--io", "int8")
     assert done.code == 1
@@ -107,7 +126,7 @@ def test_a_board(tosaic: Command, net: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "no limits are given"),
+        ([], "--sram 256K"),
         (["--board", "nope"], "unknown board `nope`"),
         (["--sram", "1M", "-t", "vgf"], "has no memories"),
         (["--sram", "1M", "-t", "u55"], "unknown target"),

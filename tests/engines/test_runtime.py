@@ -61,7 +61,7 @@ from tosaic.core.errors import Invalid
 from tosaic.engines.interpreter import Npu
 from tosaic.engines.runtime_backend import connect, load_runtime
 
-connect(load_runtime()[1], Npu)
+connect(*load_runtime(), Npu)
 try:
     tosaic.runtime.register()
 except Invalid as error:
@@ -96,6 +96,18 @@ def test_runtime_runs_ethosu_files(conv, conv_inputs: tuple[torch.Tensor, ...], 
     assert len(ours) == len(theirs) == 2
     assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert np.unique(ours[0]).size > 9
+
+
+@needs_compiler
+def test_the_kernels_may_be_imported_first(conv, conv_inputs: tuple[torch.Tensor, ...], tmp_path: Path) -> None:
+    """A script that lowers a model imports them before it runs it."""
+    (tmp_path / "model.pte").write_bytes(conv.pte["inline"])
+    inputs = [x.numpy() for x in conv_inputs]
+    np.savez(tmp_path / "inputs.npz", *inputs)
+    _run(tmp_path, "import executorch.kernels.quantized\n" + _RUN)
+    ours = Method(read(conv.pte["inline"])).run(inputs)
+    theirs = list(np.load(tmp_path / "outputs.npz").values())
+    assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 @needs_compiler

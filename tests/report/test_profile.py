@@ -24,7 +24,7 @@ from tosaic.npu.perf import estimate
 from tosaic.npu.reads import list_reads
 from tosaic.npu.stream import parse
 from tosaic.report.files import open_program
-from tosaic.report.layers import write_csv
+from tosaic.report.layers import describe_layer, write_csv
 from tosaic.report.profile import Layer, Profile
 from tosaic.report.profiler import make_profile
 from tosaic.report.trace import make_trace
@@ -117,7 +117,30 @@ def test_an_operator_on_the_cpu_has_its_reason_and_no_cycles(profile: Profile, l
     before = [x.delegate for x in profile.layers[: sort.index] if x.delegate is not None]
     after = [x.delegate for x in profile.layers[sort.index :] if x.delegate is not None]
     assert set(before) == {0} and set(after) == {1}
+    # It returns a list of tensors.
+    assert (len(sort.inputs), len(sort.outputs)) == (1, 2)
     assert "cycles on the CPU: they are not modeled" in profile.missing
+
+
+def test_operators_on_the_cpu_of_one_kind_keep_their_own_reasons(profile: Profile) -> None:
+    before, after = [x for x in profile.layers if x.short_op == "dequantize_per_tensor"]
+    assert "`sort`" in before.reason and after.reason == "its result leaves the model in float"
+
+
+def test_an_operator_that_exir_renames_has_its_reason() -> None:
+    class Best(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x).argmax(1)
+
+    profile = tosaic.compile(Best().eval(), (torch.randn(1, 8, 4),), target="ethos-u55-128").profile()
+    cast = profile.layers[-1]
+    assert (cast.device, cast.short_op, cast.outputs) == ("CPU", "_to_copy", ("int64[1,4]",))
+    assert "int64" in cast.reason
+
+
+def test_a_layer_without_tensors_is_described_without_them() -> None:
+    layer = Layer(index=0, device="NPU", delegate=0, op="MaxPool", cycles=5, weight_bytes=80)
+    assert describe_layer(layer) == "MaxPool, weights 80"
 
 
 def test_commands_belong_to_the_layer_that_needs_them(program: Program, profile: Profile) -> None:

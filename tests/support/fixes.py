@@ -229,7 +229,7 @@ CASES = {
         target=U85,
     ),
     "sort-several": Case(
-        "one number of a dimension is found",
+        "at most one number of a dimension is found",
         "use an Ethos-U85, or find the numbers on the CPU",
         program(lambda x: x.topk(3)[0], r(2, 9)),
         None,

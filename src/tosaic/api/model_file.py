@@ -12,6 +12,7 @@ from typing import Any
 
 from tosaic import zoo
 from tosaic.core.errors import Invalid, TosaicError
+from tosaic.core.input_file import find_near
 from tosaic.core.location import find_line
 from tosaic.formats import foreign
 from tosaic.formats import pt2 as model_archive
@@ -51,7 +52,9 @@ def check(name: str, max_memory: int | None = None) -> Archive | None:
 def _suggest(path: Path) -> str:
     """Suggest the model file that a name without or with another suffix may mean."""
     near = next((path.with_suffix(end) for end in (".py", ".pt2") if path.with_suffix(end).is_file()), None)
-    return f"did you mean the file `{near}`?" if near is not None else ""
+    if near is None and path.suffix:
+        near = find_near(path)
+    return f"did you mean the file `{near}`?" if near is not None and near.suffix in (".py", ".pt2") else ""
 
 
 def _refuse(path: Path) -> Invalid:

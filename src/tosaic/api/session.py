@@ -46,7 +46,10 @@ def decode_outputs(outputs: Sequence[Array], infos: Sequence[TensorInfo]) -> lis
 
 def _check_inputs(tensors: Sequence[torch.Tensor], infos: Sequence[TensorInfo]) -> None:
     if len(tensors) != len(infos):
-        raise Invalid(f"{len(tensors)} inputs were given, the program takes {len(infos)}")
+        wanted = ", ".join(f"`{info.name}` {info.dtype}{list(info.shape)}" for info in infos)
+        raise Invalid(
+            f"{len(tensors)} inputs were given, the program takes {len(infos)}", fix=f"pass one tensor each: {wanted}"
+        )
     for index, (tensor, info) in enumerate(zip(tensors, infos, strict=True)):
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
         if (shape, dtype) != (info.shape, info.dtype):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+from tosaic.board.profile import list_profiles
 from tosaic.core.errors import Invalid
 from tosaic.npu.accelerator import ACCELERATORS
 
@@ -99,9 +100,17 @@ def find_board(name: str) -> Board:
     folder = Path(name)
     if (folder / FILE).is_file():
         return read_board(folder)
-    near = difflib.get_close_matches(name, list_boards(), n=1, cutoff=0.5) or list_boards()
+    yours = f"A board of yours is a folder with a `{FILE}`: see docs/porting.md"
+    boards = [board for board in list_boards() if board != "template"]
+    if name in list_profiles():
+        raise Invalid(
+            f"there is no firmware for the board `{name}`",
+            why="only its memories are known, for `tosaic fit`",
+            fix=f"use {' or '.join(f'`{board}`' for board in boards)}. {yours}",
+        )
+    near = difflib.get_close_matches(name, boards, n=1, cutoff=0.5) or boards
     quoted = " or ".join(f"`{board}`" for board in near)
-    raise Invalid(f"unknown board `{name}`", fix=f"did you mean {quoted}? A board of yours is a folder with a `{FILE}`")
+    raise Invalid(f"unknown board `{name}`", fix=f"did you mean {quoted}? {yours}")
 
 
 def suit_board(accelerator: str) -> Board:

@@ -67,7 +67,8 @@ def advise_model(
             max_memory=max_memory,
         )
     hints = tuple(replace(hint, fix=get_cli_form(hint.fix)) for hint in found.hints)
-    found = replace(found, hints=hints, notes=tuple(map(get_cli_form, found.notes)))
+    notes = tuple(map(get_cli_form, found.notes))
+    found = replace(found, hints=hints, notes=notes, given=o.repeat_words(calibration, allow_op))
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=2, allow_nan=False))
         return

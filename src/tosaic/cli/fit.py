@@ -96,7 +96,10 @@ def fit_model(
     profile = None if board is None else find_profile(board)
     limits = Limits.of(profile, sram, flash, dram)
     if limits == Limits():
-        raise Invalid("no limits are given", fix="pass --board, or --sram and --flash")
+        raise Invalid(
+            "no limits are given",
+            fix="pass `--board NAME`, or the bytes that your application leaves: `--sram 256K`, `--flash 1M`",
+        )
     names = target or (list(profile.accelerators) if profile is not None else ["ethos-u55-128"])
     targets = tuple(find(name).name for name in names)
     if output is not None:
@@ -129,7 +132,11 @@ def fit_model(
         )
     if output is not None and found.best is not None:
         found.best.save(output)
-    report = replace(found.report, notes=tuple(map(get_cli_form, found.report.notes)))
+    report = replace(
+        found.report,
+        notes=tuple(map(get_cli_form, found.report.notes)),
+        given=o.repeat_words(calibration, allow_op),
+    )
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
     else:

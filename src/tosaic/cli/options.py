@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -65,6 +66,12 @@ def check_calibration(path: Path | None) -> None:
         raise Invalid(f"there is no calibration data at `{path}`", fix="pass an existing file or folder")
     if not path.is_dir() and path.suffix not in (".npz", ".npy", ".pt"):
         raise Invalid(f"unknown calibration file type: `{path.name}`", fix="use .npz, .npy, .pt")
+
+
+def repeat_words(calibration: Path | None, allow_ops: Sequence[str] | None) -> tuple[str, ...]:
+    """Repeat the words of a command line that a command which makes the same program needs too."""
+    data = ("--calibration", str(calibration)) if calibration is not None else ()
+    return (*data, *(word for name in allow_ops or () for word in ("--allow-op", name)))
 
 
 Model = Annotated[

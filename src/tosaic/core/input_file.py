@@ -31,16 +31,18 @@ def read(path: Path, max_memory: int | None = None) -> tuple[bytearray, Budget]:
                 data += piece
             return data, budget
     except FileNotFoundError:
-        raise Invalid(f"there is no file `{path}`", fix=_suggest(path)) from None
+        near = find_near(path)
+        fix = "check the path" if near is None else f"did you mean `{near}`?"
+        raise Invalid(f"there is no file `{path}`", fix=fix) from None
     except OSError as error:
         raise Invalid(f"`{path}` cannot be read", why=error.strerror or str(error)) from None
 
 
-def _suggest(path: Path) -> str:
-    """Suggest the file of the folder whose name is most like that of a missing one."""
+def find_near(path: Path) -> Path | None:
+    """Find the file of the folder whose name is most like that of a missing one."""
     try:
         names = [one.name for one in path.parent.iterdir()]
     except OSError:
         names = []
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.8)
-    return f"did you mean `{path.with_name(near[0])}`?" if near else "check the path"
+    return path.with_name(near[0]) if near else None

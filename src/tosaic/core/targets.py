@@ -177,12 +177,12 @@ def find(name: str) -> Target:
     if name.upper().startswith("TOSA"):
         spec = str(Specification.parse(name))
         return Target(spec, "tosa", 0, spec)
-    part = [known for known in _NAMED if name.lower() in known]
-    near = difflib.get_close_matches(name.lower(), _NAMED, n=3, cutoff=0.5) or part or list(_NAMED)
-    raise Invalid(
-        f"unknown target `{name}`",
-        fix=f"did you mean {_either(near)}? A TOSA target is written `TOSA-1.0+INT` or `TOSA-1.0+FP`",
+    part = [known for known in _NAMED if name and name.lower() in known]
+    near = difflib.get_close_matches(name.lower(), _NAMED, n=3, cutoff=0.5) or part
+    likely = (
+        f"did you mean {_either(near)}?" if near else f"pass the NPU of a chip or a board: {_either(list(_NAMED))}."
     )
+    raise Invalid(f"unknown target `{name}`", fix=f"{likely} A TOSA target is written `TOSA-1.0+INT` or `TOSA-1.0+FP`")
 
 
 def list_families(takes: Callable[[Target], bool]) -> list[Family]:

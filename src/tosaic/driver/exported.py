@@ -81,7 +81,7 @@ def _explain_export(error: Exception) -> Invalid:
     if "data-dependent" in why:
         what = "the model has data-dependent control flow"
         return Invalid(what, where=where, why=why, fix="compute both branches and select with torch.where")
-    fix = "make torch.export.export(model, example_inputs) work first"
+    fix = "make model(*example_inputs) work first, and then torch.export.export(model, example_inputs)"
     return Invalid("torch.export cannot export the model", where=where, why=why, fix=fix)
 
 

@@ -50,13 +50,13 @@ _NO_FIX = "write it with other operators, or leave it on the CPU"
 
 
 def explain(out: Mapping[Node, Unsupported]) -> dict[Node, Reason]:
-    """Explain every node that falls back to the CPU.
+    """Explain every node that falls back to the CPU, in the order of the graph, in which they run.
 
     Dtype assertions of export cost nothing anywhere, and one result of several stays with its operator.
     """
     return {
         node: _reason(node, error, out)
-        for node, error in out.items()
+        for node, error in sorted(out.items(), key=lambda item: item[0])
         if overload(node) not in ASSERTIONS and not (overload(node) == "getitem" and node.args[0] in out)
     }
 

@@ -27,7 +27,7 @@ class _Runner:
 
     def __init__(self) -> None:
         self._portable, library = load_runtime()
-        self.backend = connect(library, Npu)
+        self.backend = connect(self._portable, library, Npu)
 
     def run(
         self,

@@ -192,10 +192,20 @@ def _find_runtime() -> tuple[Any, Path]:
 
 
 def connect(
-    library: ctypes.CDLL, open: Callable[[], Executor], report: Callable[[Exception], None] | None = None
+    bindings: Any, library: ctypes.CDLL, open: Callable[[], Executor], report: Callable[[Exception], None] | None = None
 ) -> Backend:
     """Register the NPU as a backend of the runtime in this process."""
     backend = Backend(ctypes.CDLL(str(shim.build())), open, report)
-    # By this handle, not by global name: other libraries have their own registries.
+    # By handles, not by global name: other libraries have their own registries.
     backend.register(getattr(library, _REGISTER))
+    if BACKEND not in bindings._get_registered_backend_names():
+        # The quantized kernels were loaded first, so the runtime uses the registry of their library.
+        backend.register(getattr(_load_kernels(), _REGISTER))
     return backend
+
+
+def _load_kernels() -> ctypes.CDLL:
+    """Return the library of the quantized kernels, which is loaded already."""
+    package = importlib.import_module("executorch.kernels.quantized")
+    (file,) = Path(str(package.__file__)).parent.glob("**/*quantized_ops_aot_lib.*")
+    return ctypes.CDLL(str(file))

@@ -241,5 +241,9 @@ def open_program(data: bytes, budget: Budget) -> Row:
     buffer = PteBuffer(data, budget)
     buffer.need(0, 8, "the header")
     if data[4:8] != IDENTIFIER:
-        raise Invalid("not a .pte file: the identifier ET12 is missing at offset 4", why=f"it has {data[4:8]!r} there")
+        raise Invalid(
+            "not a .pte file: the identifier ET12 is missing at offset 4",
+            why=f"it has {data[4:8]!r} there",
+            fix="pass the .pte that `tosaic compile` has written; `tosaic inspect` shows what a file is",
+        )
     return Row(buffer, buffer.follow(0, "the root"), "Program", "Program")

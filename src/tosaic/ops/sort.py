@@ -45,7 +45,7 @@ def _limit(count: Count) -> Sequence[Constraint]:
             "split the dimension, or put the numbers in order on the CPU",
         ),
         Constraint(
-            "one number of a dimension is found: the largest or the smallest",
+            "at most one number of a dimension is found, the largest or the smallest",
             check_several,
             "use an Ethos-U85, or find the numbers on the CPU",
             lambda target: not target.has_booleans,

@@ -56,7 +56,10 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class AdviceReport:
-    """The advice for a model: single changes, all of them together, and fixes of the model itself."""
+    """The advice for a model: single changes, all of them together, and fixes of the model itself.
+
+    given  words that the command needs besides its options, such as `--calibration samples.npz`
+    """
 
     model: str
     base: Choice
@@ -65,6 +68,7 @@ class AdviceReport:
     hints: tuple[Hint, ...]
     compiles: int
     notes: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the report under its schema name, ready for json.dumps."""
@@ -72,7 +76,7 @@ class AdviceReport:
 
     def name_command(self, choice: Choice) -> str:
         """Return the command line that makes a choice."""
-        return shlex.join(["tosaic", "compile", self.model, *choice.options.list_words()])
+        return shlex.join(["tosaic", "compile", self.model, *choice.options.list_words(), *self.given])
 
 
 def show_advice(page: Page, found: AdviceReport) -> None:

@@ -135,6 +135,7 @@ class FitReport:
     nearest    the choice that comes nearest to the limits
     obstacles  what is in the memory that is too small, by memory; empty if a choice fits
     failed     options that could not be compiled, with the reason
+    given      words that every command needs besides its options, such as `--calibration samples.npz`
     """
 
     model: str
@@ -148,10 +149,11 @@ class FitReport:
     failed: tuple[tuple[str, str], ...]
     compiles: int
     notes: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
 
     def name_command(self, choice: Choice, more: Sequence[str] = ()) -> str:
         """Return the command line that makes a choice."""
-        return shlex.join(["tosaic", "compile", self.model, *choice.options.list_words(), *more])
+        return shlex.join(["tosaic", "compile", self.model, *choice.options.list_words(), *self.given, *more])
 
     def to_json(self) -> dict[str, Any]:
         """Return the report under its schema name, ready for json.dumps."""

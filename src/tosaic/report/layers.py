@@ -51,12 +51,15 @@ def describe_layer(layer: Layer) -> str:
     """Describe a layer in one line: its name, its operators, its tensors, and what it costs."""
     operators = " + ".join([layer.short_op, *(op.split(".")[1] for op in layer.fused if "." in op)])
     name = "" if layer.name == layer.op else f"`{layer.name}` "
-    parts = [f"{name}{operators}", f"{', '.join(layer.inputs)} -> {', '.join(layer.outputs)}"]
+    parts = [f"{name}{operators}"]
+    # Vela adds operations that no operator of the model and no tensor of the TOSA graph stands for.
+    is_known = bool(layer.inputs or layer.outputs)
+    parts += [f"{', '.join(layer.inputs)} -> {', '.join(layer.outputs)}"] if is_known else []
     if layer.macs:
         parts.append(f"{count(layer.macs, 'MAC')} ({layer.utilization:.0%} used)")
     if layer.weight_bytes:
         parts.append(f"weights {layer.weight_bytes:,}")
-    parts.append(f"activations {layer.activation_bytes:,} bytes")
+    parts += [f"activations {layer.activation_bytes:,} bytes"] if is_known else []
     if layer.traffic:
         parts.append(f"moves {describe_traffic(layer.traffic)}")
     parts += [f"at {layer.where}"] if layer.where else []

@@ -104,8 +104,11 @@ class _Maker:
     def _add_kernel(self, call: pte.KernelCall, fallback: Fallback | None) -> None:
         """Add an operator on the CPU. Its last arguments are its results."""
         tensors = {i: value for i in call.args if isinstance(value := self._plan.values[i], pte.Tensor)}
-        last = tensors.pop(call.args[-1], None) if call.args else None
-        inputs, outputs = tuple(tensors.values()), () if last is None else (last,)
+        last = self._plan.values[call.args[-1]] if call.args else None
+        # An operator with several results has a list of them.
+        results = last.items if isinstance(last, pte.TensorList) else call.args[-1:]
+        outputs = tuple(value for i in results if (value := tensors.pop(i, None)) is not None)
+        inputs = tuple(tensors.values())
         found = fallback or Fallback()
         self.layers.append(
             Layer(
@@ -201,9 +204,13 @@ def _match_fallbacks(plan: pte.Plan, reasons: Sequence[Fallback]) -> dict[int, F
 
 
 def _find_stem(op: str) -> str:
-    """Return the name that an operator and its variants share: `sort` of `aten::sort.values`."""
+    """Return the name that an operator and its variants share: `sort` of `aten::sort.values`.
+
+    `aten::to.dtype` is called as `dim_order_ops::_to_dim_order_copy.out`, `aten::softmax.int` as
+    `aten::_softmax.out`.
+    """
     parts = op.replace("::", ".").split(".")
-    return (parts[1] if len(parts) > 1 else op).removesuffix("_copy")
+    return (parts[1] if len(parts) > 1 else op).removeprefix("_").removesuffix("_copy").removesuffix("_dim_order")
 
 
 def _name_layer(
