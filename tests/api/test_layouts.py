@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 import tosaic
+from support.extras import needs_converter
 from tosaic.core.errors import Invalid
 from tosaic.driver.exir import TosaicPartitioner
 from tosaic.engines import engine
@@ -170,6 +171,7 @@ def check_positions(got: Sequence[Any], want: Sequence[torch.Tensor]) -> None:
     assert np.array_equal(positions, want[1].numpy())
 
 
+@needs_converter
 def test_shapes_of_a_vgf_follow_memory() -> None:
     """The VGF file declares the shape that the runtime hands over: channels last."""
     from tosaic.formats.vgf import read

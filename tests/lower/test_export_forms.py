@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from executorch.exir.error import InternalError
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -42,7 +44,10 @@ FILLS: dict[str, Any] = {
 
 @pytest.mark.parametrize("target", ["ethos-u55-128", "TOSA-1.0+FP"])
 @pytest.mark.parametrize("name", FILLS)
-def test_fills_in_any_memory_format(name: str, target: str) -> None:
+def test_fills_in_any_memory_format(name: str, target: str, request: pytest.FixtureRequest) -> None:
+    if (name, target) == ("returned", "TOSA-1.0+FP") and importlib.metadata.version("executorch") >= "1.5":
+        reason = "exir 1.5 keeps the memory format of a fill on the CPU, and cannot write it"
+        request.applymarker(pytest.mark.xfail(strict=True, raises=InternalError, reason=reason))
     program, _ = compile_both(FILLS[name], (IMAGE,), target)
     assert len(program.delegates) == 1
     if name not in ("empty_like", "returned"):

@@ -77,7 +77,8 @@ def test_child_has_no_stdin_and_no_torch(worker: Worker) -> None:
 
 
 def test_what_the_first_request_leaves_behind_is_not_scanned_again(worker: Worker) -> None:
-    assert _ask(worker, do="import")["frozen"] == 0
+    # Python itself freezes a few hundred from 3.12 on.
+    assert _ask(worker, do="import")["frozen"] < 1_000
     assert _ask(worker)["frozen"] >= 200_000
 
 

@@ -277,6 +277,20 @@ def test_a_missing_kernel_is_named() -> None:
 
 
 @pytest.mark.usefixtures("device")
+def test_a_kernel_that_refuses_its_arguments_is_named() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return torch.conv_transpose3d(x * 2, weight, stride=2)
+
+    inputs = torch.rand(1, 3, 2, 2, 2), torch.rand(3, 4, 3, 3, 3)
+    program = tosaic.compile(Model().eval(), inputs, "vgf", quantized=False)
+    with pytest.raises(MissingKernel) as caught:
+        program.run(*inputs)
+    assert caught.value.why.startswith("its kernel for `aten::convolution.out` refused the arguments (Expect input")
+    np.testing.assert_allclose(program.run(*inputs, engine="tosa")[0], Model()(*inputs), rtol=1e-5)
+
+
+@pytest.mark.usefixtures("device")
 def test_the_fuzzer_expects_missing_kernels() -> None:
     leaf = Leaf("input", (2, 5), torch.float32, 0.5, 2.0, 1)
     steps = (Step("aten.exp.default", (Ref("x", 0),)), Step("aten.digamma.default", (Ref("v", 0),)))

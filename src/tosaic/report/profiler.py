@@ -107,8 +107,8 @@ class _Maker:
         last = self._plan.values[call.args[-1]] if call.args else None
         # An operator with several results has a list of them.
         results = last.items if isinstance(last, pte.TensorList) else call.args[-1:]
-        outputs = tuple(value for i in results if (value := tensors.pop(i, None)) is not None)
-        inputs = tuple(tensors.values())
+        outputs = tuple(tensors[i] for i in results if i in tensors)
+        inputs = tuple(tensor for i, tensor in tensors.items() if i not in results)
         found = fallback or Fallback()
         self.layers.append(
             Layer(
