@@ -158,8 +158,8 @@ def _describe_range(seen: _Seen, used: float) -> str:
     line = source_line(seen.node)
     low, high = seen.find_range()
     return (
-        f"`{seen.node.name}` ({name}){f' at {line}' if line else ''}: calibration saw numbers from {low:g} to "
-        f"{high:g}, and {_MOST:.0%} of them use {max(used, 1 / _PARTS):.1%} of that range, so 8 bits hardly "
+        f"`{seen.node.name}` ({name}){f' at {line}' if line else ''}: its range with zero is {low:g} to "
+        f"{high:g}, and {_MOST:.0%} of the numbers use {max(used, 1 / _PARTS):.1%} of that range, so 8 bits hardly "
         "tell them apart; mask with booleans (masked_fill, torch.where) or with a smaller constant such as -20, or "
         "clamp what is extreme"
     )

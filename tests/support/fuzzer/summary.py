@@ -10,7 +10,7 @@ from typing import Any
 from tosaic.ops import registry
 
 #: parts of reasons for which a whole program may be refused: masks of -inf that no operator quantizes, or all of zeros;
-#: resizes on the CPU whose size contradicts their factors
+#: resizes on the CPU whose size contradicts their factors; operators on the CPU that ExecuTorch's runtime cannot run
 EXPECTED = (
     "found the result to be undefined",
     "the model cannot be calibrated",
@@ -18,6 +18,7 @@ EXPECTED = (
     "ranges measured on a constant do not fit",
     "reads the memory of a tensor that is a part of another one",
     "the arguments of the kernel are not valid (size # times #.# is less than #)",
+    "ExecuTorch's runtime cannot run the program (it",
 )
 
 
