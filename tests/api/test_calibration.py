@@ -102,7 +102,7 @@ def test_a_data_loader_with_labels_and_batches() -> None:
     images, labels, notes = _numbers(10, 2, 3), torch.arange(10), list[str]()
     dataset = torch.utils.data.TensorDataset(images, labels)
     _equal(calibration.read(dataset, ONE, notes=notes), [(image[None],) for image in images])
-    assert notes == ["calibration samples have 2 elements: the first 1 are used, as the model's inputs"]
+    assert notes == ["calibration samples have 2 elements: the model takes the first"]
     loader = torch.utils.data.DataLoader(dataset, batch_size=4)
     _equal(calibration.read(loader, ONE), [(image[None],) for image in images])
     notes.clear()

@@ -165,8 +165,8 @@ def _drop_labels(
     ):
         return found
     if notes is not None:
-        used, count = len(example), len(extra[0])
-        notes.append(f"calibration samples have {count} elements: the first {used} are used, as the model's inputs")
+        used = "first" if len(example) == 1 else f"first {len(example)}"
+        notes.append(f"calibration samples have {len(extra[0])} elements: the model takes the {used}")
     return [(sample[: len(example)], where) for sample, where in found]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from tosaic.board.description import Board, find_board
+from tosaic.board.description import Board, find_board, list_suited
 from tosaic.board.kernels import KernelSource, select_kernels
 from tosaic.board.placement import Usage, find_mode, find_overfull, list_modes, place
 from tosaic.board.pools import Pools, measure_pools
@@ -151,10 +151,11 @@ def _find_accelerator(program: Pte, plan: Plan, board: Board) -> Accelerator | N
         found[accelerator.name] = accelerator
     for name in found:
         if name not in board.npu.accelerators:
+            suited = "".join(f"use the board `{one}`, or " for one in list_suited(name)[:1])
             raise Invalid(
                 f"the program is for `{name}`, which {board.title} does not have",
                 why=f"it exists with {', '.join(f'`{known}`' for known in board.npu.accelerators)}",
-                fix="choose another board, or compile the model for one of these",
+                fix=f"{suited}compile the model for one of these",
             )
     return next(iter(found.values()), None)
 

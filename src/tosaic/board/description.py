@@ -113,11 +113,15 @@ def find_board(name: str) -> Board:
     raise Invalid(f"unknown board `{name}`", fix=f"did you mean {quoted}? {yours}")
 
 
+def list_suited(accelerator: str) -> list[str]:
+    """List the boards that exist with an accelerator."""
+    return [name for name in list_boards() if accelerator in find_board(name).npu.accelerators]
+
+
 def suit_board(accelerator: str) -> Board:
     """Return the first board that exists with an accelerator."""
-    for board in map(find_board, list_boards()):
-        if accelerator in board.npu.accelerators:
-            return board
+    for name in list_suited(accelerator):
+        return find_board(name)
     raise Invalid(f"no board has the NPU `{accelerator}`", fix="pass the folder of a board that has one")
 
 
