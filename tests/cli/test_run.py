@@ -22,6 +22,7 @@ def test_outputs_are_saved(tosaic: Command, floats: tuple[Path, Outcome], tmp_pa
 def test_results_are_short_and_the_log_is_on_request(tosaic: Command, floats: tuple[Path, Outcome]) -> None:
     done = tosaic("run", floats[0], "--values", "3")
     assert done.code == 0, done.stderr
+    assert "the inputs are ones" in done.stderr
     first, cycles, kernels, *outputs = done.stdout.splitlines()
     assert first == f"`{floats[0].name}` for ethos-u55-128, method `forward`, engine npu"
     assert cycles.startswith("NPU cycles") and cycles.endswith("an estimate")

@@ -196,6 +196,8 @@ def run_file(
         arrays = list(cases[0].inputs)
     elif inputs or elf is None:
         arrays = read_inputs(inputs, types, max_memory) if inputs else make_ones(types, max_memory)
+        if types and not inputs:
+            typer.echo("the inputs are ones: pass others with `-i FILE`", err=True)
     else:
         # A firmware has its own: ones, or the samples that were built into it.
         arrays = []
