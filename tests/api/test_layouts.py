@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 import tosaic
-from support.extras import needs_converter
+from support.extras import needs_compiler, needs_converter
 from tosaic.core.errors import Invalid
 from tosaic.driver.exir import TosaicPartitioner
 from tosaic.engines import engine
@@ -116,6 +116,7 @@ def test_int8_on_the_npu(case: str) -> None:
     assert np.abs(got - module(x).detach().numpy()).max() <= 1e-6
 
 
+@needs_compiler
 @pytest.mark.parametrize("case", ["model and input", "at the end"])
 def test_int8_in_the_stock_runtime(case: str) -> None:
     model, x = CASES[case]()
@@ -201,8 +202,10 @@ BATCH = (numbers(3, 6), numbers(2, 5))
 DYNAMIC = ({0: Dim("batch", min=1, max=8)}, None)
 
 
-@pytest.mark.parametrize("quantized", [True, False])
-def test_dynamic_batch_stays_on_the_cpu(quantized: bool) -> None:
+@pytest.mark.parametrize(
+    ("quantized", "name"), [(True, "npu"), pytest.param(True, "executorch", marks=needs_compiler), (False, "tosa")]
+)
+def test_dynamic_batch_stays_on_the_cpu(quantized: bool, name: str) -> None:
     """What has a fixed shape is delegated, the rest takes every batch in ExecuTorch's runtime."""
     module = quantize(Batch(), BATCH, dynamic_shapes=DYNAMIC) if quantized else Batch().eval()
     program = export(module, BATCH, dynamic_shapes=DYNAMIC)
@@ -219,10 +222,9 @@ def test_dynamic_batch_stays_on_the_cpu(quantized: bool) -> None:
     for batch in (1, 3, 7):
         x = numbers(batch, 6)
         want = module(x, BATCH[1])
-        for one in ("npu", "executorch") if quantized else ("tosa",):
-            got = engine.run(pte, [x.numpy(), BATCH[1].numpy()], engine=one).outputs
-            for a, b in zip(got, want, strict=True):
-                assert np.abs(a - b.detach().numpy()).max() <= 1e-5
+        got = engine.run(pte, [x.numpy(), BATCH[1].numpy()], engine=name).outputs
+        for a, b in zip(got, want, strict=True):
+            assert np.abs(a - b.detach().numpy()).max() <= 1e-5
 
 
 def test_dynamic_module_is_refused_by_the_high_level_api() -> None:

@@ -159,7 +159,7 @@ def test_the_report_shows_causes_and_counts_what_follows_them(
         "  `aten.sort.default` x1",
         "  float I/O: `quantize_per_tensor` x1, `dequantize_per_tensor` x1",
     ]
-    also = "2 nodes because of it: `quantize_per_tensor` x1, `dequantize_per_tensor` x1"
+    also = "2 nodes because of it: `dequantize_per_tensor` x1, `quantize_per_tensor` x1"
     assert f"    also   {also}" in lines
     assert [one["cause"] for one in report.to_json()["reasons"] if not one["is_io"]] == [""]
 

@@ -9,6 +9,7 @@ import torch
 from torch.export import export
 
 from support import join_python_path
+from support.extras import needs_compiler
 from support.programs import emit, make_external
 from support.stand_in import make_mix
 from tosaic.core.errors import Invalid, ToolFailed
@@ -18,10 +19,6 @@ from tosaic.engines.interpreter import Method
 from tosaic.formats import external as external_files
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import read
-
-needs_compiler = pytest.mark.skipif(
-    not shim.find_compiler(), reason="no C++ compiler for the shim of engine executorch"
-)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,13 +10,9 @@ import pytest
 import torch
 
 from support import join_python_path
-from tosaic.engines import shim
+from support.extras import needs_compiler
 from tosaic.engines.interpreter import Method
 from tosaic.formats.pte import read
-
-needs_compiler = pytest.mark.skipif(
-    not shim.find_compiler(), reason="no C++ compiler for the shim: `apt install g++`, or set CXX"
-)
 
 _RUN = """
 import sys

@@ -1,4 +1,4 @@
-"""Tests that need packages which `make setup` does not install."""
+"""Tests that need what `make setup` does not install: packages, and a compiler."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.metadata
 import pytest
 
 from tosaic.backends import converter
-from tosaic.engines import vulkan
+from tosaic.engines import shim, vulkan
 
 
 def has_converter() -> bool:
@@ -21,3 +21,6 @@ def has_converter() -> bool:
 
 NO_CONVERTER = f"the package `{converter.PACKAGE}` is not installed. Fix: {vulkan.INSTALL}"
 needs_converter = pytest.mark.skipif(not has_converter(), reason=NO_CONVERTER)
+
+NO_COMPILER = "no C++ compiler for the shim of engine executorch. Fix: `apt install g++`, or set CXX"
+needs_compiler = pytest.mark.skipif(not shim.find_compiler(), reason=NO_COMPILER)
