@@ -17,7 +17,7 @@ from tosaic.lower.forms import data_movement
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Check, Constraint, composite
 from tosaic.lower.samples import call, f32, i32, torch, with_gather
-from tosaic.lower.tensor import Const, Stored, Tensor, inverse
+from tosaic.lower.tensor import Const, Stored, Tensor, broadcast, inverse
 
 
 def _list_tensors(value: object) -> list[Tensor]:
@@ -441,10 +441,13 @@ def scatter_add(aten: Aten[T], self: T, dim: int, index: T, src: T) -> T | None:
     samples=lambda: [
         call(lambda x, y: (x + 1.0).masked_scatter(torch.eye(4).bool(), y), f32(4, 4), f32(4)),
         call(lambda x, y: (x + 1.0).masked_scatter(torch.tensor([True, False, True]), y), f32(1, 17, 3), f32(3, 17)),
+        call(lambda x, y: (x + 1.0).masked_scatter(torch.eye(4).bool(), y), f32(4), f32(4)),
     ],
 )
 def masked_scatter(lo: Lowering, self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     assert isinstance(mask, Const), "a constraint refuses others"
-    positions = np.flatnonzero(np.broadcast_to(mask.array, self.shape))
+    shape = broadcast(self.shape, mask.shape)
+    positions = np.flatnonzero(np.broadcast_to(mask.array, shape))
     values = lo.reshape(movement.require_movable(lo, source), (source.size,))
-    return _put_flat(lo, self, positions, movement.crop(lo, values, 0, 0, len(positions)))
+    wide = self if self.shape == shape else movement.expand(lo, movement.require_movable(lo, self), shape)
+    return _put_flat(lo, wide, positions, movement.crop(lo, values, 0, 0, len(positions)))
