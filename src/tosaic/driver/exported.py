@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 
 from tosaic.core.errors import Invalid, TosaicError, first_line
 from tosaic.core.exir_compat import exir_ops, replace_class
+from tosaic.core.heap import collect_garbage_after
 from tosaic.core.location import find_line
 from tosaic.core.quiet import EXCLUSIVE
 from tosaic.fx.arrays import find_memory_order
@@ -49,7 +50,7 @@ def export(
     said, graph = io.StringIO(), ""
     try:
         # torch.export keeps its state in process-wide variables, and so does a redirection.
-        with EXCLUSIVE, redirect_stderr(said):
+        with EXCLUSIVE, redirect_stderr(said), collect_garbage_after(gives_back=False):
             # Two inputs must never be one tensor: exir would give them one buffer.
             inputs, by_name = pytree.tree_map(torch.clone, (tuple(example_inputs), dict(kwargs or {})))
             return _flatten(torch.export.export(model, inputs, by_name))
