@@ -179,3 +179,10 @@ def test_stays_light(arguments: list[str]) -> None:
     code, heavy = json.loads(done.stderr.strip().splitlines()[-1])
     assert code == 0, done.stderr
     assert heavy == []
+
+
+def test_running_a_program_needs_no_exir() -> None:
+    """Importing exir takes longer than most programs run."""
+    code = "import sys, tosaic.api.verification, tosaic.engines.engine; print('executorch.exir' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "False"

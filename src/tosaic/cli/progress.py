@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import typer
 
 from tosaic.cli.quiet import import_torch
+from tosaic.core.heap import import_for_good
 
 _WIDTH = 40
 
@@ -84,6 +85,8 @@ def show_progress(quiet: bool) -> Generator[Progress]:
     try:
         progress("load: importing PyTorch")
         import_torch()
+        with import_for_good():
+            from tosaic.api import build as _  # noqa: F401  with all that it imports
         yield progress
     finally:
         progress.finish()

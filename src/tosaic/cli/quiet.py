@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 
 from tosaic.cli.colors import say
+from tosaic.core.heap import import_for_good
 from tosaic.core.quiet import import_quietly, silence
 
 
 def import_torch() -> None:
     """Import torch for the first time in a command, and hide its messages from then on."""
-    import_quietly("torch")
+    with import_for_good():
+        import_quietly("torch")
     silence()
     warnings.showwarning = _show
 

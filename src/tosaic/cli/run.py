@@ -166,7 +166,6 @@ def run_file(
     """
     # Its packages print messages for their developers.
     import_torch()
-    from tosaic.api.bundle_check import check_cases
     from tosaic.board.device import FirmwareError
     from tosaic.board.options import BoardOptions
     from tosaic.engines import engine as engines
@@ -243,7 +242,11 @@ def run_file(
         profile = make_profile(program, beside, method=method, budget=budget)
         write_files({etdump: make_etdump(report, profile)})
     results = [outcome.outputs, *(execute(case.inputs).outputs for case in cases[1:])]
-    checked = check_cases(program.find(method), cases, results) if cases else None
+    checked = None
+    if cases:
+        from tosaic.api.bundle_check import check_cases
+
+        checked = check_cases(program.find(method), cases, results)
     _print(report, checked, values, as_json=as_json, in_full=full_log or elf is not None)
     if (outcome.execution is not None and outcome.execution.exit_code) or (checked is not None and not checked.ok):
         raise typer.Exit(ExitStatus.CHECK_FAILED)

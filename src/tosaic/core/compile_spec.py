@@ -1,25 +1,20 @@
-"""The compile specification that all targets share, under the name the ExecuTorch documentation gives it."""
+"""The compile specification that all targets share, under the name the ExecuTorch documentation gives it.
+
+exir is imported where a list for it is made: what only runs a program does without it.
+"""
 
 # Annotations are evaluated here (no `from __future__`), so that inspect.signature shows types and not strings.
 from enum import Enum
 from pathlib import Path
-from typing import Self, TypeVar
-
-from executorch.exir.backend.compile_spec_schema import CompileSpec
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from tosaic.core.errors import Invalid
-from tosaic.core.exir_compat import LocalSpec
 from tosaic.core.pipeline_config import ArmPassPipelineConfig
 from tosaic.core.specification import Specification
 from tosaic.core.targets import Target, find
 
-
-class Dump(LocalSpec):
-    """Paths on this machine, which `preprocess` needs and which are never written into the .pte."""
-
-    folder: str | None = None
-    config_ini: str = ""
-    mode: "ArmCompileSpec.DebugMode | None" = None
+if TYPE_CHECKING:
+    from executorch.exir.backend.compile_spec_schema import CompileSpec
 
 
 class ArmCompileSpec:
@@ -82,8 +77,10 @@ class ArmCompileSpec:
     def debug_mode(self) -> DebugMode | None:
         return self._debug_mode
 
-    def to_list(self) -> list[CompileSpec]:
+    def to_list(self) -> "list[CompileSpec]":
         """Return the entries for exir; they hold no path of this machine."""
+        from tosaic.core.dump import Dump
+
         specs = self.to_program()
         if self._folder is not None or self._debug_mode is not None or self._config_ini():
             dump = Dump("dump", b"")
@@ -91,8 +88,10 @@ class ArmCompileSpec:
             specs.append(dump)
         return specs
 
-    def to_program(self) -> list[CompileSpec]:
+    def to_program(self) -> "list[CompileSpec]":
         """Return the entries that belong in a .pte, regardless of the files that are kept."""
+        from executorch.exir.backend.compile_spec_schema import CompileSpec
+
         return [CompileSpec(key, value.encode()) for key, value in self._entries().items()]
 
     def _config_ini(self) -> str:
@@ -107,8 +106,10 @@ class ArmCompileSpec:
         }
 
     @classmethod
-    def from_list(cls, specs: list[CompileSpec]) -> Self:
+    def from_list(cls, specs: "list[CompileSpec]") -> Self:
         """Make the specification that `to_list` wrote."""
+        from tosaic.core.dump import Dump
+
         entries = {s.key: s.value.decode() for s in specs}
         made = entries.get("output_format", "")
         if made != cls.get_output_format():
