@@ -340,7 +340,7 @@ class _Steps:
             module = _quantize(program, module, self.stages.count("quantize", samples), chosen, self.notes)
             if not has_loops(module):
                 return module, _keep(samples, results, _run(module, samples))
-        with self.stages.stage("unroll"):
+        with self.stages.stage("unroll"), collect_garbage_after(gives_back=False):
             module = unroll_loops(module)
             return module, _keep(samples, results, _run(module, samples))
 
