@@ -39,7 +39,7 @@ def start(
 
 def main() -> None:
     """Run the installed command."""
-    # The simulator's matrices are small: threads of numpy's BLAS cost more than they gain.
+    # Nothing here gains from threads of numpy's BLAS, and to start them takes time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if "_TOSAIC_COMPLETE" in os.environ:
         from typer._completion_classes import completion_init

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
+
+from threadpoolctl import ThreadpoolController
 
 from tosaic.npu.conv import run_conv
 from tosaic.npu.dma import run_dma
@@ -44,6 +47,24 @@ def execute(
     limits: Limits = DEFAULT_LIMITS,
 ) -> int:
     """Run from the first command to STOP; return the offset after it."""
+    # The matrices of one command are small: threads of numpy's BLAS cost more than they gain.
+    with _find_blas().limit(limits=1):
+        return _execute(stream, memory, cache, trace, hazards, limits)
+
+
+@functools.cache
+def _find_blas() -> ThreadpoolController:
+    return ThreadpoolController().select(user_api="blas")
+
+
+def _execute(
+    stream: Stream,
+    memory: Memory,
+    cache: WeightCache,
+    trace: Trace | None,
+    hazards: Hazards | None,
+    limits: Limits,
+) -> int:
     state = State(stream)
     offset, work = 0, 0
     last_kernel: Op | None = None

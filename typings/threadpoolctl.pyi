@@ -1,0 +1,6 @@
+from contextlib import AbstractContextManager
+from typing import Literal
+
+class ThreadpoolController:
+    def select(self, *, user_api: Literal["blas", "openmp"]) -> ThreadpoolController: ...
+    def limit(self, *, limits: int) -> AbstractContextManager[object]: ...
