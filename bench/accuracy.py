@@ -290,11 +290,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name, side, target, folder = given.make
         make_here(STUDIES[name], side, target, Path(folder))
         return 0
+    names = given.studies.split(",")
+    if unknown := [name for name in names if name not in STUDIES]:
+        parser.error(f"no study is named {', '.join(unknown)}; there are {', '.join(STUDIES)}")
     console = Console(stderr=True)
     file = given.out / "accuracy.json"
     earlier = json.loads(file.read_text())["studies"] if given.add and file.exists() else []
     found = {study["study"]: study for study in earlier}
-    for name in given.studies.split(","):
+    for name in names:
         try:
             found[name] = measure(STUDIES[name], given.targets.split(","), console)
         except Missing as error:
