@@ -264,7 +264,13 @@ def _print(report: RunLog, checked: BundleVerdict | None, values: int | None, *,
         plain = report.to_json(logged)
         typer.echo(json.dumps(plain if checked is None else {**plain, "bundle": checked.to_json()}, indent=2))
         return
-    typer.echo(report.to_text(logged) if in_full else report.to_summary(_SHOWN if values is None else values))
+    if in_full:
+        typer.echo(report.to_text(logged))
+    else:
+        from tosaic.report.log import show_summary
+        from tosaic.report.terminal import Page
+
+        show_summary(Page(), report, _SHOWN if values is None else values)
     if checked is not None:
         say(f"{checked}\n{'PASS' if checked.ok else 'FAIL'}")
 
