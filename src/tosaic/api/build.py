@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import Quantizer
 
+from tosaic.api.layouts import find_layout_cost
 from tosaic.api.prepare import Prepared, Stages, check_choice, is_quantized, prepare
 from tosaic.api.program import Program, describe
 from tosaic.backends.registry import find_backend, find_backend_for
@@ -105,7 +107,9 @@ def compile(
         progress=progress,
         max_memory=max_memory,
     )
-    return finish(prepared, spec, io=io, layout=layout, delegate=delegate, etrecord=etrecord, progress=progress)
+    program = finish(prepared, spec, io=io, layout=layout, delegate=delegate, etrecord=etrecord, progress=progress)
+    found = find_layout_cost(program.delegates) if layout == "nchw" else None
+    return program if found is None else replace(program, warnings=(*program.warnings, found))
 
 
 @quiet()
