@@ -133,6 +133,8 @@ def finish(
         source = _make_source(module, inputs)
     signature = infer_io_signature(source, io, layout)
     _check_io(signature, io)
+    if (other := _find_other_floats(signature)) and io != "float":
+        notes.append(f"{other} other than float32, which alone is quantized: call model.float() to have them in {io}")
     if not signature.outputs:
         raise Invalid("the model returns no tensor", fix="return the results at the end of forward")
     with stages.stage("compile"):
@@ -188,6 +190,14 @@ def _check_io(signature: Signature, io: str) -> None:
             f"io is `{io}`, but `{found.name}` is quantized to {found.dtype}",
             fix="call `set_io` of the quantizer with a configuration of that type",
         )
+
+
+def _find_other_floats(signature: Signature) -> str:
+    """Name the inputs and outputs that stay in a float type other than float32."""
+    names = [
+        f"`{t.name}`" for t in (*signature.inputs, *signature.outputs) if t.dtype in ("float16", "bfloat16", "float64")
+    ]
+    return f"{', '.join(names)} {'keeps a float type' if len(names) == 1 else 'keep float types'}" if names else ""
 
 
 def make_spec(

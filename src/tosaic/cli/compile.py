@@ -160,7 +160,8 @@ def compile_model(
     fallback = sum(not reason.is_io for reason in report.reasons)
     fell_back = fail_on_fallback and (fallback > 0 or not report.delegates)
     if fell_back:
-        say(f"FAIL: {fallback:,} nodes are on the CPU (`--fail-on-fallback`)", err=as_json)
+        nodes = "1 node is" if fallback == 1 else f"{fallback:,} nodes are"
+        say(f"FAIL: {nodes} on the CPU (`--fail-on-fallback`)", err=as_json)
     if fell_back or (verdict is not None and not verdict.ok):
         raise typer.Exit(ExitStatus.CHECK_FAILED)
 
