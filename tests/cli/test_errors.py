@@ -149,6 +149,7 @@ def test_inputs_of_an_exported_program(relu: Path, given: tuple[torch.Tensor, ..
         (["-t", "TOSA-1.0+INT", "--memory-mode", "Sram_Only"], ["has no system configuration and no memory mode"]),
         (["-o", "x.tosa"], ["produces a .pte", "fix: use a file name ending in .pte"]),
         (["-o", "x.tosaic"], ["why: a name ending in .tosaic is for a sidecar"]),
+        (["-o", "x.bpte"], ["why: a name ending in .bpte is for a program with its test cases"]),
         (
             ["-o", "x.tflite"],
             [
