@@ -182,6 +182,13 @@ def test_options(tosaic: Command, arguments: list[str], words: list[str]) -> Non
         (["compil", "add"], "unknown command `compil`", "did you mean `compile`?"),
         (["compile", "add", "--optimise"], "`tosaic compile` has no option `--optimise`", "did you mean `--optimize`?"),
         (["compile", "add", "--color"], "`tosaic compile` has no option `--color`", "`tosaic compile -h` shows"),
+        (
+            ["compile", "add", "-calibration", "x"],
+            "`tosaic compile` has no option `-calibration`",
+            "did you mean `--calib",
+        ),
+        (["compile", "add", "-io=int8"], "`tosaic compile` has no option `-io`", "did you mean `--io`?"),
+        (["compile", "add", "-x"], "`tosaic compile` has no option `-x`", "`tosaic compile -h` shows"),
         (["--color"], "`tosaic` has no option `--color`", "`tosaic -h` shows"),
         (["compile", "add", "-t"], "option `-t` needs a value", "`tosaic compile -h` shows"),
         (["compile", "add", "--json=3"], "option `--json` does not take a value", "`tosaic compile -h` shows"),
