@@ -47,10 +47,10 @@ def advise_model(
     with show_progress(quiet) as progress:
         from tosaic.api.advice import advise
 
-        module, inputs = model_file.load(model, checked=checked, allow_ops=allow_op or ())
+        loaded = model_file.load_with_samples(model, checked=checked, allow_ops=allow_op or ())
         found = advise(
-            module,
-            inputs,
+            loaded.model,
+            loaded.inputs,
             Options(
                 wanted.name,
                 memory_mode or wanted.memory_mode,
@@ -61,7 +61,7 @@ def advise_model(
                 precision.value,
                 system_config or "",
             ),
-            calibration=calibration,
+            calibration=loaded.calibration if calibration is None else calibration,
             name=model,
             progress=progress,
             max_memory=max_memory,

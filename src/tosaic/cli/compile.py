@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +75,8 @@ def compile_model(
     """Compile a model to a .pte file, or to .tosa files for a TOSA target.
 
     MODEL is the name of a built-in model (`add`, `mobilenet_v2`, ...), a .pt2 file written by torch.export.save, or a
-    .py file that defines `model` (an nn.Module in eval mode) and `inputs` (a tuple of tensors).
+    .py file that defines `model` (an nn.Module in eval mode), `inputs` (a tuple of tensors) and, for quantization,
+    `calibration` (samples such as a DataLoader, or a path), which --calibration replaces.
     A .py file is imported, which runs its code: compile only files you trust. No code in a .pt2 file is run.
     With --verify the exit code is 1 if the result differs from TOSA or from torch; see `tosaic verify --help`.
     With --debug the TOSA graph is verified after every pass.
@@ -98,15 +99,16 @@ def compile_model(
     with show_progress(quiet) as progress:
         from tosaic.api import build as api
 
-        module, inputs = model_file.load(model, checked=checked, allow_ops=allow_op or ())
+        loaded = model_file.load_with_samples(model, checked=checked, allow_ops=allow_op or ())
+        samples = loaded.calibration if calibration is None and not no_quantize else calibration
         if max_sram is not None:
             program = _compile_within(
                 max_sram,
-                module,
-                inputs,
+                loaded.model,
+                loaded.inputs,
                 wanted.name,
                 model,
-                calibration,
+                samples,
                 io.value,
                 layout.value,
                 precision.value,
@@ -131,10 +133,10 @@ def compile_model(
             spec.verify_passes = debug
             spec.delegate_data_movement = delegate_data_movement
             program = api.compile(
-                module,
-                inputs,
+                loaded.model,
+                loaded.inputs,
                 spec,
-                calibration=calibration,
+                calibration=samples,
                 io=io.value,
                 layout=layout.value,
                 precision=precision.value,
@@ -234,7 +236,7 @@ def _compile_within(
     inputs: Any,
     target: str,
     model: str,
-    calibration: Path | None,
+    calibration: Iterable[Any] | str | Path | None,
     io: str,
     layout: str,
     precision: str,

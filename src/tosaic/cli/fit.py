@@ -109,10 +109,10 @@ def fit_model(
     with show_progress(quiet) as progress:
         from tosaic.api.fitting import Space, fit
 
-        module, inputs = model_file.load(model, checked=checked, allow_ops=allow_op or ())
+        loaded = model_file.load_with_samples(model, checked=checked, allow_ops=allow_op or ())
         found = fit(
-            module,
-            inputs,
+            loaded.model,
+            loaded.inputs,
             Space(
                 targets,
                 ios=tuple(dict.fromkeys(one.value for one in io)) if io else ("float", "int8"),
@@ -123,7 +123,7 @@ def fit_model(
             ),
             limits,
             board=profile,
-            calibration=calibration,
+            calibration=loaded.calibration if calibration is None else calibration,
             name=model,
             max_compiles=max_compiles,
             verify=not no_verify,
