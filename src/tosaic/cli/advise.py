@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
-import typer
-
 from tosaic.cli import options as o
-from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.guard import Debug, Json, guarded, print_json
 from tosaic.cli.progress import show_progress
 from tosaic.cli.size import MaxMemory
 from tosaic.core.hints import get_cli_form
@@ -70,7 +67,7 @@ def advise_model(
     notes = tuple(map(get_cli_form, found.notes))
     found = replace(found, hints=hints, notes=notes, given=o.repeat_words(calibration, allow_op))
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2, allow_nan=False))
+        print_json(found.to_json())
         return
     from tosaic.report.advice import show_advice
     from tosaic.report.terminal import Page

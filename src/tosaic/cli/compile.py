@@ -11,7 +11,7 @@ import typer
 
 from tosaic.cli import options as o
 from tosaic.cli.colors import say
-from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.guard import Debug, Json, guarded, print_json
 from tosaic.cli.progress import Progress, show_progress
 from tosaic.cli.quiet import import_torch
 from tosaic.cli.size import MaxMemory
@@ -377,10 +377,8 @@ def _complete(report: Report, model: str, files: dict[str, int], kept: Sequence[
 
 def _print(report: Report, verdict: Verdict | None, *, as_json: bool, verbose: bool, quiet: bool) -> None:
     if as_json:
-        import json
-
         plain = {**report.to_json(), "verify": None if verdict is None else verdict.to_json()}
-        typer.echo(json.dumps(plain, indent=2, allow_nan=False))
+        print_json(plain)
         return
     if quiet:
         for warning in report.warnings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +10,7 @@ import typer
 
 from tosaic.board.profile import find_profile, list_profiles
 from tosaic.cli import options as o
-from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.guard import Debug, Json, guarded, print_json
 from tosaic.cli.progress import show_progress
 from tosaic.cli.size import MaxMemory, parse_size
 from tosaic.core.errors import ExitStatus, Invalid
@@ -138,7 +137,7 @@ def fit_model(
         given=o.repeat_words(calibration, allow_op),
     )
     if as_json:
-        typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
+        print_json(report.to_json())
     else:
         from tosaic.report.fit import show_fit
         from tosaic.report.terminal import Page
