@@ -45,6 +45,13 @@ def test_a_wrong_file(tosaic: Command, relu: Path) -> None:
     _refuse(tosaic("verify", relu), "not a .pte file", "fix: pass the .pte that `tosaic compile` has written")
 
 
+def test_a_folder(tosaic: Command, tmp_path: Path) -> None:
+    for name in (".", "..", tmp_path / "sub"):
+        (tmp_path / "sub").mkdir(exist_ok=True)
+        _refuse(tosaic("compile", name), f"cannot compile `{name}`: it is a folder")
+    _refuse(tosaic("inspect", tmp_path), "why: it is a folder", "fix: pass a file in it")
+
+
 def test_a_board_is_no_target(tosaic: Command, relu: Path) -> None:
     _refuse(tosaic("compile", relu, "-t", "corstone-300"), "fix: pass the NPU of a chip or a board: `ethos-u55-32`")
 

@@ -41,11 +41,10 @@ class Loaded:
 def check(name: str, max_memory: int | None = None) -> Archive | None:
     """Reject what cannot be a model, without importing torch; a .pt2 is read here, and only here."""
     path = Path(name)
-    if path.suffix or "/" in name:
+    if path.suffix or "/" in name or path.name in ("", ".."):
         if not path.is_file():
             raise Invalid(
-                f"there is no file `{name}`",
-                why="it is a folder" if path.is_dir() else "",
+                f"cannot compile `{name}`: it is a folder" if path.is_dir() else f"there is no file `{name}`",
                 fix=_suggest(path) or "pass the name of a built-in model, a .py file or a .pt2 file",
             )
         if path.suffix == ".pt2":
@@ -63,6 +62,8 @@ def check(name: str, max_memory: int | None = None) -> Archive | None:
 
 def _suggest(path: Path) -> str:
     """Suggest the model file that a name without or with another suffix may mean."""
+    if path.name in ("", ".."):
+        return ""
     near = next((path.with_suffix(end) for end in (".py", ".pt2") if path.with_suffix(end).is_file()), None)
     if near is None and path.suffix:
         near = find_near(path)

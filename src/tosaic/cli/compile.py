@@ -13,7 +13,7 @@ from tosaic.cli import options as o
 from tosaic.cli.colors import say
 from tosaic.cli.guard import Debug, Json, guarded, print_json
 from tosaic.cli.progress import Progress, show_progress
-from tosaic.cli.quiet import import_torch
+from tosaic.cli.quiet import import_torch, redirect_prints
 from tosaic.cli.size import MaxMemory
 from tosaic.core.errors import ExitStatus, Invalid
 from tosaic.core.hints import get_cli_form
@@ -36,6 +36,7 @@ _OTHERS = {
 
 @guarded
 def compile_model(
+    context: typer.Context,
     model: o.Model,
     target: o.TargetName = "ethos-u55-128",
     output: o.Output = None,
@@ -96,10 +97,13 @@ def compile_model(
     checked = model_file.check(model, max_memory)
     if verify:
         _require_engine(wanted)
+    if not quiet:
+        _name_default(context, wanted)
     with show_progress(quiet) as progress:
         from tosaic.api import build as api
 
-        loaded = model_file.load_with_samples(model, checked=checked, allow_ops=allow_op or ())
+        with redirect_prints():
+            loaded = model_file.load_with_samples(model, checked=checked, allow_ops=allow_op or ())
         samples = loaded.calibration if calibration is None and not no_quantize else calibration
         if max_sram is not None:
             program = _compile_within(
@@ -132,22 +136,23 @@ def compile_model(
             spec.dump_intermediate_artifacts_to(None if intermediates is None else str(intermediates))
             spec.verify_passes = debug
             spec.delegate_data_movement = delegate_data_movement
-            program = api.compile(
-                loaded.model,
-                loaded.inputs,
-                spec,
-                calibration=samples,
-                io=io.value,
-                layout=layout.value,
-                precision=precision.value,
-                precision_for=modules,
-                per_channel=not per_tensor,
-                quantized=not no_quantize,
-                delegate=not no_delegate,
-                etrecord=etrecord,
-                progress=progress,
-                max_memory=max_memory,
-            )
+            with redirect_prints():
+                program = api.compile(
+                    loaded.model,
+                    loaded.inputs,
+                    spec,
+                    calibration=samples,
+                    io=io.value,
+                    layout=layout.value,
+                    precision=precision.value,
+                    precision_for=modules,
+                    per_channel=not per_tensor,
+                    quantized=not no_quantize,
+                    delegate=not no_delegate,
+                    etrecord=etrecord,
+                    progress=progress,
+                    max_memory=max_memory,
+                )
         files = _list_files(program, path, with_sidecar=not no_sidecar) | _list_extras(program, path, header)
         if bundled_io:
             progress("bundle")
@@ -166,6 +171,13 @@ def compile_model(
         say(f"FAIL: {nodes} on the CPU (`--fail-on-fallback`)", err=as_json)
     if fell_back or (verdict is not None and not verdict.ok):
         raise typer.Exit(ExitStatus.CHECK_FAILED)
+
+
+def _name_default(context: typer.Context, target: Target) -> None:
+    """Say for which target the program is if nobody has chosen one."""
+    source = context.get_parameter_source("target")
+    if source is not None and source.name == "DEFAULT":
+        typer.echo(f"the target is {target.name}: choose another with `-t NAME`", err=True)
 
 
 def _parse_modules(words: Sequence[str]) -> dict[str, str]:

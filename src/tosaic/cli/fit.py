@@ -12,6 +12,7 @@ from tosaic.board.profile import find_profile, list_profiles
 from tosaic.cli import options as o
 from tosaic.cli.guard import Debug, Json, guarded, print_json
 from tosaic.cli.progress import show_progress
+from tosaic.cli.quiet import redirect_prints
 from tosaic.cli.size import MaxMemory, parse_size
 from tosaic.core.errors import ExitStatus, Invalid
 from tosaic.core.hints import get_cli_form
@@ -108,27 +109,29 @@ def fit_model(
     with show_progress(quiet) as progress:
         from tosaic.api.fitting import Space, fit
 
-        loaded = model_file.load_with_samples(model, checked=checked, allow_ops=allow_op or ())
-        found = fit(
-            loaded.model,
-            loaded.inputs,
-            Space(
-                targets,
-                ios=tuple(dict.fromkeys(one.value for one in io)) if io else ("float", "int8"),
-                layouts=tuple(dict.fromkeys(one.value for one in layout)) if layout else ("nchw", "nhwc"),
-                precisions=tuple(dict.fromkeys(one.value for one in precision or ())),
-                memory_modes=tuple(memory_mode or ()),
-                system_config=system_config or (profile.system_config if profile is not None else ""),
-            ),
-            limits,
-            board=profile,
-            calibration=loaded.calibration if calibration is None else calibration,
-            name=model,
-            max_compiles=max_compiles,
-            verify=not no_verify,
-            progress=progress,
-            max_memory=max_memory,
-        )
+        with redirect_prints():
+            loaded = model_file.load_with_samples(model, checked=checked, allow_ops=allow_op or ())
+        with redirect_prints():
+            found = fit(
+                loaded.model,
+                loaded.inputs,
+                Space(
+                    targets,
+                    ios=tuple(dict.fromkeys(one.value for one in io)) if io else ("float", "int8"),
+                    layouts=tuple(dict.fromkeys(one.value for one in layout)) if layout else ("nchw", "nhwc"),
+                    precisions=tuple(dict.fromkeys(one.value for one in precision or ())),
+                    memory_modes=tuple(memory_mode or ()),
+                    system_config=system_config or (profile.system_config if profile is not None else ""),
+                ),
+                limits,
+                board=profile,
+                calibration=loaded.calibration if calibration is None else calibration,
+                name=model,
+                max_compiles=max_compiles,
+                verify=not no_verify,
+                progress=progress,
+                max_memory=max_memory,
+            )
     if output is not None and found.best is not None:
         found.best.save(output)
     report = replace(
