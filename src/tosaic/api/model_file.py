@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 from tosaic import zoo
 from tosaic.core.errors import Invalid, TosaicError
@@ -135,7 +135,11 @@ def _get_samples(module: ModuleType, path: Path) -> Any:
     if isinstance(found, str | Path):
         return path.parent / found
     # A command that compiles in several ways needs the samples several times.
-    return list(found) if isinstance(found, Iterator) else found
+    return list[Any](found) if _is_iterator(found) else found
+
+
+def _is_iterator(value: object) -> TypeGuard[Iterator[Any]]:
+    return isinstance(value, Iterator)
 
 
 def _import(path: Path) -> ModuleType:
