@@ -217,3 +217,11 @@ def test_paths_that_hold_nothing(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("1,2")
     with pytest.raises(Invalid, match="unknown calibration file type"):
         calibration.read(tmp_path / "x.csv", ONE)
+
+
+def test_stacked_images_with_channels_last_are_recognized() -> None:
+    example = (torch.zeros(1, 3, 8, 9),)
+    for shape, axes in (((8, 9, 3), "2, 0, 1"), ((4, 8, 9, 3), "0, 3, 1, 2"), ((4, 1, 8, 9, 3), "0, 1, 4, 2, 3")):
+        with pytest.raises(Invalid) as caught:
+            calibration.read([torch.rand(shape)], example)
+        assert f"x.permute({axes})" in caught.value.fix

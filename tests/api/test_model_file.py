@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from support import hostile
+from support.cli import run_command
 from tosaic.api import model_file
 from tosaic.core.errors import Invalid
 
@@ -391,3 +393,34 @@ def test_files_that_are_no_archive(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(Invalid, match="is not an exported program"):
         model_file.load(str(path))
+
+
+SAMPLES = """
+model = Net().eval()
+inputs = (torch.ones(1, 2),)
+"""
+
+
+def test_a_file_may_have_calibration_samples(tmp_path: Path) -> None:
+    loader = "from torch.utils.data import DataLoader\ncalibration = DataLoader(torch.rand(6, 2), batch_size=3)"
+    found = model_file.load_with_samples(_write(tmp_path / "loader.py", f"{SAMPLES}{loader}"))
+    samples: Any = found.calibration
+    assert [len(batch) for batch in samples] == [3, 3]
+    lazy = "def calibration():\n    yield from torch.rand(6, 1, 2)"
+    found = model_file.load_with_samples(_write(tmp_path / "lazy.py", f"{SAMPLES}{lazy}"))
+    assert isinstance(found.calibration, list) and len(found.calibration) == 6
+    found = model_file.load_with_samples(_write(tmp_path / "beside.py", f"{SAMPLES}calibration = 'x.npy'"))
+    assert found.calibration == tmp_path / "x.npy"
+    for text in ("", "import json as calibration"):
+        assert model_file.load_with_samples(_write(tmp_path / "none.py", f"{SAMPLES}{text}")).calibration is None
+
+
+def test_the_command_takes_the_samples_of_a_file(tmp_path: Path) -> None:
+    text = "calibration = [(torch.tensor([[-1.0, 3.0]]), 0), (torch.tensor([[2.0, -2.0]]), 1)]"
+    path = _write(tmp_path / "net.py", f"{SAMPLES}{text}")
+    for words, unused in (((), "no calibration data"), (("--no-quantize", "--no-delegate"), "was not used")):
+        done = run_command("compile", path, "-o", tmp_path / "x.pte", *words)
+        assert done.code == 0 and unused not in done.stdout, done.stderr
+    np.save(tmp_path / "wrong.npy", np.ones((1, 3), np.float32))
+    done = run_command("compile", path, "-o", tmp_path / "x.pte", "--calibration", tmp_path / "wrong.npy")
+    assert done.code == 2 and "wrong.npy has shape [1, 3]" in done.stderr

@@ -4,6 +4,7 @@ import importlib.metadata
 import shutil
 
 import pytest
+from rich.console import Console
 
 import tosaic as package
 from support.cli import Command
@@ -136,6 +137,13 @@ def test_no_column_is_cut(tosaic: Command, command: list[str]) -> None:
     joined = "".join(narrow.split())
     # Where a table turns into lists the order is another one, but every word is there.
     assert all("".join(word) in joined for word in wide.split())
+
+
+def test_a_table_with_a_narrow_last_column_stays_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Page(Console(width=40))
+    page.rows(("offset", "bytes"), [("0x000298" + " " * 12, "OffChipFlash 400 + 0; Sram 0 + 400")])
+    head, first, *_ = lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["offset", "bytes"] and first.startswith("0x000298") and max(map(len, lines)) <= 40
 
 
 def test_color_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -275,7 +275,17 @@ def test_files_are_all_written_or_none(tmp_path: Path) -> None:
 
 
 def test_a_process_of_its_own_prints_no_noise(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from tosaic.cli import main; main()", "compile", "softmax", "-o", "x.pte"]
+    command = [
+        sys.executable,
+        "-c",
+        "from tosaic.cli import main; main()",
+        "compile",
+        "softmax",
+        "-t",
+        "ethos-u55-128",
+        "-o",
+        "x.pte",
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["load", "export", "quantize", "compile", "pack"]

@@ -45,6 +45,13 @@ def test_a_wrong_file(tosaic: Command, relu: Path) -> None:
     _refuse(tosaic("verify", relu), "not a .pte file", "fix: pass the .pte that `tosaic compile` has written")
 
 
+def test_a_folder(tosaic: Command, tmp_path: Path) -> None:
+    for name in (".", "..", tmp_path / "sub"):
+        (tmp_path / "sub").mkdir(exist_ok=True)
+        _refuse(tosaic("compile", name), f"cannot compile `{name}`: it is a folder")
+    _refuse(tosaic("inspect", tmp_path), "why: it is a folder", "fix: pass a file in it")
+
+
 def test_a_board_is_no_target(tosaic: Command, relu: Path) -> None:
     _refuse(tosaic("compile", relu, "-t", "corstone-300"), "fix: pass the NPU of a chip or a board: `ethos-u55-32`")
 
@@ -149,6 +156,7 @@ def test_inputs_of_an_exported_program(relu: Path, given: tuple[torch.Tensor, ..
         (["-t", "TOSA-1.0+INT", "--memory-mode", "Sram_Only"], ["has no system configuration and no memory mode"]),
         (["-o", "x.tosa"], ["produces a .pte", "fix: use a file name ending in .pte"]),
         (["-o", "x.tosaic"], ["why: a name ending in .tosaic is for a sidecar"]),
+        (["-o", "x.bpte"], ["why: a name ending in .bpte is for a program with its test cases"]),
         (
             ["-o", "x.tflite"],
             [
@@ -181,6 +189,13 @@ def test_options(tosaic: Command, arguments: list[str], words: list[str]) -> Non
         (["compil", "add"], "unknown command `compil`", "did you mean `compile`?"),
         (["compile", "add", "--optimise"], "`tosaic compile` has no option `--optimise`", "did you mean `--optimize`?"),
         (["compile", "add", "--color"], "`tosaic compile` has no option `--color`", "`tosaic compile -h` shows"),
+        (
+            ["compile", "add", "-calibration", "x"],
+            "`tosaic compile` has no option `-calibration`",
+            "did you mean `--calib",
+        ),
+        (["compile", "add", "-io=int8"], "`tosaic compile` has no option `-io`", "did you mean `--io`?"),
+        (["compile", "add", "-x"], "`tosaic compile` has no option `-x`", "`tosaic compile -h` shows"),
         (["--color"], "`tosaic` has no option `--color`", "`tosaic -h` shows"),
         (["compile", "add", "-t"], "option `-t` needs a value", "`tosaic compile -h` shows"),
         (["compile", "add", "--json=3"], "option `--json` does not take a value", "`tosaic compile -h` shows"),

@@ -148,3 +148,25 @@ def test_verbose_tells_memory_macs_and_the_figure_of_vela(compiler: Compiler, pl
         assert words in text, words
     shown = " ".join(compiler.tosaic("inspect", path, "-v").stdout.split())
     assert f"{cycles:,}, Vela's own estimate" in shown
+
+
+def test_what_a_model_prints_is_not_in_the_report(tosaic: Command, tmp_path: Path) -> None:
+    path = tmp_path / "talk.py"
+    path.write_text(
+        "import torch\nprint('imported')\n"
+        "class Talk(torch.nn.Module):\n"
+        "    def forward(self, x):\n        print('called')\n        return torch.relu(x)\n"
+        "model, inputs = Talk().eval(), (torch.linspace(-1, 1, 8).reshape(1, 8),)\n"
+    )
+    done = tosaic("compile", path, "-o", tmp_path / "x.pte", "--json")
+    assert done.json["schema"].startswith("tosaic-report/")
+    assert "imported" in done.stderr and "called" in done.stderr
+
+
+def test_the_default_target_is_named(tosaic: Command, tmp_path: Path) -> None:
+    line = ("compile", "add", "-o", tmp_path / "x.pte")
+    words = "the target is ethos-u55-128: choose another with `-t NAME`"
+    assert words in tosaic(*line).stderr
+    assert words not in tosaic(*line, "-t", "ethos-u55-128").stderr
+    (tmp_path / "options.toml").write_text('target = "ethos-u85-256"')
+    assert "the target is" not in tosaic(*line, "--config", tmp_path / "options.toml").stderr

@@ -20,7 +20,7 @@ def test_outputs_are_saved(tosaic: Command, floats: tuple[Path, Outcome], tmp_pa
 
 
 def test_results_are_short_and_the_log_is_on_request(tosaic: Command, floats: tuple[Path, Outcome]) -> None:
-    done = tosaic("run", floats[0], "--values", "3")
+    done = tosaic("run", floats[0], "--values", "3", env={"COLUMNS": "400"})
     assert done.code == 0, done.stderr
     assert "the inputs are ones" in done.stderr
     first, cycles, kernels, *outputs = done.stdout.splitlines()

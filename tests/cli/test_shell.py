@@ -1,6 +1,6 @@
 """The shell of the commands: help, completion, options from a file, colors, progress, and early refusals."""
 
-import json
+import ast
 import os
 import re
 import subprocess
@@ -17,13 +17,13 @@ from tosaic.cli.group import ENTRIES
 from tosaic.cli.progress import Progress
 
 _PROBE = """
-import json, sys
+import sys
 sys.argv[1:] = {arguments!r}
 try:
     from tosaic.cli import main
     main()
 except SystemExit as stop:
-    print(json.dumps([stop.code, sorted({heavy!r} & set(sys.modules))]), file=sys.stderr)
+    print([int(stop.code or 0), sorted({heavy!r} & set(sys.modules))], file=sys.stderr)
 """
 
 
@@ -34,12 +34,23 @@ def _probe(folder: Path, *arguments: str, heavy: set[str]) -> tuple[int, list[st
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120, cwd=folder
     )
     *said, last = done.stderr.splitlines()
-    exit_code, found = json.loads(last)
-    return exit_code or 0, found, done.stdout + "\n".join(said)
+    exit_code, found = ast.literal_eval(last)
+    return exit_code, found, done.stdout + "\n".join(said)
 
 
 #: What a help text does not need: each of the first takes longer than all of it, the others half of its time together.
-_HEAVY = {"numpy", "torch", "pydantic", "rich", "tempfile", "secrets", "random", "configparser", "importlib.metadata"}
+_HEAVY = {
+    "numpy",
+    "torch",
+    "pydantic",
+    "rich",
+    "tempfile",
+    "secrets",
+    "random",
+    "configparser",
+    "importlib.metadata",
+    "json",
+}
 
 
 @pytest.mark.parametrize("name", ENTRIES)

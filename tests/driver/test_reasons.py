@@ -13,6 +13,7 @@ from executorch.exir.backend.backend_api import to_backend
 from executorch.exir.passes.quantize_io_pass import QuantizeInputs, QuantizeOutputs
 from torch import nn
 from torchao.quantization import Int8WeightOnlyConfig, quantize_
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 import tosaic
 from support.samples import Call
@@ -22,6 +23,7 @@ from tosaic.core.location import describe_place
 from tosaic.driver.exported import export
 from tosaic.driver.reason import Reason
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
+from tosaic.quantizer import EthosUQuantizer, get_symmetric_quantization_config
 from tosaic.report.terminal import Page, show_report
 
 
@@ -196,3 +198,28 @@ def test_the_high_level_api_logs_its_reasons() -> None:
     assert {record.levelno for record in said} == {logging.DEBUG, logging.INFO}
     place = describe_place(LINE, "", "Cut")
     assert any(f"sort (aten.sort.default) at {place} stays on the CPU" in record.getMessage() for record in said)
+
+
+def test_casts_at_the_inputs_and_outputs_of_a_float16_model_are_io() -> None:
+    program = tosaic.compile(Cut().body.half().eval(), (X.half(),), "ethos-u55-128", io="int8")
+    assert len(program.delegates) == 1 and all(reason.is_io for reason in program.reasons)
+    assert sum("model.float()" in reason.fix and not reason.cause for reason in program.reasons) == 2
+    assert any("keep float types other than float32" in warning for warning in program.warnings)
+
+
+def test_a_partitioner_names_no_option_of_compile() -> None:
+    class Partly(Cut):
+        def forward(self, t: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.body(t)) + torch.sort(t, 1)[0][:, :1]
+
+    spec = EthosUCompileSpec("ethos-u55-128")
+    quantizer = EthosUQuantizer(spec).set_module_type(nn.Conv2d, get_symmetric_quantization_config())
+    module = prepare_pt2e(torch.export.export(Partly().eval(), (X,)).module(), quantizer)
+    module(X)
+    program = torch.export.export(convert_pt2e(module), (X,))
+    partitioner = EthosUPartitioner(spec)
+    to_edge_transform_and_lower(program, partitioner=[partitioner])
+    assert partitioner.reasons
+    assert not any("io=" in reason.fix for reason in partitioner.reasons)
+    relu = next(reason for reason in partitioner.reasons if "relu" in reason.op and not reason.is_io)
+    assert "quantize this part of the model" in relu.fix

@@ -32,7 +32,7 @@ def test_an_integer_target_quantizes_another_float_as_float32(dtype: torch.dtype
     program = tosaic.compile(model, (x,), "ethos-u55-128")
     assert f"the model is {name_of(dtype)}: it is quantized as a float32 model" in "".join(map(str, program.warnings))
     assert len(program.delegates) == 1
-    assert {r.op for r in program.reasons if not r.is_io} == {"aten.to.dtype"}
+    assert all(r.is_io for r in program.reasons) and "aten.to.dtype" in {r.op for r in program.reasons}
     (got,) = program.run(x)
     assert str(got.dtype) == name_of(dtype)
     with torch.no_grad():

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from tosaic.engines.interpreter import Call, Method, list_calls
 from tosaic.formats.npy import Array
@@ -14,7 +15,8 @@ from tosaic.formats.sidecar import DelegateFiles, Sidecar
 from tosaic.npu.perf import Estimate, Row, Traffic
 from tosaic.npu.pmu import PMU_EVENTS, count_events
 from tosaic.npu.registers import Family
-from tosaic.report.log import SCHEMA, DelegateInfo, RunLog, make_log
+from tosaic.report.log import SCHEMA, DelegateInfo, RunLog, make_log, show_summary
+from tosaic.report.terminal import Page
 
 # The lines of the log in the seed, by what each begins with.
 ORDER = [
@@ -113,12 +115,25 @@ def test_delegates_on_the_cpu_are_not_counted_as_npu(add_pte: dict[str, bytes]) 
     assert "NPU Inferences : 1" in mixed.to_text() and "NPU delegations: 1" in mixed.to_text()
 
 
-def test_a_summary_has_cycles_and_the_first_values(add_pte: dict[str, bytes]) -> None:
+def _summarize(log: RunLog, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    show_summary(Page(Console(width=80)), log, 3)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_summary_has_cycles_and_the_first_values(
+    add_pte: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
     log = run_add(add_pte["inline"])
-    first, cycles, *outputs = log.to_summary(3).splitlines()
+    first, cycles, *outputs = _summarize(log, capsys)
     assert first == "`x.pte` for ethos-u55-128, method `forward`, engine npu"
     assert cycles.startswith(f"NPU cycles  {log.cycles:,} (")
     assert outputs == ["output 0  int32 [5]", "  [0 2 4] and 2 more values (`-o FILE.npz` saves all)"]
+
+
+def test_a_summary_fits_into_80_columns(add_pte: dict[str, bytes], capsys: pytest.CaptureFixture[str]) -> None:
+    calls = tuple(Call("kernel", f"quantized_decomposed::number_{i}_per_tensor.out", i) for i in range(3))
+    lines = _summarize(dataclasses.replace(run_add(add_pte["inline"]), calls=calls), capsys)
+    assert sum("quantized_decomposed" in line for line in lines) == 3 and max(map(len, lines)) <= 80
 
 
 def test_every_cycle_figure_is_marked(add_pte: dict[str, bytes]) -> None:

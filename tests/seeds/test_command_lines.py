@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import platform
 import re
 import shlex
@@ -20,6 +21,7 @@ from support.scripts import FOLDER, Machine, read_rows, run_here, run_in_shell
 from tosaic.board.build import build
 from tosaic.cli.script_tree import SCRIPTS, make_tree
 from tosaic.cli.scripts import write_scripts
+from tosaic.formats import blob
 from tosaic.formats.pte import read
 from tosaic.scripts import aot_arm_compiler, test_arm_baremetal
 from tosaic.scripts import run as run_script
@@ -204,6 +206,43 @@ def test_no_library_is_built(tmp_path: Path) -> None:
     arguments = ["--model_name=ds_cnn", "--delegate", "--quantize", "--so_library=", f"--output={pte}"]
     assert aot_arm_compiler.main(arguments) == 0
     assert len(read(pte.read_bytes()).plans[0].operators) == 2
+
+
+def test_every_option_of_the_compiler_script_is_listed_and_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = importlib.util.find_spec("executorch")
+    assert spec is not None
+    folder = Path(next(iter(spec.submodule_search_locations or ())))
+    source = (folder / "backends/arm/scripts/aot_arm_compiler.py").read_text()
+    options = set(re.findall(r'^ +"(--[a-z_]+)",', source, re.MULTILINE)) | set(
+        re.findall(r'ument\("(--[a-z_]+)"', source)
+    )
+    assert {"--model_name", "--direct_drive"} <= options
+    with pytest.raises(SystemExit):
+        aot_arm_compiler.parse(["--help"])
+    text, table = capsys.readouterr().out, (ROOT / "docs/moving.md").read_text()
+    assert not {option for option in options if not re.search(f"{option}\\W", text) or f"`{option}" not in table}
+
+
+def test_direct_drive(tmp_path: Path) -> None:
+    """It sets two flags of Vela; a name ending in .bpte asks for the samples too."""
+    line = ["-m", "ds_cnn", "-d", "-q", "-t", "ethos-u85-256", "--direct_drive", "-o", str(tmp_path / "x.bpte")]
+    assert aot_arm_compiler.main(line) == 0
+    assert blob.unpack(read((tmp_path / "x.pte").read_bytes()).find().delegates[0].blob).cmd_data[:4] == b"COP2"
+    assert (tmp_path / "x.bpte").is_file()
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("-m ds_cnn -d", "fix: add `--quantize`"),
+        ("-m add --calibration_data x.npz", "`--calibration_data` needs `--quantize`"),
+        ("-m add -t cortex-m55", "`cortex-m55` is not an NPU"),
+        ("-m add -d -t vgf --direct_drive", "is for an Ethos-U"),
+    ],
+)
+def test_what_the_compiler_script_refuses(line: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert aot_arm_compiler.main(line.split()) == 2
+    assert why in capsys.readouterr().err
 
 
 @needs_board

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import Quantizer
 
+from tosaic.api.layouts import find_layout_cost
 from tosaic.api.prepare import Prepared, Stages, check_choice, is_quantized, prepare
 from tosaic.api.program import Program, describe
 from tosaic.backends.registry import find_backend, find_backend_for
@@ -105,7 +107,9 @@ def compile(
         progress=progress,
         max_memory=max_memory,
     )
-    return finish(prepared, spec, io=io, layout=layout, delegate=delegate, etrecord=etrecord, progress=progress)
+    program = finish(prepared, spec, io=io, layout=layout, delegate=delegate, etrecord=etrecord, progress=progress)
+    found = find_layout_cost(program.delegates) if layout == "nchw" else None
+    return program if found is None else replace(program, warnings=(*program.warnings, found))
 
 
 @quiet()
@@ -129,6 +133,8 @@ def finish(
         source = _make_source(module, inputs)
     signature = infer_io_signature(source, io, layout)
     _check_io(signature, io)
+    if (other := _find_other_floats(signature)) and io != "float":
+        notes.append(f"{other} other than float32, which alone is quantized: call model.float() to have them in {io}")
     if not signature.outputs:
         raise Invalid("the model returns no tensor", fix="return the results at the end of forward")
     with stages.stage("compile"):
@@ -184,6 +190,14 @@ def _check_io(signature: Signature, io: str) -> None:
             f"io is `{io}`, but `{found.name}` is quantized to {found.dtype}",
             fix="call `set_io` of the quantizer with a configuration of that type",
         )
+
+
+def _find_other_floats(signature: Signature) -> str:
+    """Name the inputs and outputs that stay in a float type other than float32."""
+    names = [
+        f"`{t.name}`" for t in (*signature.inputs, *signature.outputs) if t.dtype in ("float16", "bfloat16", "float64")
+    ]
+    return f"{', '.join(names)} {'keeps a float type' if len(names) == 1 else 'keep float types'}" if names else ""
 
 
 def make_spec(

@@ -210,7 +210,7 @@ def _count_rows(part: Any, want: torch.Tensor) -> int | None:
 
 def _suggest_shape(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     last = (*wanted[2:], *wanted[1:2])
-    for start, axes in (((), "2, 0, 1"), (shape[:1], "0, 3, 1, 2")):
+    for start, axes in (((), "2, 0, 1"), (shape[:1], "0, 3, 1, 2"), (shape[:2], "0, 1, 4, 2, 3")):
         if len(wanted) == 4 and shape == (*start, *last):
             return f"channels are last: use `x.permute({axes})` (numpy: `x.transpose({axes})`)"
     return "reshape the sample, one sample per batch of the example input"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 from tosaic import zoo
 from tosaic.core.errors import Invalid, TosaicError
@@ -21,19 +22,29 @@ from tosaic.formats.pt2 import Archive
 #: accepted names of the model and its inputs in a .py file; the first match wins
 MODEL_NAMES = ("model", "ModelUnderTest")
 INPUT_NAMES = ("inputs", "example_inputs", "ModelInputs")
+#: that of its calibration samples, which it need not have
+CALIBRATION_NAME = "calibration"
 _COMPILED = (".pte", ".ptd", ".bpte", ".tosa", ".vgf", ".tosaic", ".elf")
 #: what is read of the start and of the end of a file to recognize it
 _PIECE = 1 << 16
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model, its example inputs (None if it contains its own), and calibration samples if its file has some."""
+
+    model: Any
+    inputs: tuple[Any, ...] | None
+    calibration: Iterable[Any] | str | Path | None = None
+
+
 def check(name: str, max_memory: int | None = None) -> Archive | None:
     """Reject what cannot be a model, without importing torch; a .pt2 is read here, and only here."""
     path = Path(name)
-    if path.suffix or "/" in name:
+    if path.suffix or "/" in name or path.name in ("", ".."):
         if not path.is_file():
             raise Invalid(
-                f"there is no file `{name}`",
-                why="it is a folder" if path.is_dir() else "",
+                f"cannot compile `{name}`: it is a folder" if path.is_dir() else f"there is no file `{name}`",
                 fix=_suggest(path) or "pass the name of a built-in model, a .py file or a .pt2 file",
             )
         if path.suffix == ".pt2":
@@ -51,6 +62,8 @@ def check(name: str, max_memory: int | None = None) -> Archive | None:
 
 def _suggest(path: Path) -> str:
     """Suggest the model file that a name without or with another suffix may mean."""
+    if path.name in ("", ".."):
+        return ""
     near = next((path.with_suffix(end) for end in (".py", ".pt2") if path.with_suffix(end).is_file()), None)
     if near is None and path.suffix:
         near = find_near(path)
@@ -74,7 +87,15 @@ def _refuse(path: Path) -> Invalid:
 def load(
     name: str, *, checked: Archive | None = None, allow_ops: Collection[str] = (), max_memory: int | None = None
 ) -> tuple[Any, tuple[Any, ...] | None]:
-    """Load the model and its example inputs; a .pt2 contains its own.
+    """Load the model and its example inputs, as `load_with_samples`."""
+    found = load_with_samples(name, checked=checked, allow_ops=allow_ops, max_memory=max_memory)
+    return found.model, found.inputs
+
+
+def load_with_samples(
+    name: str, *, checked: Archive | None = None, allow_ops: Collection[str] = (), max_memory: int | None = None
+) -> Loaded:
+    """Load the model, its example inputs, which a .pt2 contains, and calibration samples that a .py file may have.
 
     checked     what `check` returned for this name
     allow_ops   operators that a .pt2 may call besides those that only compute, such as `aten.from_file`
@@ -82,11 +103,11 @@ def load(
     """
     archive = check(name, max_memory) if checked is None else checked
     if archive is not None:
-        return _load_exported(archive, allow_ops), None
-    return _load_python(Path(name)) if name.endswith(".py") else zoo.load(name)
+        return Loaded(_load_exported(archive, allow_ops), None)
+    return _load_python(Path(name)) if name.endswith(".py") else Loaded(*zoo.load(name))
 
 
-def _load_python(path: Path) -> tuple[Any, tuple[Any, ...]]:
+def _load_python(path: Path) -> Loaded:
     import torch
 
     module = _import(path)
@@ -96,13 +117,29 @@ def _load_python(path: Path) -> tuple[Any, tuple[Any, ...]]:
             f"the model in `{path}` is of type `{type(model).__name__}`", fix="define `model` as an nn.Module"
         )
     inputs = _get(module, INPUT_NAMES, path)
+    calibration = _get_samples(module, path)
     if isinstance(inputs, torch.Tensor):
         # A tensor is iterable too, but its rows are not the inputs.
-        return model, (inputs,)
+        return Loaded(model, (inputs,), calibration)
     kind = type(inputs).__name__
     if kind not in ("tuple", "list"):
         raise Invalid(f"the inputs in `{path}` are of type `{kind}`", fix="define `inputs` as a tuple of tensors")
-    return model, tuple(inputs)
+    return Loaded(model, tuple(inputs), calibration)
+
+
+def _get_samples(module: ModuleType, path: Path) -> Any:
+    """Get the calibration samples of a file: what `compile` takes, or a path relative to the file."""
+    if not hasattr(module, CALIBRATION_NAME) or isinstance(getattr(module, CALIBRATION_NAME), ModuleType):
+        return None
+    found = _get(module, (CALIBRATION_NAME,), path)
+    if isinstance(found, str | Path):
+        return path.parent / found
+    # A command that compiles in several ways needs the samples several times.
+    return list[Any](found) if _is_iterator(found) else found
+
+
+def _is_iterator(value: object) -> TypeGuard[Iterator[Any]]:
+    return isinstance(value, Iterator)
 
 
 def _import(path: Path) -> ModuleType:

@@ -41,8 +41,8 @@ def run_job(job: Job, memory: dict[str, Any], *, keep: bool) -> Outcome:
         name = f"{job.content} {job.model} {job.calibration}"
         if name not in memory:
             memory.clear()
-            module, inputs = model_file.load(job.model)
-            memory[name] = Variants(module, inputs, job.calibration or None)
+            loaded = model_file.load_with_samples(job.model)
+            memory[name] = Variants(loaded.model, loaded.inputs, job.calibration or loaded.calibration)
         variants: Variants = memory[name]
         choice = variants.compile(job.options)
         if choice is None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
-import typer
-
 from tosaic.cli import options as o
-from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.guard import Debug, Json, guarded, print_json
 from tosaic.cli.progress import show_progress
+from tosaic.cli.quiet import redirect_prints
 from tosaic.cli.size import MaxMemory
 from tosaic.core.hints import get_cli_form
 from tosaic.core.targets import find
@@ -47,30 +45,32 @@ def advise_model(
     with show_progress(quiet) as progress:
         from tosaic.api.advice import advise
 
-        module, inputs = model_file.load(model, checked=checked, allow_ops=allow_op or ())
-        found = advise(
-            module,
-            inputs,
-            Options(
-                wanted.name,
-                memory_mode or wanted.memory_mode,
-                "" if optimize is None else optimize.value,
-                arena_cache_size,
-                io.value,
-                layout.value,
-                precision.value,
-                system_config or "",
-            ),
-            calibration=calibration,
-            name=model,
-            progress=progress,
-            max_memory=max_memory,
-        )
+        with redirect_prints():
+            loaded = model_file.load_with_samples(model, checked=checked, allow_ops=allow_op or ())
+        with redirect_prints():
+            found = advise(
+                loaded.model,
+                loaded.inputs,
+                Options(
+                    wanted.name,
+                    memory_mode or wanted.memory_mode,
+                    "" if optimize is None else optimize.value,
+                    arena_cache_size,
+                    io.value,
+                    layout.value,
+                    precision.value,
+                    system_config or "",
+                ),
+                calibration=loaded.calibration if calibration is None else calibration,
+                name=model,
+                progress=progress,
+                max_memory=max_memory,
+            )
     hints = tuple(replace(hint, fix=get_cli_form(hint.fix)) for hint in found.hints)
     notes = tuple(map(get_cli_form, found.notes))
     found = replace(found, hints=hints, notes=notes, given=o.repeat_words(calibration, allow_op))
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2, allow_nan=False))
+        print_json(found.to_json())
         return
     from tosaic.report.advice import show_advice
     from tosaic.report.terminal import Page

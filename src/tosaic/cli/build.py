@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.guard import Debug, Json, guarded, print_json
 from tosaic.cli.run import Data, File, open_bundle, read_beside, read_data, read_program
 from tosaic.cli.size import MaxMemory
 from tosaic.core.errors import Invalid
@@ -95,4 +94,7 @@ def build_firmware(
     else:
         written = {path: build.compile_design(made, toolchain)}
     write_files(written)
-    typer.echo(json.dumps(firmware_to_json(made, written), indent=2) if as_json else describe_firmware(made, written))
+    if as_json:
+        print_json(firmware_to_json(made, written))
+    else:
+        typer.echo(describe_firmware(made, written))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,9 @@ import typer
 
 from tosaic.cli import options as o
 from tosaic.cli.colors import say
-from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.guard import Debug, Json, guarded, print_json
 from tosaic.cli.progress import Progress, show_progress
-from tosaic.cli.quiet import import_torch
+from tosaic.cli.quiet import import_torch, redirect_prints
 from tosaic.cli.size import MaxMemory
 from tosaic.core.errors import ExitStatus, Invalid
 from tosaic.core.hints import get_cli_form
@@ -36,6 +36,7 @@ _OTHERS = {
 
 @guarded
 def compile_model(
+    context: typer.Context,
     model: o.Model,
     target: o.TargetName = "ethos-u55-128",
     output: o.Output = None,
@@ -75,7 +76,8 @@ def compile_model(
     """Compile a model to a .pte file, or to .tosa files for a TOSA target.
 
     MODEL is the name of a built-in model (`add`, `mobilenet_v2`, ...), a .pt2 file written by torch.export.save, or a
-    .py file that defines `model` (an nn.Module in eval mode) and `inputs` (a tuple of tensors).
+    .py file that defines `model` (an nn.Module in eval mode), `inputs` (a tuple of tensors) and, for quantization,
+    `calibration` (samples such as a DataLoader, or a path), which --calibration replaces.
     A .py file is imported, which runs its code: compile only files you trust. No code in a .pt2 file is run.
     With --verify the exit code is 1 if the result differs from TOSA or from torch; see `tosaic verify --help`.
     With --debug the TOSA graph is verified after every pass.
@@ -95,18 +97,22 @@ def compile_model(
     checked = model_file.check(model, max_memory)
     if verify:
         _require_engine(wanted)
+    if not quiet:
+        _name_default(context, wanted)
     with show_progress(quiet) as progress:
         from tosaic.api import build as api
 
-        module, inputs = model_file.load(model, checked=checked, allow_ops=allow_op or ())
+        with redirect_prints():
+            loaded = model_file.load_with_samples(model, checked=checked, allow_ops=allow_op or ())
+        samples = loaded.calibration if calibration is None and not no_quantize else calibration
         if max_sram is not None:
             program = _compile_within(
                 max_sram,
-                module,
-                inputs,
+                loaded.model,
+                loaded.inputs,
                 wanted.name,
                 model,
-                calibration,
+                samples,
                 io.value,
                 layout.value,
                 precision.value,
@@ -130,22 +136,23 @@ def compile_model(
             spec.dump_intermediate_artifacts_to(None if intermediates is None else str(intermediates))
             spec.verify_passes = debug
             spec.delegate_data_movement = delegate_data_movement
-            program = api.compile(
-                module,
-                inputs,
-                spec,
-                calibration=calibration,
-                io=io.value,
-                layout=layout.value,
-                precision=precision.value,
-                precision_for=modules,
-                per_channel=not per_tensor,
-                quantized=not no_quantize,
-                delegate=not no_delegate,
-                etrecord=etrecord,
-                progress=progress,
-                max_memory=max_memory,
-            )
+            with redirect_prints():
+                program = api.compile(
+                    loaded.model,
+                    loaded.inputs,
+                    spec,
+                    calibration=samples,
+                    io=io.value,
+                    layout=layout.value,
+                    precision=precision.value,
+                    precision_for=modules,
+                    per_channel=not per_tensor,
+                    quantized=not no_quantize,
+                    delegate=not no_delegate,
+                    etrecord=etrecord,
+                    progress=progress,
+                    max_memory=max_memory,
+                )
         files = _list_files(program, path, with_sidecar=not no_sidecar) | _list_extras(program, path, header)
         if bundled_io:
             progress("bundle")
@@ -160,9 +167,17 @@ def compile_model(
     fallback = sum(not reason.is_io for reason in report.reasons)
     fell_back = fail_on_fallback and (fallback > 0 or not report.delegates)
     if fell_back:
-        say(f"FAIL: {fallback:,} nodes are on the CPU (`--fail-on-fallback`)", err=as_json)
+        nodes = "1 node is" if fallback == 1 else f"{fallback:,} nodes are"
+        say(f"FAIL: {nodes} on the CPU (`--fail-on-fallback`)", err=as_json)
     if fell_back or (verdict is not None and not verdict.ok):
         raise typer.Exit(ExitStatus.CHECK_FAILED)
+
+
+def _name_default(context: typer.Context, target: Target) -> None:
+    """Say for which target the program is if nobody has chosen one."""
+    source = context.get_parameter_source("target")
+    if source is not None and source.name == "DEFAULT":
+        typer.echo(f"the target is {target.name}: choose another with `-t NAME`", err=True)
 
 
 def _parse_modules(words: Sequence[str]) -> dict[str, str]:
@@ -233,7 +248,7 @@ def _compile_within(
     inputs: Any,
     target: str,
     model: str,
-    calibration: Path | None,
+    calibration: Iterable[Any] | str | Path | None,
     io: str,
     layout: str,
     precision: str,
@@ -374,10 +389,8 @@ def _complete(report: Report, model: str, files: dict[str, int], kept: Sequence[
 
 def _print(report: Report, verdict: Verdict | None, *, as_json: bool, verbose: bool, quiet: bool) -> None:
     if as_json:
-        import json
-
         plain = {**report.to_json(), "verify": None if verdict is None else verdict.to_json()}
-        typer.echo(json.dumps(plain, indent=2, allow_nan=False))
+        print_json(plain)
         return
     if quiet:
         for warning in report.warnings:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tosaic.cli.colors import say
-from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.guard import Debug, Json, guarded, print_json
 from tosaic.cli.run import read_data, read_program
 from tosaic.cli.size import MaxMemory
 from tosaic.core import input_file
@@ -49,7 +48,7 @@ def diff_files(
 
     found = compare_figures(_read(before, max_memory), _read(after, max_memory))
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2, allow_nan=False))
+        print_json(found.to_json())
     elif markdown:
         typer.echo(write_markdown(found), nl=False)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from typing import Annotated
 import typer
 
 from tosaic import doctor
-from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.guard import Debug, Json, guarded, print_json
 from tosaic.cli.progress import Progress
 from tosaic.cli.quiet import import_torch
 from tosaic.core.errors import ExitStatus, Invalid
@@ -64,7 +63,7 @@ def show_health(
     works = working["ethos-u" if fix is None else fix]
     if as_json:
         plain = {"schema": SCHEMA, "ok": works, "targets": working, "checks": [asdict(check) for check in checks]}
-        typer.echo(json.dumps(plain, indent=2))
+        print_json(plain)
     raise typer.Exit(ExitStatus.DONE if works else ExitStatus.TOOL_FAILED)
 
 

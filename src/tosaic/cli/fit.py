@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,8 +10,9 @@ import typer
 
 from tosaic.board.profile import find_profile, list_profiles
 from tosaic.cli import options as o
-from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.guard import Debug, Json, guarded, print_json
 from tosaic.cli.progress import show_progress
+from tosaic.cli.quiet import redirect_prints
 from tosaic.cli.size import MaxMemory, parse_size
 from tosaic.core.errors import ExitStatus, Invalid
 from tosaic.core.hints import get_cli_form
@@ -109,27 +109,29 @@ def fit_model(
     with show_progress(quiet) as progress:
         from tosaic.api.fitting import Space, fit
 
-        module, inputs = model_file.load(model, checked=checked, allow_ops=allow_op or ())
-        found = fit(
-            module,
-            inputs,
-            Space(
-                targets,
-                ios=tuple(dict.fromkeys(one.value for one in io)) if io else ("float", "int8"),
-                layouts=tuple(dict.fromkeys(one.value for one in layout)) if layout else ("nchw", "nhwc"),
-                precisions=tuple(dict.fromkeys(one.value for one in precision or ())),
-                memory_modes=tuple(memory_mode or ()),
-                system_config=system_config or (profile.system_config if profile is not None else ""),
-            ),
-            limits,
-            board=profile,
-            calibration=calibration,
-            name=model,
-            max_compiles=max_compiles,
-            verify=not no_verify,
-            progress=progress,
-            max_memory=max_memory,
-        )
+        with redirect_prints():
+            loaded = model_file.load_with_samples(model, checked=checked, allow_ops=allow_op or ())
+        with redirect_prints():
+            found = fit(
+                loaded.model,
+                loaded.inputs,
+                Space(
+                    targets,
+                    ios=tuple(dict.fromkeys(one.value for one in io)) if io else ("float", "int8"),
+                    layouts=tuple(dict.fromkeys(one.value for one in layout)) if layout else ("nchw", "nhwc"),
+                    precisions=tuple(dict.fromkeys(one.value for one in precision or ())),
+                    memory_modes=tuple(memory_mode or ()),
+                    system_config=system_config or (profile.system_config if profile is not None else ""),
+                ),
+                limits,
+                board=profile,
+                calibration=loaded.calibration if calibration is None else calibration,
+                name=model,
+                max_compiles=max_compiles,
+                verify=not no_verify,
+                progress=progress,
+                max_memory=max_memory,
+            )
     if output is not None and found.best is not None:
         found.best.save(output)
     report = replace(
@@ -138,7 +140,7 @@ def fit_model(
         given=o.repeat_words(calibration, allow_op),
     )
     if as_json:
-        typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
+        print_json(report.to_json())
     else:
         from tosaic.report.fit import show_fit
         from tosaic.report.terminal import Page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -194,11 +194,11 @@ class CommandGroup(TyperGroup):
         return self.commands.get(cmd_name)
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        with _explained(lambda: "tosaic"):
+        with _explained(lambda: "tosaic", args):
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        with _explained(lambda: f"tosaic {ctx.invoked_subcommand}"):
+        with _explained(lambda: f"tosaic {ctx.invoked_subcommand}", ctx.args):
             return super().invoke(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -220,12 +220,14 @@ class CommandGroup(TyperGroup):
 
 
 @contextmanager
-def _explained(get_command: Callable[[], str]) -> Generator[None]:
+def _explained(get_command: Callable[[], str], words: Sequence[str]) -> Generator[None]:
     """Report errors about the command line as those of a command are."""
+    # Typer removes the words that it has read.
+    given = tuple(words)
     try:
         yield
     except UsageError as error:
-        described = translate(error, get_command())
+        described = translate(error, get_command(), given)
         if described is None:
             raise
         _exit(described)

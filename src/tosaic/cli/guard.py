@@ -6,7 +6,7 @@ import functools
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Annotated, ParamSpec
+from typing import Annotated, Any, ParamSpec
 
 import typer
 
@@ -17,6 +17,14 @@ Parameters = ParamSpec("Parameters")
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback and the tool's log on failure.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+
+
+def print_json(plain: Any, *, allow_nan: bool = False) -> None:
+    """Print a report as JSON, which is then all of stdout. Values that a program has computed may be NaN."""
+    # For `--help` its import would be a good part of the time.
+    import json
+
+    typer.echo(json.dumps(plain, indent=2, allow_nan=allow_nan))
 
 
 def guarded(command: Callable[Parameters, None]) -> Callable[Parameters, None]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.guard import Debug, Json, guarded, print_json
 from tosaic.cli.run import Data, open_bundle, read_data
 from tosaic.cli.size import MaxMemory
 from tosaic.core import input_file
@@ -82,7 +81,7 @@ def show_file(
             error.what, where=f"`{file}`{f', {error.where}' if error.where else ''}", why=error.why, fix=error.fix
         ) from error
     if as_json:
-        typer.echo(json.dumps(found.to_json(str(file)), indent=2, allow_nan=False))
+        print_json(found.to_json(str(file)))
     elif text:
         _print_text(found)
     else:
@@ -111,10 +110,12 @@ def _show_layers(
     if csv is not None:
         written[csv] = profile.to_csv().encode()
     if trace is not None:
+        import json
+
         written[trace] = json.dumps(profile.to_trace(), indent=1, allow_nan=False).encode()
     write_files(written)
     if as_json:
-        typer.echo(json.dumps(profile.to_json(str(file)), indent=2, allow_nan=False))
+        print_json(profile.to_json(str(file)))
         return
     from tosaic.report.layers import show_profile
     from tosaic.report.terminal import Page, count

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-import typer
-
+from tosaic.cli.guard import print_json
 from tosaic.core.errors import Invalid
 from tosaic.core.specification import EXTENSIONS, PROFILES
 from tosaic.core.targets import ACCELERATORS, VGF, Family, Target, find, list_families
@@ -47,7 +45,7 @@ def list_ops(name: str | None, as_json: bool) -> None:
     if as_json:
         target = None if wanted is None else wanted.name
         plain = {"schema": OPS_SCHEMA, "target": target, "ops": rows, "constraints": common}
-        typer.echo(json.dumps(plain, indent=2))
+        print_json(plain)
         return
     page = Page()
     for family in dict.fromkeys(row["family"] for row in rows):
@@ -86,7 +84,7 @@ def _show_operator(record: Record, as_json: bool) -> None:
             for one in support
         }
         plain = {"schema": OPERATOR_SCHEMA, **_describe_op(record, None), "decomposition": parts, "targets": targets}
-        typer.echo(json.dumps(plain, indent=2))
+        print_json(plain)
         return
     page = Page()
     page.title(f"{record.name} ({record.family})", gap=False)
@@ -145,7 +143,7 @@ def list_targets(as_json: bool) -> None:
         accelerators = [asdict(target) for target in (*ACCELERATORS.values(), VGF)]
         tosa = {"profiles": list(PROFILES), "extensions": {name: list(of) for name, of in EXTENSIONS.items()}}
         plain = {"schema": TARGETS_SCHEMA, "accelerators": accelerators, "families": choices, "tosa": tosa}
-        typer.echo(json.dumps(plain, indent=2))
+        print_json(plain)
         return
     page = Page()
     head = ("target", "MACs", "system configuration", "memory mode")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
+from contextlib import redirect_stdout
+from typing import TextIO
 
 from tosaic.cli.colors import say
 from tosaic.core.heap import import_for_good
@@ -15,6 +18,11 @@ def import_torch() -> None:
         import_quietly("torch")
     silence()
     warnings.showwarning = _show
+
+
+def redirect_prints() -> redirect_stdout[TextIO]:
+    """Print what the code of a model prints on stderr: stdout is for the report."""
+    return redirect_stdout(sys.stderr)
 
 
 def _show(message: Warning | str, *_: object) -> None:

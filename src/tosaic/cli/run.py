@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tosaic.cli.colors import say
-from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.guard import Debug, Json, guarded, print_json
 from tosaic.cli.quiet import import_torch
 from tosaic.cli.size import MaxMemory
 from tosaic.core import input_file
@@ -265,9 +264,15 @@ def _print(report: RunLog, checked: BundleVerdict | None, values: int | None, *,
     logged = _LOGGED if values is None else values
     if as_json:
         plain = report.to_json(logged)
-        typer.echo(json.dumps(plain if checked is None else {**plain, "bundle": checked.to_json()}, indent=2))
+        print_json(plain if checked is None else {**plain, "bundle": checked.to_json()}, allow_nan=True)
         return
-    typer.echo(report.to_text(logged) if in_full else report.to_summary(_SHOWN if values is None else values))
+    if in_full:
+        typer.echo(report.to_text(logged))
+    else:
+        from tosaic.report.log import show_summary
+        from tosaic.report.terminal import Page
+
+        show_summary(Page(), report, _SHOWN if values is None else values)
     if checked is not None:
         say(f"{checked}\n{'PASS' if checked.ok else 'FAIL'}")
 
@@ -328,7 +333,7 @@ def verify_file(
     cases = bundle.find("forward") if bundle is not None else ()
     verdict = verify(data, beside, rounds=rounds, max_memory=max_memory, data=files, tosa=graphs, cases=cases)
     if as_json:
-        typer.echo(json.dumps(verdict.to_json(), indent=2))
+        print_json(verdict.to_json(), allow_nan=True)
     else:
         say(str(verdict))
     if not verdict.ok:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tosaic.cli import options as o
-from tosaic.cli.guard import Debug, Json, guarded
+from tosaic.cli.guard import Debug, Json, guarded, print_json
 from tosaic.cli.progress import show_progress
 from tosaic.core.errors import ExitStatus, Invalid
 from tosaic.core.targets import ACCELERATORS, find
@@ -110,7 +109,7 @@ def sweep_models(
             jobs, output, processes=processes or cores, cluster=cluster, keep=keep, retry=retry, progress=progress
         )
     if as_json:
-        typer.echo(json.dumps([result.to_json() for result in found.results], indent=2, allow_nan=False))
+        print_json([result.to_json() for result in found.results])
     else:
         from tosaic.report.sweep import show_sweep
         from tosaic.report.terminal import Page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import typer
@@ -24,8 +24,8 @@ def suggest(name: str, known: Iterable[str], otherwise: str) -> str:
     return f"did you mean `{near[0]}`?" if near else otherwise
 
 
-def translate(error: Any, command: str) -> Invalid | None:
-    """Describe an error about a command's line; None if it is a request for help."""
+def translate(error: Any, command: str, words: Sequence[str] = ()) -> Invalid | None:
+    """Describe an error about a command's line, which has these words; None if it is a request for help."""
     context, message = error.ctx, str(error.message)
     if context is not None and message == context.get_help():
         return None
@@ -43,8 +43,15 @@ def translate(error: Any, command: str) -> Invalid | None:
         return Invalid(f"cannot use the value of {_name(parameter)}", why=_clean(message), fix=fix)
     option = getattr(error, "option_name", None)
     if option is not None and hasattr(error, "possibilities"):
+        option = _find_word(option, words)
         return Invalid(f"`{command}` has no option `{option}`", fix=suggest(option, _list_options(context), fix))
     return Invalid(_clean(message), fix=fix)
+
+
+def _find_word(option: str, words: Sequence[str]) -> str:
+    """Find the word in which an option of one letter is: `-calibration` is read as `-c` and others."""
+    whole = (word.partition("=")[0] for word in words if len(word) > 2 and word.startswith("-") and word[1] != "-")
+    return next((word for word in whole if option[1:] in word[1:]), option) if len(option) == 2 else option
 
 
 def _list_options(context: Any) -> list[str]:

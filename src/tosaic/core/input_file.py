@@ -34,6 +34,8 @@ def read(path: Path, max_memory: int | None = None) -> tuple[bytearray, Budget]:
         near = find_near(path)
         fix = "check the path" if near is None else f"did you mean `{near}`?"
         raise Invalid(f"there is no file `{path}`", fix=fix) from None
+    except IsADirectoryError:
+        raise Invalid(f"`{path}` cannot be read", why="it is a folder", fix="pass a file in it") from None
     except OSError as error:
         raise Invalid(f"`{path}` cannot be read", why=error.strerror or str(error)) from None
 

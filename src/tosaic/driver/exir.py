@@ -139,8 +139,8 @@ class TosaicPartitioner(Partitioner):
 
 def _adapt(node: Node, reason: Reason, program: ExportedProgram) -> Reason:
     """Replace what is not true of a partitioner: it has no type of inputs, and sees a cond in `to_backend` alone."""
-    if reason.is_io and not reason.cause:
-        return replace(reason, fix=_IO_PASSES)
+    if QUANTIZED_IO in reason.fix:
+        return replace(reason, fix=reason.fix.replace(QUANTIZED_IO, _IO_PASSES))
     if overload(node) == "cond" and can_choose(program.graph_module, node):
         return replace(
             reason,

@@ -239,7 +239,8 @@ def _explain_escape(source: Source, node: Node, result: Result, used: bool) -> U
     if isinstance(val, torch.Tensor) and val.dtype is torch.bool:
         why = f"{NO_STORED_BOOLEANS.sentence}; here the result is bool"
         return ResultRefused(why, NO_STORED_BOOLEANS.fix, kind="bool")
-    return ResultRefused("its result leaves the model in float", QUANTIZED_IO, kind="float")
+    fix = QUANTIZED_IO if overload(node) in QDQ else "quantize this part of the model, with its result"
+    return ResultRefused("its result leaves the model in float", fix, kind="float")
 
 
 def _clusters(source: Source, walk: GraphLowering, out: Mapping[Node, Unsupported]) -> dict[Node, Node]:

@@ -45,6 +45,9 @@ class Fused(Unsupported):
         self.node = node
 
 
+#: what casts between float types
+_CASTS = frozenset({"aten.to.dtype", "aten._to_copy.default", "dim_order_ops._to_dim_order_copy.default"})
+_FLOAT32 = "make the model float32 with model.float(), and call it with float32 tensors"
 #: for what has no better one
 _NO_FIX = "write it with other operators, or leave it on the CPU"
 
@@ -68,6 +71,8 @@ def _reason(node: Node, error: Unsupported, out: Mapping[Node, Unsupported]) -> 
         cause = _find_root(node, out)
         why, fix = leader[1], prepend(f"for `{cause.name}`: ", out[cause].fix or _NO_FIX)
     is_io = _is_boundary(node, out)
+    if is_io and overload(node) in _CASTS:
+        why, fix = "only float32 is quantized: the CPU casts the inputs and outputs of the program", _FLOAT32
     if overload(node) == "getitem":
         node = node.all_input_nodes[0]
     path, layer = find_module(node)
@@ -153,11 +158,29 @@ def log_reasons(reasons: Iterable[Reason]) -> None:
 
 
 def _is_boundary(node: Node, out: Mapping[Node, Unsupported]) -> bool:
-    """Tell whether a node is the quantize before a delegate or the dequantize after one."""
+    """Tell whether a node is the quantize before a delegate or the dequantize after one, or the cast of such a node."""
     name = overload(node)
+    if name in _CASTS:
+        return any(overload(one) in QDQ and _is_boundary(one, out) for one in _list_neighbors(node))
     if name not in QDQ:
         return False
     if ".quantize" in name:
         return any(u.op == "call_function" and u not in out for u in node.users)
     source: Any = node.args[0]
     return source.op == "call_function" and source not in out
+
+
+def _list_neighbors(cast: Node) -> list[Node]:
+    """List the calls that a cast between float types stands next to, if it has an input or output of the program."""
+    (source,), users = cast.all_input_nodes, list(cast.users)
+    if not all(_is_float(node) for node in (cast, source)):
+        return []
+    if source.op == "placeholder":
+        return users
+    return [source] if any(user.op == "output" for user in users) else []
+
+
+def _is_float(node: Node) -> bool:
+    """Tell whether a node is a float tensor; a quantizer leaves the type of its own calls out."""
+    dtype: Any = getattr(node.meta.get("val"), "dtype", None)
+    return dtype is None or bool(dtype.is_floating_point)

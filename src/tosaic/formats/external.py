@@ -17,7 +17,12 @@ from tosaic.formats.pte import Delegate, Pte
 PLACEMENTS = "external_block_placements"
 SUFFIX = ".ptd"
 #: Names of files next to a .pte, which it cannot have itself.
-_RESERVED = {".tosaic": "a sidecar", SUFFIX: "a data file"}
+_RESERVED = {
+    ".tosaic": "a sidecar",
+    SUFFIX: "a data file",
+    ".bpte": "a program with its test cases",
+    ".etrecord": "an ETRecord",
+}
 #: Placements that are also file names.
 _NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 

@@ -29,6 +29,7 @@ from tosaic.npu.pmu import PMU_EVENTS, count_events
 from tosaic.npu.stream import parse
 from tosaic.report.cycles import SOURCE, describe_row, describe_time, estimate_delegate
 from tosaic.report.device import describe_device
+from tosaic.report.terminal import Page, describe_counts
 
 #: Version 1 had its number under `version` and no name.
 SCHEMA = "tosaic-run/2"
@@ -123,28 +124,6 @@ class RunLog:
         if self.execution is not None:
             return describe_device(self.execution, max_values)
         return "\n".join([*(f"I [tosaic] {line}" for line in self._lines()), *self._output_lines(max_values)])
-
-    def to_summary(self, max_values: int) -> str:
-        """Format the results: where it ran, the cycles if known, and the outputs."""
-        if self.execution is not None:
-            return describe_device(self.execution, max_values)
-        npu = f" for {self.target}" if self.target else ""
-        where = f" on `{self.device}`" if self.device else ""
-        lines = [f"`{self.file}`{npu}, method `{self.method}`, engine {self.engine}{where}"]
-        found = [delegate.estimate for delegate in self.ran if delegate.estimate is not None]
-        if found:
-            cycles, seconds = sum(one.cycles for one in found), sum(one.seconds for one in found)
-            when = f"{describe_time(seconds)} at {found[0].clock / 1e6:g} MHz"
-            lines.append(f"NPU cycles  {cycles:,} ({when}), an estimate")
-        kernels = Counter(call.name for call in self.calls if call.kind == "kernel" or call.name in _ON_CPU)
-        if kernels:
-            lines.append(f"on the CPU  {', '.join(f'`{name}` x{number}' for name, number in kernels.items())}")
-        for index, array in enumerate(self.outputs):
-            shown = np.array2string(array.reshape(-1)[:max_values], max_line_width=72, threshold=max_values + 1)
-            more = array.size - max_values
-            rest = f" and {more:,} more values (`-o FILE.npz` saves all)" if more > 0 else ""
-            lines += [f"output {index}  {array.dtype} {list(array.shape)}", f"{indent(shown, '  ')}{rest}"]
-        return "\n".join(lines)
 
     def _lines(self) -> Iterator[str]:
         yield f"Model `{self.file}`, engine {self.engine}"
@@ -341,3 +320,30 @@ def _array_to_json(array: Array, max_values: int | None) -> Json:
         # JSON has no infinity and no NaN.
         values = [value if isinstance(value, float) and math.isfinite(value) else str(value) for value in values]
     return {"dtype": str(array.dtype), "shape": list(array.shape), "values": values}
+
+
+def show_summary(page: Page, log: RunLog, max_values: int) -> None:
+    """Print the results of a run: where it ran, the cycles if known, and the outputs."""
+    if log.execution is not None:
+        page.raw(describe_device(log.execution, max_values))
+        return
+    npu = f" for {log.target}" if log.target else ""
+    where = f" on `{log.device}`" if log.device else ""
+    page.line(f"`{log.file}`{npu}, method `{log.method}`, engine {log.engine}{where}")
+    page.pairs(_pair_summary(log))
+    for index, array in enumerate(log.outputs):
+        shown = np.array2string(array.reshape(-1)[:max_values], max_line_width=72, threshold=max_values + 1)
+        more = array.size - max_values
+        rest = f" and {more:,} more values (`-o FILE.npz` saves all)" if more > 0 else ""
+        page.line(f"output {index}  {array.dtype} {list(array.shape)}")
+        page.raw(f"{indent(shown, '  ')}{rest}")
+
+
+def _pair_summary(log: RunLog) -> Iterator[tuple[str, str]]:
+    found = [delegate.estimate for delegate in log.ran if delegate.estimate is not None]
+    if found:
+        cycles, seconds = sum(one.cycles for one in found), sum(one.seconds for one in found)
+        yield "NPU cycles", f"{cycles:,} ({describe_time(seconds)} at {found[0].clock / 1e6:g} MHz), an estimate"
+    kernels = Counter(call.name for call in log.calls if call.kind == "kernel" or call.name in _ON_CPU)
+    if kernels:
+        yield "on the CPU", describe_counts(kernels)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: below this many characters, columns are dropped or the terminal's width is ignored
 _LEAST_WIDTH = 24
+#: the last column of a table may be narrower: two words of a cell still fit
+_LEAST_CELL = 16
 #: more locations than this are counted, not listed
 _MOST_PLACES = 3
 
@@ -65,14 +67,14 @@ class Page:
         table = [[str(cell) for cell in row] for row in rows]
         widths = [max(len(row[i]) for row in [list(head), *table]) + 2 for i in range(len(head) - 1)]
         left = self._console.width - indent - sum(widths)
-        if left < _LEAST_WIDTH:
+        if left < _LEAST_CELL:
             for row in table:
                 self.pairs(zip(head, row, strict=True), indent)
                 self._print("")
             return
         for number, row in enumerate([list(head), *table]):
             start = "".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False))
-            first, *rest = _wrap(row[-1], left)
+            first, *rest = _wrap(row[-1], left, _LEAST_CELL)
             lines = [start + first, *(" " * len(start) + line for line in rest)]
             self._print("\n".join(" " * indent + line for line in lines), "" if number else "bold")
 
@@ -85,9 +87,9 @@ class Page:
         self._console.print(Text(clean, style=style), soft_wrap=True)
 
 
-def _wrap(text: str, width: int) -> list[str]:
+def _wrap(text: str, width: int, least: int = _LEAST_WIDTH) -> list[str]:
     """Wrap text to this width; a word is only broken if it is longer than a line."""
-    return textwrap.wrap(text, max(width, _LEAST_WIDTH), break_on_hyphens=False) or [""]
+    return textwrap.wrap(text, max(width, least), break_on_hyphens=False) or [""]
 
 
 def count(number: int, noun: str) -> str:
