@@ -394,7 +394,7 @@ def _copy(tensor: torch.Tensor) -> Array:
 
 
 def is_quantized(graph: torch.fx.Graph) -> bool:
-    return any(n.op == "call_function" and overload(n) in QDQ for n in graph.nodes)
+    return any(overload(n) in QDQ for n in graph.nodes)
 
 
 def _check_signature(source: Source, inputs: Sequence[torch.Tensor]) -> None:

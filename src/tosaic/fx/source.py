@@ -83,7 +83,9 @@ def aten(name: str) -> Callable[..., Any]:
 
 
 def overload(node: Node) -> str:
-    """Return the canonical name of a call, the same in every dialect."""
+    """Return the canonical name of a call, the same in every dialect; empty for a node that is no call."""
+    if node.op != "call_function":
+        return ""
     return "getitem" if node.target is operator.getitem else _name(torch_op(node))
 
 

@@ -109,7 +109,7 @@ class _Unrolling:
         stored = args[0]
         if (
             isinstance(stored, Node)
-            and (_overload(node), _overload(stored)) == (QUANTIZE, DEQUANTIZE)
+            and (overload(node), overload(stored)) == (QUANTIZE, DEQUANTIZE)
             and args[1:] == stored.args[1:]
         ):
             return input_node(stored)
@@ -135,7 +135,7 @@ class _Unrolling:
         """Emit a data movement of dequantized numbers, quantized like what it reads."""
         moved = self.graph.call_function(aten(name), (value, *args))
         moved.meta = {key: _behind(like).meta[key] for key in KEPT_META if key in _behind(like).meta} | {"val": val}
-        if _overload(like) != DEQUANTIZE:
+        if overload(like) != DEQUANTIZE:
             return moved
         quantize = input_node(like)
         stored = self.graph.call_function(torch_op(quantize), (moved, *quantize.args[1:]))
@@ -179,23 +179,19 @@ def _lead_to(nodes: Iterable[Node]) -> set[Node]:
 
 def _behind(node: Node) -> Node:
     """Return what a dequantized value is made of."""
-    while _overload(node) in (QUANTIZE, DEQUANTIZE):
+    while overload(node) in (QUANTIZE, DEQUANTIZE):
         node = node.all_input_nodes[0]
     return node
 
 
-def _overload(node: Node) -> str:
-    return overload(node) if node.op == "call_function" else ""
-
-
 def _stores(node: Node, ends: list[Node]) -> bool:
     """Tell whether a node quantizes or dequantizes one of the ends."""
-    return _overload(node) in (QUANTIZE, DEQUANTIZE) and _behind(node) in ends
+    return overload(node) in (QUANTIZE, DEQUANTIZE) and _behind(node) in ends
 
 
 def _last_reader(end: Node, made: dict[Node, Node]) -> Node:
     """Return what the next step reads of the state: dequantized, if it is quantized."""
-    stored = [user for user in end.users if _overload(user) == QUANTIZE]
+    stored = [user for user in end.users if overload(user) == QUANTIZE]
     return made[next(iter(stored[0].users))] if stored else made[end]
 
 

@@ -154,7 +154,7 @@ def _list_producers(node: Node, observed: set[Node]) -> Iterator[Node]:
 
 
 def _describe_range(seen: _Seen, used: float) -> str:
-    name = overload(seen.node) if seen.node.op == "call_function" else "an input"
+    name = overload(seen.node) or "an input"
     line = source_line(seen.node)
     low, high = seen.find_range()
     return (
