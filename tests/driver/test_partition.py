@@ -17,9 +17,9 @@ import tosaic
 from support.models import quantize_model
 from tosaic import zoo
 from tosaic.api.prepare import quantize
+from tosaic.core.reason import Reason
 from tosaic.driver.delegate import build
 from tosaic.driver.exported import export
-from tosaic.driver.reason import Reason
 from tosaic.engines import engine
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
 from tosaic.fx.source import Source

@@ -24,6 +24,7 @@ from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid
 from tosaic.core.hints import get_cli_form
 from tosaic.core.output import write_files
+from tosaic.core.reason import Reason
 from tosaic.core.targets import Target
 from tosaic.core.tensor_info import TensorInfo
 from tosaic.driver.bundle import make_bundle
@@ -31,7 +32,6 @@ from tosaic.driver.delegate import CompiledGraph, Delegate
 from tosaic.driver.kept import make_files, shorten_path
 from tosaic.driver.named_data import list_data_files
 from tosaic.driver.pack import Signature
-from tosaic.driver.reason import Reason
 from tosaic.engines import engine as engines
 from tosaic.formats import external, sidecar
 from tosaic.fx.arrays import to_torch
@@ -246,9 +246,9 @@ class Program:
         return render_head(self._describe_report("program"))
 
 
-def _keep(reason: Reason) -> sidecar.Fallback:
+def _keep(reason: Reason) -> Reason:
     # The command reads this file, so the fix has its words.
-    return sidecar.Fallback(**asdict(replace(reason, where=shorten_path(reason.where), fix=get_cli_form(reason.fix))))
+    return replace(reason, where=shorten_path(reason.where), fix=get_cli_form(reason.fix))
 
 
 def describe(signature: Signature) -> dict[str, str]:

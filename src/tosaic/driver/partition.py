@@ -14,8 +14,9 @@ from torch.fx import Node
 from tosaic.core.errors import InputRefused, ResultRefused, Unsupported
 from tosaic.core.hints import Hint
 from tosaic.core.internal import contained
+from tosaic.core.reason import Reason
 from tosaic.core.targets import Target
-from tosaic.driver.reason import Fused, Reason, explain, find_leader
+from tosaic.driver.reason import Fused, explain, find_leader
 from tosaic.driver.unquantized import explain_float
 from tosaic.fx.dynamic import find_dynamic
 from tosaic.fx.source import ASSERTIONS, QDQ, Source, overload

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator
 
 from tosaic.report.cycles import describe_time, describe_traffic
-from tosaic.report.profile import Layer, Profile
+from tosaic.report.profile import Layer, Profile, shorten_op
 from tosaic.report.terminal import Page, count
 
 _COLUMNS = ("cycles", "share", "limited by", "layer")
@@ -49,7 +49,7 @@ def _describe_row(profile: Profile, layer: Layer) -> tuple[str, ...]:
 
 def describe_layer(layer: Layer) -> str:
     """Describe a layer in one line: its name, its operators, its tensors, and what it costs."""
-    operators = " + ".join([layer.short_op, *(op.split(".")[1] for op in layer.fused if "." in op)])
+    operators = " + ".join([layer.short_op, *(shorten_op(op) for op in layer.fused if "." in op)])
     name = "" if layer.name == layer.op else f"`{layer.name}` "
     parts = [f"{name}{operators}"]
     # Vela adds operations that no operator of the model and no tensor of the TOSA graph stands for.

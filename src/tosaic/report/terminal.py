@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from tosaic.core.location import describe_place
+from tosaic.core.reason import Reason
 from tosaic.core.tensor_info import TensorInfo
+from tosaic.report.causes import count_ops, group_causes
 from tosaic.report.cycles import WHY_DIFFERENT, describe_time
 from tosaic.report.schema import MemoryReport, Report
-
-if TYPE_CHECKING:
-    from tosaic.driver.reason import Reason
 
 #: below this many characters, columns are dropped or the terminal's width is ignored
 _LEAST_WIDTH = 24
@@ -199,32 +196,18 @@ def describe_tensor(tensor: TensorInfo) -> str:
 
 def _explain_cpu(page: Page, reasons: Sequence[Reason]) -> None:
     """Print every cause once, with the locations it applies to and the nodes that follow it to the CPU."""
-    groups: dict[tuple[str, str, str], list[Reason]] = {}
-    roots = {reason.node for reason in reasons if not reason.cause and not reason.is_io}
-    for reason in reasons:
-        if not reason.is_io and reason.cause not in roots:
-            groups.setdefault((reason.op, reason.why, reason.fix), []).append(reason)
     if reasons:
         page.title("why these are on the CPU", gap=False)
-    for (op, why, fix), members in groups.items():
-        names = {reason.node for reason in members}
-        followers = [reason for reason in reasons if reason.cause in names]
-        page.line(f"`{op}` x{len(members)}", indent=2)
-        pairs = (("why", why), ("fix", fix), ("where", _list_places(members)), ("also", _count_followers(followers)))
+    for cause in group_causes(reasons):
+        if cause.is_io:
+            page.line(f"float I/O: {describe_counts(count_ops(cause.nodes))}", indent=2)
+            page.pairs([("fix", cause.fix)], indent=4)
+            continue
+        page.line(f"`{cause.op}` x{len(cause.nodes)}", indent=2)
+        others = count(sum(cause.followers.values()), "node")
+        also = f"{others} because of it: {describe_counts(cause.followers)}" if cause.followers else ""
+        pairs = (("why", cause.why), ("fix", cause.fix), ("where", _list_places(cause.nodes)), ("also", also))
         page.pairs(((label, text) for label, text in pairs if text), indent=4)
-    conversions = [reason for reason in reasons if reason.is_io and reason.cause not in roots]
-    if conversions:
-        page.line(f"float I/O: {_count_ops(conversions)}", indent=2)
-        page.pairs([("fix", conversions[0].fix)], indent=4)
-
-
-def _count_followers(followers: Sequence[Reason]) -> str:
-    return f"{count(len(followers), 'node')} because of it: {_count_ops(followers)}" if followers else ""
-
-
-def _count_ops(reasons: Sequence[Reason]) -> str:
-    """Count the operators among some nodes, by their short names."""
-    return describe_counts(Counter(reason.op.split(".")[1] for reason in reasons))
 
 
 def _list_places(reasons: Sequence[Reason]) -> str:
