@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterator
 
-from tosaic.report.cycles import describe_time, describe_traffic
+from tosaic.report.cycles import describe_duration, describe_traffic
 from tosaic.report.profile import Layer, Profile, shorten_op
 from tosaic.report.terminal import Page, count
 
@@ -31,7 +31,7 @@ def show_profile(page: Page, profile: Profile, file: str) -> None:
 
 def _pair_totals(profile: Profile) -> Iterator[tuple[str, str]]:
     if profile.cycles is not None:
-        when = f"{describe_time(profile.cycles / profile.clock)} at {profile.clock / 1e6:g} MHz"
+        when = describe_duration(profile.cycles / profile.clock, profile.clock)
         used = f"{profile.utilization:.0%} of the MACs used"
         yield "NPU cycles", f"{profile.cycles:,} ({when}, {used}) on {profile.accelerator}, an estimate"
         yield "limited by", ", ".join(f"{name} {cycles:,}" for name, cycles in profile.limits.items())

@@ -27,7 +27,7 @@ from tosaic.npu.accelerator import ACCELERATORS
 from tosaic.npu.perf import Estimate
 from tosaic.npu.pmu import PMU_EVENTS, count_events
 from tosaic.npu.stream import parse
-from tosaic.report.cycles import SOURCE, describe_row, describe_time, estimate_delegate
+from tosaic.report.cycles import SOURCE, describe_row, describe_sum, estimate_delegate
 from tosaic.report.device import describe_device
 
 #: Version 1 had its number under `version` and no name.
@@ -133,9 +133,7 @@ class RunLog:
         lines = [f"`{self.file}`{npu}, method `{self.method}`, engine {self.engine}{where}"]
         found = [delegate.estimate for delegate in self.ran if delegate.estimate is not None]
         if found:
-            cycles, seconds = sum(one.cycles for one in found), sum(one.seconds for one in found)
-            when = f"{describe_time(seconds)} at {found[0].clock / 1e6:g} MHz"
-            lines.append(f"NPU cycles  {cycles:,} ({when}), an estimate")
+            lines.append(f"NPU cycles  {describe_sum(found)}")
         kernels = Counter(call.name for call in self.calls if call.kind == "kernel" or call.name in _ON_CPU)
         if kernels:
             lines.append(f"on the CPU  {', '.join(f'`{name}` x{number}' for name, number in kernels.items())}")

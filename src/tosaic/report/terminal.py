@@ -13,7 +13,7 @@ from tosaic.core.location import describe_place
 from tosaic.core.reason import Reason
 from tosaic.core.tensor_info import TensorInfo
 from tosaic.report.causes import count_ops, group_causes
-from tosaic.report.cycles import WHY_DIFFERENT, describe_time
+from tosaic.report.cycles import WHY_DIFFERENT, describe_sum, describe_time
 from tosaic.report.schema import MemoryReport, Report
 
 #: below this many characters, columns are dropped or the terminal's width is ignored
@@ -37,12 +37,11 @@ class Page:
     def title(self, text: str, *, gap: bool = True) -> None:
         """Print a heading, with an empty line before it."""
         if gap:
-            self._print("")
+            self._print([""])
         self.line(text, "bold")
 
     def line(self, text: str, style: str = "", indent: int = 0) -> None:
-        lines = _wrap(text, self._console.width - indent)
-        self._print("\n".join(" " * indent + line for line in lines), style)
+        self._print(_wrap(text, self._console.width - indent), style, indent)
 
     def pairs(self, pairs: Iterable[tuple[str, str]], indent: int = 0) -> None:
         """Print labels and values in two columns."""
@@ -55,7 +54,7 @@ class Page:
             else:
                 first, *rest = _wrap(value, width - label_width)
                 lines = [f"{label:<{label_width}}{first}", *(" " * label_width + line for line in rest)]
-            self._print("\n".join(" " * indent + line for line in lines))
+            self._print(lines, indent=indent)
 
     def rows(self, head: Sequence[str], rows: Iterable[Sequence[str]], indent: int = 0) -> None:
         """Print a table; the last column is wrapped, and if it would be too narrow each row becomes a list of pairs."""
@@ -65,20 +64,20 @@ class Page:
         if left < _LEAST_WIDTH:
             for row in table:
                 self.pairs(zip(head, row, strict=True), indent)
-                self._print("")
+                self._print([""])
             return
         for number, row in enumerate([list(head), *table]):
             start = "".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False))
             first, *rest = _wrap(row[-1], left)
             lines = [start + first, *(" " * len(start) + line for line in rest)]
-            self._print("\n".join(" " * indent + line for line in lines), "" if number else "bold")
+            self._print(lines, "" if number else "bold", indent)
 
     def raw(self, text: str) -> None:
         """Print a line as it is, such as a command to paste: it is not wrapped."""
-        self._print(text)
+        self._print(text.split("\n"))
 
-    def _print(self, text: str, style: str = "") -> None:
-        clean = "\n".join(line.rstrip() for line in text.split("\n"))
+    def _print(self, lines: Iterable[str], style: str = "", indent: int = 0) -> None:
+        clean = "\n".join((" " * indent + line).rstrip() for line in lines)
         self._console.print(Text(clean, style=style), soft_wrap=True)
 
 
@@ -148,8 +147,7 @@ def _pair_cycles(report: Report, verbose: bool) -> Iterator[tuple[str, str]]:
     """Yield the estimate from the commands; on request also Vela's, and what the difference comes from."""
     found = [delegate.estimate for delegate in report.delegates if delegate.estimate]
     if found:
-        cycles, seconds = sum(one.cycles for one in found), sum(one.seconds for one in found)
-        yield "NPU cycles", f"{cycles:,} ({describe_time(seconds)} at {found[0].clock / 1e6:g} MHz), an estimate"
+        yield "NPU cycles", describe_sum(found)
     vela = [delegate.vela for delegate in report.delegates if delegate.vela]
     if vela and verbose:
         cycles = int(sum(v.get("cycles_total", 0.0) for v in vela))
