@@ -71,7 +71,7 @@ def wrap(lo: Lowering, value: Value, dtype: DType) -> Value:
     """Convert int32 numbers to a type of 8 or 16 bits: the others are dropped."""
     if not lo.target.wraps_casts:
         # Nothing is left to saturate, and no bit is lost that would round.
-        bits = lo.constant(np.full((1,) * value.rank, 24 if dtype is DType.I8 else 16), DType.I32)
+        bits = lo.b.number(24 if dtype is DType.I8 else 16, value, DType.I32)
         value = tosa.arithmetic_right_shift(lo.b, tosa.logical_left_shift(lo.b, value, bits), bits)
     return tosa.cast(lo.b, value, dtype)
 

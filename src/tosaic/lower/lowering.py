@@ -366,7 +366,7 @@ class Lowering:
     def _enter(self, value: Value, part: interpolation.Part, most: float) -> Value:
         """Emit numbers of 32 bits in the steps of a part: RESCALE is not defined for all that would saturate."""
         if part.end < most:
-            end = self.constant(np.full((1,) * value.rank, math.ceil(part.end), np.int32), DType.I32)
+            end = self.b.number(math.ceil(part.end), value, DType.I32)
             value = tosa.minimum(self.b, value, end)
         return self.rescale(value, DType.I16, [2.0**15 / part.end])
 
@@ -388,7 +388,7 @@ class Lowering:
         """Emit the distance of numbers from the center of a table, in its steps."""
         if table.center:
             # Vela makes one command of a difference of two rescaled operands.
-            center = self.constant(np.full((1,) * value.rank, table.center, np.int16), DType.I16)
+            center = self.b.number(table.center, value, DType.I16)
             operands = (self.rescale(v, DType.I32, [1.0]) for v in (value, center))
             return self.rescale(tosa.sub(self.b, *operands), DType.I16, [2.0**table.zoom])
         return self.rescale(value, DType.I16, [2.0**table.zoom]) if table.zoom else value

@@ -177,7 +177,7 @@ def _count_pixels(lo: Lowering, place: Value, window: PoolWindow, size: Sequence
     """Return the pixel of a place in a window, both counted row by row."""
 
     def number(value: int) -> Value:
-        return lo.constant(np.full((1,) * place.rank, value), DType.I32)
+        return lo.b.number(value, place, DType.I32)
 
     b, columns = lo.b, window.kernel[1]
     row = _divide(lo, place, columns)
@@ -194,14 +194,10 @@ def _count_pixels(lo: Lowering, place: Value, window: PoolWindow, size: Sequence
 
 def _divide(lo: Lowering, value: Value, divisor: int) -> Value:
     """Divide small natural numbers by a constant, rounded down."""
-
-    def number(value_: int) -> Value:
-        return lo.constant(np.full((1,) * value.rank, value_), DType.I32)
-
     if "INT" not in lo.spec.profiles:
-        return tosa.intdiv(lo.b, value, number(divisor))
+        return tosa.intdiv(lo.b, value, lo.b.number(divisor, value, DType.I32))
     # Between two multiples, so that rounding to the nearest rounds down.
-    middle = tosa.sub(lo.b, tosa.add(lo.b, value, value), number(divisor - 1))
+    middle = tosa.sub(lo.b, tosa.add(lo.b, value, value), lo.b.number(divisor - 1, value, DType.I32))
     return lo.rescale(middle, DType.I32, [0.5 / divisor])
 
 
