@@ -251,7 +251,7 @@ def convolve(
         image,
         lo.constant(weight, dtype),
         bias_value,
-        x_zp=0 if x.q is None else x.q.zp,
+        x_zp=x.zp,
         pad=pad,
         stride=window.stride,
         dilation=window.dilation,
@@ -284,18 +284,27 @@ def fit_window(
 
     The excess is removed from the padding at the end first, then from the image.
     """
-    pads, sizes = list(window.pad), list(image.shape)
-    for axis in (0, 1):
-        span = sizes[1 + axis] + pads[2 * axis] + pads[2 * axis + 1] - (kernel[axis] - 1) * window.dilation[axis] - 1
+    n, *size, c = image.shape
+    (height, width), pads = fit_sizes(size, kernel, window.pad, window.stride, window.dilation)
+    if (height, width) != tuple(size):
+        image = tosa.slice(lo.b, image, (0, 0, 0, 0), (n, height, width, c))
+    return image, (pads[0], pads[1], pads[2], pads[3])
+
+
+def fit_sizes(
+    sizes: Sequence[int], kernel: Sequence[int], pads: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """Return sizes and padding (before and after each dimension) that the windows of a kernel fit exactly."""
+    sizes, pads = list(sizes), list(pads)
+    for axis, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True)):
+        span = sizes[axis] + pads[2 * axis] + pads[2 * axis + 1] - (k - 1) * d - 1
         if span < 0:
             raise Unsupported("its kernel is larger than the padded input")
-        surplus = span % window.stride[axis]
+        surplus = span % s
         cut = min(surplus, pads[2 * axis + 1])
         pads[2 * axis + 1] -= cut
-        sizes[1 + axis] -= surplus - cut
-    if tuple(sizes) != image.shape:
-        image = tosa.slice(lo.b, image, (0, 0, 0, 0), tuple(sizes))
-    return image, (pads[0], pads[1], pads[2], pads[3])
+        sizes[axis] -= surplus - cut
+    return sizes, pads
 
 
 def reduce_codes(lo: Lowering, x: Tensor, dims: Sequence[int], op: Callable[[Builder, Value, int], Value]) -> Stored:

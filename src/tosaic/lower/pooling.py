@@ -241,17 +241,16 @@ def sum_windows(lo: Lowering, x: Tensor, window: PoolWindow, divisor: int) -> Te
 def average_windows(lo: Lowering, x: Tensor, window: PoolWindow, count_pad: bool) -> Tensor:
     """Lower to AVG_POOL2D, which divides by the pixels it covers; padding that counts is made part of the image."""
     image, padding = lo.to_layout(x, NHWC), window.padding
-    zp = 0 if x.q is None else x.q.zp
     if count_pad and any(window.pad):
         (high, wide), (below, right) = window.pad, window.extra
-        image = tosa.pad(lo.b, image, (0, 0, high, high, wide, wide, 0, 0), float(zp) if x.q is None else zp)
+        image = tosa.pad(lo.b, image, (0, 0, high, high, wide, wide, 0, 0), x.zp if x.q is not None else 0.0)
         padding = (0, below, 0, right)
     image, padding = arith.fit_window(lo, image, window.kernel, arith.Window(padding, window.steps))
     acc = DType.I32 if x.q is not None else x.dtype
 
     def build(value: Value) -> Value:
         return tosa.avg_pool2d(
-            lo.b, value, kernel=window.kernel, stride=window.steps, pad=padding, acc_type=acc, x_zp=zp, out_zp=zp
+            lo.b, value, kernel=window.kernel, stride=window.steps, pad=padding, acc_type=acc, x_zp=x.zp, out_zp=x.zp
         )
 
     n, h, w, c = image.shape

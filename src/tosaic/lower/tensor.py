@@ -49,6 +49,11 @@ class _Described:
         assert self.q is not None, "the tensor is not quantized"
         return self.q
 
+    @property
+    def zp(self: _Typed) -> int:
+        """The stored number that stands for zero."""
+        return 0 if self.q is None else self.q.zp
+
 
 @dataclass(frozen=True, slots=True)
 class Const(_Described):
