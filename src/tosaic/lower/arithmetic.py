@@ -15,8 +15,8 @@ from tosaic.ir.build import Builder
 from tosaic.ir.encode import encode
 from tosaic.ir.graph import RANGES, Array, DType, Value
 from tosaic.ir.qparams import QParams, accumulator, quantize
-from tosaic.lower.lowering import NHWC, Lowering, find_most, of_image
-from tosaic.lower.tensor import Const, Stored, Tensor, of_value, with_value
+from tosaic.lower.lowering import NHWC, Lowering, of_image
+from tosaic.lower.tensor import Const, Stored, Tensor, find_most, of_value, with_value
 
 Binary = Callable[[Builder, Value, Value], Value]
 

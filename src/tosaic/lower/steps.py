@@ -181,7 +181,7 @@ def tabulate(lo: Lowering, call: Call) -> Call | Result:
         return call
     if base.dtype is DType.I16 and (q := quantized_to(call.node)) is not None:
         # Here the reason names the function.
-        lo.fit(np.asarray(to_numpy(out), np.float32), q)
+        lo.tables.fit(np.asarray(to_numpy(out), np.float32), q)
     return replace(base, lut=to_numpy(out), clamp=None)
 
 
@@ -203,7 +203,7 @@ def tabulate_power(lo: Lowering, call: Call) -> Call | Result:
         }
         return to_numpy(torch_op(call.node)(**given)).astype(np.float64)
 
-    return lo.apply_to_sum(power, function, q)
+    return lo.tables.apply_to_sum(power, function, q)
 
 
 def lower_by_record(lo: Lowering, call: Call) -> Result:
