@@ -92,7 +92,7 @@ class _Maker:
             self.missing.append("names of layers: the .tosaic file describes another number of delegates")
         found = _match_reasons(self._plan, self._kept.reasons if self._kept is not None else ())
         seen: set[int] = set()
-        for number, instruction in enumerate(i for chain in self._plan.chains for i in chain.instructions):
+        for number, instruction in enumerate(self._plan.instructions):
             if isinstance(instruction, pte.KernelCall):
                 self._add_kernel(instruction, found.get(number))
             elif isinstance(instruction, pte.DelegateCall) and instruction.delegate not in seen:
@@ -194,7 +194,7 @@ def _match_reasons(plan: pte.Plan, reasons: Sequence[Reason]) -> dict[int, Reaso
     Where calls and nodes of an operator differ in number, nothing is claimed.
     """
     calls: dict[str, list[int]] = {}
-    for number, instruction in enumerate(i for chain in plan.chains for i in chain.instructions):
+    for number, instruction in enumerate(plan.instructions):
         if isinstance(instruction, pte.KernelCall):
             calls.setdefault(_find_stem(str(plan.operators[instruction.operator])), []).append(number)
     nodes: dict[str, list[Reason]] = {}
