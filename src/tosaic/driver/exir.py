@@ -89,7 +89,7 @@ class TosaicPartitioner(Partitioner):
             if changed:
                 ep.graph_module.recompile()
             source.orders = find_orders(ep.graph)
-            self._asked = ep, _all_delegated(source, self._build(source, ep).plan)
+            self._asked = ep, _all_delegated(self._build(source, ep).plan)
             if not self._waiting:
                 self.reasons = ()
             everything = {**ep.state_dict, **ep.constants}
@@ -177,7 +177,7 @@ def make_check(checks: Sequence[OperatorSupportBase], program: ExportedProgram) 
     return check
 
 
-def _all_delegated(source: Source, plan: Plan) -> list[OpOverload]:
+def _all_delegated(plan: Plan) -> list[OpOverload]:
     left = {overload(n) for n in plan.reasons}
     inside: dict[str, Any] = {}
     for partition in plan.partitions:
