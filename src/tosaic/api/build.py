@@ -11,11 +11,11 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from tosaic.api.prepare import Prepared, Stages, check_choice, is_quantized, prepare
+from tosaic.api.prepare import Prepared, Stages, is_quantized, prepare
 from tosaic.api.program import Program, describe
 from tosaic.backends.registry import find_backend, find_backend_for
 from tosaic.core.compile_spec import ArmCompileSpec
-from tosaic.core.errors import Invalid, Unsupported
+from tosaic.core.errors import Invalid, Unsupported, check_choice
 from tosaic.core.heap import collect_garbage_after
 from tosaic.core.hints import Hint
 from tosaic.core.quiet import quiet

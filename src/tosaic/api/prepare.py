@@ -18,7 +18,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from tosaic.api import calibration as data
 from tosaic.core.compile_spec import ArmCompileSpec
-from tosaic.core.errors import Invalid
+from tosaic.core.errors import Invalid, check_choice
 from tosaic.core.heap import collect_garbage_after
 from tosaic.core.hints import Hint
 from tosaic.core.quiet import quiet
@@ -224,11 +224,6 @@ def prepare(
     )
     module, samples = steps.run(model, inputs)
     return Prepared(module, inputs, samples, tuple(notes), stages.seconds, chosen, quantized)
-
-
-def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise Invalid(f"{what} is `{value}`", fix=f"use one of {', '.join(choices)}")
 
 
 def _flatten_inputs(

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from tosaic.core.errors import InputRefused, ResultRefused, Unsupported
+from tosaic.core.errors import InputRefused, TensorRefused, Unsupported
 from tosaic.core.hints import prepend
 from tosaic.core.location import describe_place
 from tosaic.core.reason import Reason
@@ -64,7 +64,7 @@ def find_leader(node: Node, out: Mapping[Node, Unsupported]) -> tuple[Node, str]
     error, owner = out[node], origin(node)
     if isinstance(error, Fused):
         return error.node, error.what
-    if not isinstance(error, InputRefused | ResultRefused):
+    if not isinstance(error, TensorRefused):
         return None
     if not _is_boundary(node, out) and owner is not node and owner in out:
         owner = _look_through(owner, out)

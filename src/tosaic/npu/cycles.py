@@ -105,10 +105,9 @@ def _find_microblock(op: Op, ofm: Shape) -> Shape:
 
 
 def _find_input_depth(op: Op, bits: int) -> int:
-    part_kernel = op.kind is Kind.CONV and op.get("KERNEL_STRIDE", "weight_order") == 1
     if op.family.has_u85_units:
-        return 16 if part_kernel else 32 if bits == 32 else 64
-    return find_input_block(part_kernel, bits)
+        return 16 if op.is_part_kernel_first else 32 if bits == 32 else 64
+    return find_input_block(op.is_part_kernel_first, bits)
 
 
 def count_mac_cycles(work: Work) -> float:
@@ -146,7 +145,7 @@ def _count_part(work: Work, groups: Shape, elements: int) -> float:
     elif op.kind is Kind.DEPTHWISE:
         steps = -(-elements // 4)
         cycles = max(decode, 4 * pixels * (bits // 8)) * steps * groups.depth
-    elif op.kind is Kind.CONV and op.get("KERNEL_STRIDE", "weight_order") == 1:
+    elif op.is_part_kernel_first:
         steps, repeats = -(-elements // (2 if bits == 16 else 4)), input_groups
         cycles = max(decode, 4 * pixels) * steps * groups.depth * repeats / _sparsity(op)
     else:

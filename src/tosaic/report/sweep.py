@@ -70,14 +70,15 @@ def read_result(line: Mapping[str, Any], job: Job) -> Result | None:
     if status != DONE:
         return Result(job, status, why) if found is None else None
     kinds = {one.name: one.type for one in fields(Choice) if one.name != "options"}
-    if not _is_table(found) or set(found) != set(kinds):
+    if not is_table(found) or set(found) != set(kinds):
         return None
     if not all(_has_type(value, str(kinds[name])) for name, value in found.items()):
         return None
     return Result(job, status, why, Choice(job.options, **found))
 
 
-def _is_table(value: object) -> TypeGuard[dict[str, Any]]:
+def is_table(value: object) -> TypeGuard[dict[str, Any]]:
+    """Tell whether a value of JSON is an object."""
     return isinstance(value, dict)
 
 
