@@ -68,8 +68,7 @@ def read_work(op: Op) -> Work:
     block = _smaller(ofm, uncut)
     ofm_bits = 8 << op.get("OFM_PRECISION", "activation_precision")
     ifm_bits = 8 << op.get("IFM_PRECISION", "activation_precision")
-    computes = op.kind is not Kind.ELEMENTWISE and op.kind is not Kind.RESIZE and not _is_copy(op)
-    if not computes:
+    if op.kind in (Kind.ELEMENTWISE, Kind.RESIZE) or (op.kind is Kind.POOL and op.mode == "NONE"):
         ifm = _read_plain_input(op, ofm)
         cut, micro = _smaller(ifm, block), _find_microblock(op, ofm)
         return Work(op, ofm, ifm, None, block, cut, micro, ifm_bits, ofm_bits, uncut.size)
@@ -83,10 +82,6 @@ def read_work(op: Op) -> Work:
     ifm_block = _smaller(ifm, Shape(rows, columns, deep))
     micro = _find_microblock(op, ofm)
     return Work(op, ofm, ifm, window, block, ifm_block, micro, ifm_bits, ofm_bits, uncut.size)
-
-
-def _is_copy(op: Op) -> bool:
-    return op.kind is Kind.POOL and op.mode == "NONE"
 
 
 def _read_plain_input(op: Op, ofm: Shape) -> Shape:

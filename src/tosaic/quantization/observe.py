@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 from torchao.quantization import pt2e
 from torchao.quantization.pt2e import quantizer as specs
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
@@ -82,7 +82,7 @@ class _Insertion:
         observer = self.observers.get((giver, node))
         if observer is None or observer is self.observers.get(giver) or self._is_overwritten(node, giver):
             return read
-        known = (u for u in read.users if u in self.calls and self._get_observer(u) is observer)
+        known = (u for u in read.users if u in self.calls and self.module.get_submodule(str(u.target)) is observer)
         return next(known, None) or self._insert(read, observer)
 
     def _is_overwritten(self, node: Node, giver: Node) -> bool:
@@ -100,9 +100,6 @@ class _Insertion:
             call.meta["from_node"] = node.meta["from_node"]
         for reader in readers:
             reader.replace_input_with(node, call)
-
-    def _get_observer(self, call: Node) -> Module:
-        return self.module.get_submodule(str(call.target))
 
     def _insert(self, node: Node, observer: pt2e.ObserverOrFakeQuantize) -> Node:
         name = f"activation_post_process_{self.count}"

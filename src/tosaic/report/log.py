@@ -172,7 +172,9 @@ class RunLog:
         yield "Profiler report, cycles per operator:"
         for call in ran:
             delegate = self.delegates[call.index]
-            yield f"{call.name} {call.index} : cycle_cnt : {_show_delegate(delegate)}"
+            on_cpu = delegate.backend in _ON_CPU
+            cycles = f"{_UNKNOWN} CPU cycles" if on_cpu else _show_cycles(delegate.cycles, delegate.vela)
+            yield f"{call.name} {call.index} : cycle_cnt : {cycles}"
             yield from _operation_lines(delegate.estimate)
         for name, count in Counter(call.name for call in self.calls if call.kind == "kernel").items():
             yield f"{name} : {count} calls : cycle_cnt : {_UNKNOWN} CPU cycles"
@@ -299,11 +301,6 @@ def _add(numbers: Sequence[float | None]) -> float | None:
 
 def _show(value: float | None) -> str:
     return _UNKNOWN if value is None else f"{value:.0f} ({SOURCE})"
-
-
-def _show_delegate(delegate: DelegateInfo) -> str:
-    on_cpu = delegate.backend in _ON_CPU
-    return f"{_UNKNOWN} CPU cycles" if on_cpu else _show_cycles(delegate.cycles, delegate.vela)
 
 
 def _show_cycles(cycles: float | None, vela: float | None) -> str:

@@ -167,14 +167,11 @@ def show_sweep(page: Page, results: Sequence[Result], known: int, folder: str) -
     for result in results:
         options = result.job.options
         name = Path(result.job.model).name
-        figures = _describe_figures(result.choice)
+        found = result.choice
+        figures = ["", "", ""] if found is None else [f"{n:,}" for n in (found.cycles, found.sram, found.flash)]
         rows.append([name, options.target, result.status, *figures, result.why or options.describe()])
     page.rows(("model", "target", "status", "cycles", "SRAM", "flash", "options"), rows)
     counts = Counter(result.status for result in results)
     states = ", ".join(f"{number:,} {status}" for status, number in counts.items())
     before = f", {known:,} of them before" if known else ""
     page.line(f"{states}{before}; `{folder}` has the table and the figures")
-
-
-def _describe_figures(choice: Choice | None) -> list[str]:
-    return ["", "", ""] if choice is None else [f"{n:,}" for n in (choice.cycles, choice.sram, choice.flash)]
