@@ -10,7 +10,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 from torchao.quantization.pt2e.quantizer import SharedQuantizationSpec
 
-from tosaic.fx.source import DEQUANTIZE, QUANTIZE, aten, input_node, overload, torch_op
+from tosaic.fx.source import DEQUANTIZE, QUANTIZE, aten, find_reachable, input_node, overload, torch_op
 from tosaic.lower.arguments import is_sequence
 from tosaic.quantization.prepare import ANNOTATION_KEY, KEPT_META
 from tosaic.quantization.recurrent import LOOP, run_steps
@@ -76,10 +76,10 @@ class _Unrolling:
         assert isinstance(products, Node) and is_sequence(start)
         self.axis = int(str(axis))
         ends = _find_ends(self.graph, self.loop)
-        after = _follow([self.loop])
-        lead = set(_lead_to(ends))
-        cell = [n for n in self.graph.nodes if n is not self.loop and n in after and (n in lead or _stores(n, ends))]
-        rolled = _follow([_behind(products)]) - set(cell)
+        after = find_reachable([self.loop], lambda n: n.users)
+        before = find_reachable(ends, lambda n: n.all_input_nodes)
+        cell = [n for n in self.graph.nodes if n is not self.loop and n in after and (n in before or _stores(n, ends))]
+        rolled = find_reachable([_behind(products)], lambda n: n.users) - set(cell)
         count = int(_behind(products).meta["val"].shape[self.axis])
         state = [part for part in start if isinstance(part, Node)]
         with self.graph.inserting_before(self._find_first_reader(cell)):
@@ -153,28 +153,6 @@ class _Unrolling:
             stacked = self._emit(node, _behind(node).meta["val"], "stack.default", steps, self.axis)
             for user in readers:
                 user.replace_input_with(node, stacked)
-
-
-def _follow(nodes: Iterable[Node]) -> set[Node]:
-    """Find all nodes that depend on some."""
-    found, queue = set(nodes), list(nodes)
-    while queue:
-        for user in queue.pop().users:
-            if user not in found:
-                found.add(user)
-                queue.append(user)
-    return found
-
-
-def _lead_to(nodes: Iterable[Node]) -> set[Node]:
-    """Find all nodes that some depend on, and these."""
-    found, queue = set(nodes), list(nodes)
-    while queue:
-        for giver in queue.pop().all_input_nodes:
-            if giver not in found:
-                found.add(giver)
-                queue.append(giver)
-    return found
 
 
 def _behind(node: Node) -> Node:
