@@ -16,7 +16,7 @@ def _compile(layout: str, *further: nn.Module) -> tosaic.Program:
 
 
 def _warn(program: tosaic.Program) -> list[str]:
-    return [get_cli_form(one) for one in program.warnings if "layout" in one]
+    return [get_cli_form(one) for one in program.report().warnings if "layout" in one]
 
 
 def test_a_large_part_of_the_cycles_is_named() -> None:

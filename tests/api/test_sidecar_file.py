@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 from pathlib import Path
@@ -12,12 +13,11 @@ import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
-from typer.testing import CliRunner
 
 import tosaic
+from support.cli import Outcome, run_command
 from support.programs import Conv
 from tosaic.api.prepare import quantize
-from tosaic.cli import app
 from tosaic.core.errors import Invalid
 from tosaic.driver import kept
 from tosaic.driver.bundle import make_bundle
@@ -58,9 +58,9 @@ def files(folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(folder, tmp_path / "copy"))
 
 
-def verify(path: Path, *tosa: str) -> Any:
+def verify(path: Path, *tosa: str) -> Outcome:
     options = [text for name in tosa for text in ("--tosa", str(path / name))]
-    return CliRunner().invoke(app, ["verify", str(path / "net.pte"), "--rounds", "1", *options])
+    return run_command("verify", path / "net.pte", "--rounds", 1, *options)
 
 
 def test_sidecar_has_every_delegate_in_order(files: Path) -> None:
@@ -75,7 +75,7 @@ def test_sidecar_has_every_delegate_in_order(files: Path) -> None:
 
 def test_verify_takes_the_file(files: Path) -> None:
     done = verify(files)
-    assert done.exit_code == 0, done.output
+    assert done.code == 0, done.stderr
     assert done.stdout.splitlines()[0].startswith("2 delegate runs compared")
     assert done.stdout.splitlines()[-1] == "PASS: bit-exact"
 
@@ -96,10 +96,10 @@ def test_file_without_delegates_is_refused(softmax_pte: dict[str, bytes], tmp_pa
 def test_graphs_of_anyone(files: Path) -> None:
     (files / "net.tosaic").unlink()
     done = verify(files)
-    assert done.exit_code == 2
+    assert done.code == 2
     assert "--tosa" in done.stderr and "write_sidecar" in done.stderr
     done = verify(files, "0.tosa", "1.tosa")
-    assert done.exit_code == 0, done.output
+    assert done.code == 0, done.stderr
     assert done.stdout.splitlines()[0].startswith("2 delegate runs compared")
     assert "not checked: the distance from torch and from float: there are no samples" in done.stdout
 
@@ -110,7 +110,7 @@ def test_folder_of_intermediates(files: Path) -> None:
     assert [path.read_bytes() for path in paths] == [(files / f"{i}.tosa").read_bytes() for i in range(2)]
     assert [re.findall(r"output_tag(\d+)_", path.name) for path in paths] == [["000"], ["001"]]
     done = verify(files, "all")
-    assert done.exit_code == 0, done.output
+    assert done.code == 0, done.stderr
     assert done.stdout.splitlines()[0].startswith("2 delegate runs compared")
 
 
@@ -121,23 +121,23 @@ def test_wrong_graph_is_a_difference(files: Path) -> None:
     bias.attrs = {**bias.attrs, "data": np.full(8, 12345, np.int32)}
     (files / "0.tosa").write_bytes(serialize(graph))
     done = verify(files, "0.tosa", "1.tosa")
-    assert done.exit_code == 1
+    assert done.code == 1
     assert "DIFFERENT: delegate 0, output 0, random 0 inputs" in done.stdout
     assert done.stdout.splitlines()[-1] == "FAIL"
 
 
 def test_graphs_in_another_order_or_number(files: Path) -> None:
     done = verify(files, "1.tosa", "0.tosa")
-    assert done.exit_code == 2
+    assert done.code == 2
     assert "the .tosa file does not belong to delegate 0" in done.stderr
     done = verify(files, "0.tosa")
-    assert done.exit_code == 2
+    assert done.code == 2
     assert "1 .tosa files were given, but the program has 2 delegates" in done.stderr
 
 
 def test_damaged_graph(files: Path) -> None:
     (files / "0.tosa").write_bytes((files / "0.tosa").read_bytes()[:100])
-    assert verify(files, "0.tosa", "1.tosa").exit_code == 2
+    assert verify(files, "0.tosa", "1.tosa").code == 2
 
 
 def test_xnnpack_beside_is_left_out(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_xnnpack_beside_is_left_out(tmp_path: Path) -> None:
     assert set(ids) == {"EthosUBackend", "XnnpackBackend"}
     tosaic.write_sidecar(tmp_path / "net.pte")
     done = verify(tmp_path)
-    assert done.exit_code == 0, done.output
+    assert done.code == 0, done.stderr
     assert done.stdout.splitlines()[0].startswith(f"{ids.count('EthosUBackend')} delegate runs compared")
     for index, name in enumerate(ids):
         line = f"not checked: delegate {index}: it is for `XnnpackBackend`"
@@ -155,13 +155,12 @@ def test_xnnpack_beside_is_left_out(tmp_path: Path) -> None:
     bundle = make_bundle((tmp_path / "net.pte").read_bytes(), [([x, y], [y, y])])
     (tmp_path / "net.bpte").write_bytes(bundle)
     done = call("verify", str(tmp_path / "net.bpte"))
-    assert (done.exit_code, "not checked: the test cases: `tosaic run --engine executorch`" in done.stdout) == (0, True)
+    assert (done.code, "not checked: the test cases: `tosaic run --engine executorch`" in done.stdout) == (0, True)
     (tmp_path / "net.tosaic").unlink()
-    assert call("verify", str(tmp_path / "net.bpte")).exit_code == 2
+    assert call("verify", str(tmp_path / "net.bpte")).code == 2
 
 
-def call(*arguments: str) -> Any:
-    return CliRunner().invoke(app, [*arguments], env={"COLUMNS": "100"})
+call = functools.partial(run_command, env={"COLUMNS": "100"})
 
 
 @pytest.mark.skipif(not shim.find_compiler(), reason="no C++ compiler for the shim: `apt install g++`, or set CXX")
@@ -172,13 +171,13 @@ def test_other_commands_with_xnnpack_beside(tmp_path: Path) -> None:
     count = sum(delegate.id == "XnnpackBackend" for delegate in pte.read(file.read_bytes()).plans[0].delegates)
     beside = tosaic.write_sidecar(file)
     shown = call("inspect", str(file))
-    assert shown.exit_code == 0, shown.output
+    assert shown.code == 0, shown.stderr
     assert "XnnpackBackend" in shown.stdout and "CONV2D" in shown.stdout
     shown = call("inspect", str(beside))
     assert shown.stdout.count("none: the delegate is for another backend") == count > 0
     for engine in ("npu", "tosa"):
         done = call("run", str(file), "--engine", engine)
-        assert (done.exit_code, "use `--engine executorch`" in done.stderr) == (2, True)
+        assert (done.code, "use `--engine executorch`" in done.stderr) == (2, True)
     done = call("run", str(file), "--engine", "executorch")
     assert f"`XnnpackBackend` x{count}" in done.stdout
     assert "NPU cycles" in done.stdout

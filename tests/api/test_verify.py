@@ -8,17 +8,15 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import tosaic
+from support.cli import run_command
 from tosaic.api.program import Program
 from tosaic.api.verification import Difference, Verdict, verify
-from tosaic.cli import app
 from tosaic.core.errors import Invalid
 from tosaic.formats import blob, pte, sidecar
 from tosaic.formats.tosa_writer import read, serialize
@@ -188,14 +186,10 @@ def test_undefined_inputs_are_told() -> None:
 class TestCommand:
     """Exit codes and words of `tosaic verify` and `tosaic compile --verify`."""
 
-    @staticmethod
-    def run(*arguments: object) -> Any:
-        return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
-
     def test_equal(self, programs: Callable[[str], Program], tmp_path: Path) -> None:
         path = programs(NPUS[0]).save(tmp_path / "net.pte")
-        done = self.run("verify", path, "--rounds", 1, "--json")
-        assert done.exit_code == 0, done.stderr
+        done = run_command("verify", path, "--rounds", 1, "--json")
+        assert done.code == 0, done.stderr
         found = json.loads(done.stdout)
         assert (found["schema"], found["ok"], found["differences"]) == ("tosaic-verify/1", True, [])
 
@@ -203,35 +197,35 @@ class TestCommand:
         file, beside = change_tosa(programs(NPUS[0]), "RESCALE", 0)
         (tmp_path / "net.pte").write_bytes(file)
         (tmp_path / "net.tosaic").write_bytes(beside)
-        done = self.run("verify", tmp_path / "net.pte")
-        assert done.exit_code == 1
+        done = run_command("verify", tmp_path / "net.pte")
+        assert done.code == 1
         assert "DIFFERENT: delegate 0, output 0" in done.stdout
         assert re.search(r"where \S*test_verify\.py:\d+", done.stdout)
 
     def test_no_sidecar(self, programs: Callable[[str], Program], tmp_path: Path) -> None:
         path = programs(NPUS[0]).save(tmp_path / "net.pte", with_sidecar=False)
-        done = self.run("verify", path)
-        assert done.exit_code == 2
+        done = run_command("verify", path)
+        assert done.code == 2
         assert "the .tosaic file is missing" in done.stderr
         assert "--no-sidecar" in done.stderr
 
     def test_sidecar_of_another(self, programs: Callable[[str], Program], tmp_path: Path) -> None:
         path = programs(NPUS[0]).save(tmp_path / "net.pte")
         (tmp_path / "net.tosaic").write_bytes(programs(NPUS[1]).sidecar())
-        done = self.run("verify", path)
-        assert done.exit_code == 2
+        done = run_command("verify", path)
+        assert done.code == 2
         assert "does not belong to this .pte" in done.stderr
 
     def test_compile(self, tmp_path: Path) -> None:
-        done = self.run("compile", "add", "-o", tmp_path / "add.pte", "--verify")
-        assert done.exit_code == 0, done.stderr
+        done = run_command("compile", "add", "-o", tmp_path / "add.pte", "--verify")
+        assert done.code == 0, done.stderr
         assert done.stdout.rstrip().endswith("\nPASS: bit-exact")
         assert "delegate runs compared with the TOSA reference model" in done.stdout
 
     def test_compile_that_went_wrong(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Program, "verify", lambda self: WRONG)
-        done = self.run("compile", "add", "-o", tmp_path / "add.pte", "--verify", "--json")
-        assert done.exit_code == 1
+        done = run_command("compile", "add", "-o", tmp_path / "add.pte", "--verify", "--json")
+        assert done.code == 1
         assert json.loads(done.stdout)["verify"]["ok"] is False
-        plain = self.run("compile", "add", "-o", tmp_path / "add.pte", "--verify")
-        assert plain.exit_code == 1 and plain.stdout.rstrip().endswith("\nFAIL")
+        plain = run_command("compile", "add", "-o", tmp_path / "add.pte", "--verify")
+        assert plain.code == 1 and plain.stdout.rstrip().endswith("\nFAIL")

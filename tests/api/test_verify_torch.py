@@ -12,15 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import tosaic
+from support.cli import run_command
 from tosaic.api.prepare import quantize
 from tosaic.api.program import Program
 from tosaic.api.torch_reference import Match, check_samples, judge
 from tosaic.api.verification import verify
 from tosaic.backends.tosa import TosaCompileSpec
-from tosaic.cli import app
 from tosaic.core.errors import Invalid
 from tosaic.core.tensor_info import TensorInfo
 from tosaic.formats import sidecar
@@ -334,24 +333,20 @@ class Spectrum(torch.nn.Module):
 class TestCommand:
     """`tosaic compile --verify` and `tosaic verify` for a TOSA target."""
 
-    @staticmethod
-    def run(*arguments: object) -> Any:
-        return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
-
     def test_tosa_target(self, tmp_path: Path) -> None:
-        done = self.run("compile", "add", "-t", "TOSA-1.0+INT", "-o", tmp_path / "add.pte", "--verify")
-        assert done.exit_code == 0, done.stderr
+        done = run_command("compile", "add", "-t", "TOSA-1.0+INT", "-o", tmp_path / "add.pte", "--verify")
+        assert done.code == 0, done.stderr
         assert done.stdout.rstrip().endswith("output 0 against torch: 5 of 5 values are equal\nPASS")
-        done = self.run("verify", tmp_path / "add.pte", "--json")
+        done = run_command("verify", tmp_path / "add.pte", "--json")
         found = json.loads(done.stdout)
-        assert (done.exit_code, found["ok"], found["engine"], found["compared"]) == (0, True, "tosa", 0)
+        assert (done.code, found["ok"], found["engine"], found["compared"]) == (0, True, "tosa", 0)
         assert found["torch"][0]["rule"] == "equal"
 
     def test_different(self, net: Program, tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
         path = net.save(tmp_path / "net.pte")
         path.with_suffix(".tosaic").write_bytes(change(net.sidecar()))
-        done = self.run("verify", path, "--rounds", 0)
-        assert done.exit_code == 1
+        done = run_command("verify", path, "--rounds", 0)
+        assert done.code == 1
         assert "DIFFERENT: output 2 against torch's quantized graph" in done.stdout
         assert done.stdout.rstrip().endswith("\nFAIL")
 

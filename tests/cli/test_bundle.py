@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import tosaic
-from tosaic.cli import app
+from support.cli import run_command
 from tosaic.driver.bundle import make_bundle
 
 
@@ -48,13 +47,12 @@ def wrong(program: tosaic.Program, tmp_path: Path) -> Path:
     return tmp_path / "wrong.bpte"
 
 
-def call(*arguments: str) -> Any:
-    return CliRunner().invoke(app, [*arguments], env={"COLUMNS": "100"})
+call = functools.partial(run_command, env={"COLUMNS": "100"})
 
 
 def test_run_checks_every_case(file: Path, program: tosaic.Program) -> None:
     done = call("run", str(file))
-    assert done.exit_code == 0, done.output
+    assert done.code == 0, done.stderr
     assert f"{len(program.samples)} test cases of the bundle" in done.stdout
     assert "output 0 against the expected values: 100 % within 1 step, at most 0 off" in done.stdout
     assert done.stdout.splitlines()[-1] == "PASS"
@@ -64,7 +62,7 @@ def test_run_checks_every_case(file: Path, program: tosaic.Program) -> None:
 
 def test_run_shows_the_first_difference(wrong: Path) -> None:
     done = call("run", str(wrong))
-    assert done.exit_code == 1
+    assert done.code == 1
     assert "DIFFERENT: output 0 against the expected values" in done.stdout
     assert "first at case 0, output 0, element [0, 2, 0, 0]: " in done.stdout and "instead of -3.0" in done.stdout
     assert done.stdout.splitlines()[-1] == "FAIL"
@@ -73,26 +71,26 @@ def test_run_shows_the_first_difference(wrong: Path) -> None:
 def test_other_inputs_are_not_checked(wrong: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
     done = call("run", str(wrong), "--input", str(tmp_path / "x.npy"))
-    assert done.exit_code == 0, done.output
+    assert done.code == 0, done.stderr
     assert "test cases" not in done.stdout
 
 
 def test_verify_with_and_without_a_sidecar(file: Path, program: tosaic.Program, wrong: Path) -> None:
     done = call("verify", str(file))
-    assert done.exit_code == 0, done.output
+    assert done.code == 0, done.stderr
     assert "not checked: the delegates against TOSA" in done.stdout
     assert done.stdout.splitlines()[-1] == "PASS"
     file.with_suffix(".tosaic").write_bytes(program.sidecar())
     done = call("verify", str(file))
-    assert done.exit_code == 0, done.output
+    assert done.code == 0, done.stderr
     assert "test cases of the bundle" in done.stdout
     assert done.stdout.splitlines()[-1] == "PASS: bit-exact"
-    assert call("verify", str(wrong)).exit_code == 1
+    assert call("verify", str(wrong)).code == 1
 
 
 def test_inspect_shows_program_and_cases(file: Path, program: tosaic.Program) -> None:
     done = call("inspect", str(file))
-    assert done.exit_code == 0, done.output
+    assert done.code == 0, done.stderr
     assert "ExecuTorch program with test cases" in done.stdout
     assert f"{len(program.samples)} cases" in done.stdout and "EthosUBackend" in done.stdout
     plain = json.loads(call("inspect", str(file), "--json").stdout)
@@ -104,5 +102,5 @@ def test_damaged_bundle(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:60])
     for command in ("run", "verify", "inspect"):
         done = call(command, str(file))
-        assert done.exit_code == 2
+        assert done.code == 2
         assert ".bpte file is damaged" in done.stderr

@@ -15,25 +15,17 @@ from torch.utils._pytree import tree_leaves
 
 import tosaic
 from support.models import quantize_model
+from support.modules import Call
 from tosaic import zoo
 from tosaic.api.prepare import quantize
+from tosaic.core.reason import Reason
 from tosaic.driver.delegate import build
 from tosaic.driver.exported import export
-from tosaic.driver.reason import Reason
 from tosaic.engines import engine
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
 from tosaic.fx.source import Source
 from tosaic.tools import vela
 from tosaic.tosa import TosaCompileSpec
-
-
-class Call(nn.Module):
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self.function(*inputs)
 
 
 def quantized(model: nn.Module, *inputs: torch.Tensor) -> tuple[Any, Any]:

@@ -20,8 +20,8 @@ from support.samples import Call
 from tosaic.api.prepare import quantize
 from tosaic.core.errors import Invalid
 from tosaic.core.location import describe_place
+from tosaic.core.reason import Reason
 from tosaic.driver.exported import export
-from tosaic.driver.reason import Reason
 from tosaic.ethosu import EthosUCompileSpec, EthosUPartitioner
 from tosaic.quantizer import EthosUQuantizer, get_symmetric_quantization_config
 from tosaic.report.terminal import Page, show_report

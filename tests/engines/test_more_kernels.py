@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import tosaic
+from support.modules import Call
 
 X = torch.linspace(-2.0, 2.0, 60).reshape(1, 3, 4, 5)
 INDEX = torch.tensor([2, 0])
@@ -36,18 +37,9 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-class Model(torch.nn.Module):
-    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x)
-
-
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_kernel_beyond_the_runtime(name: str) -> None:
-    model = Model(PROGRAMS[name]).eval()
+    model = Call(PROGRAMS[name]).eval()
     program = tosaic.compile(model, (X,), "TOSA-1.0+FP", delegate=False)
     want = model(X)
     for got, expected in zip(program.run(X), want if isinstance(want, tuple) else (want,), strict=True):

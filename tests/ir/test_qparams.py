@@ -16,18 +16,21 @@ I8 = QParams((0.05,), (-3,), DType.I8, -128, 127)
 CHANNELS = QParams((0.5, 0.25, 2.0), (0, 0, 0), DType.I8, -127, 127, axis=1)
 
 
+FACTORS = [2.0**-20, 0.0123456, 0.1, 1 / 3, 0.5, 0.999999999, 1 - 2.0**-40, 1.0, 1.5, 3.7, 7.7, 1000.1, 2.0**12 + 0.3]
+
+
 @pytest.mark.parametrize("bits", [15, 31])
-@pytest.mark.parametrize("factor", [2.0**-20, 0.1, 0.5, 1 / 3, 0.999999999, 1.0, 1.5, 3.7, 1000.1])
-def test_multiplier_is_as_exact_as_its_bits(factor: float, bits: int) -> None:
+@pytest.mark.parametrize("factor", FACTORS)
+def test_multiplier_is_the_nearest(factor: float, bits: int) -> None:
     number, shift = multiplier(factor, bits)
     assert 1 << (bits - 1) <= number < 1 << bits
     assert 2 <= shift <= 62
-    assert math.isclose(number * 2.0**-shift, factor, rel_tol=2.0**-bits)
+    assert abs(number * 2.0**-shift - factor) <= 2.0 ** -(shift + 1)
 
 
 def test_multiplier_loses_bits_only_below_the_largest_shift() -> None:
-    number, shift = multiplier(2.0**-40)
-    assert (number, shift) == (1 << 22, 62)
+    assert multiplier(2.0**-40) == (1 << 22, 62)
+    assert multiplier(2.0**-50) == (1 << 12, 62)
     assert multiplier(2.0**-70) == (0, 62)
 
 
@@ -43,6 +46,12 @@ def test_quantize_is_that_of_torch() -> None:
         torch.from_numpy(reals), I8.s, I8.zp, I8.qmin, I8.qmax, torch.int8
     )
     assert np.array_equal(quantize(reals, I8), theirs.numpy())
+
+
+def test_quantize_rounds_half_to_even_and_clips() -> None:
+    q = QParams((0.5,), (10,), DType.I8, -100, 100)
+    reals = np.float32([0.25, 0.75, 1.25, -0.25, -0.75, 1e9, -1e9, np.inf, -np.inf])
+    assert quantize(reals, q).tolist() == [10, 12, 12, 10, 8, 100, -100, 100, -100]
 
 
 def test_numbers_that_no_type_has() -> None:

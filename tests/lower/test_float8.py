@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import tosaic
+from support.modules import Call
 from tosaic.driver.delegate import lower_partition
 from tosaic.driver.partition import partition
 from tosaic.engines import reference
@@ -30,19 +31,10 @@ NUMBERS = (
 )
 
 
-class Model(torch.nn.Module):
-    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        return self.function(*inputs)
-
-
 def run(function: Callable[..., torch.Tensor], *inputs: torch.Tensor, extension: str) -> np.ndarray[Any, Any]:
     """Lower a function as one delegate, which torch may have no kernel for, and run it with the reference model."""
     spec = TosaCompileSpec(f"TOSA-1.0+FP+{extension}")
-    source = Source.of_program(torch.export.export(Model(function).eval(), inputs))
+    source = Source.of_program(torch.export.export(Call(function).eval(), inputs))
     plan = partition(source, spec.target, move_data=True)
     assert {reason.node: reason.why for reason in plan.reasons.values()} == {}
     (region,) = plan.partitions
@@ -131,7 +123,7 @@ def test_a_program_has_floats_of_8_bits() -> None:
     x = torch.linspace(-3, 3, 6).reshape(2, 3).to(torch.float8_e5m2)
     spec = TosaCompileSpec("TOSA-1.0+FP+fp8e5m2")
     spec.delegate_data_movement = True
-    program = tosaic.compile(Model(lambda x: torch.cat([x, x])).eval(), (x,), spec, quantized=False)
+    program = tosaic.compile(Call(lambda x: torch.cat([x, x])).eval(), (x,), spec, quantized=False)
     assert (len(program.delegates), program.reasons) == (1, ())
     (result,) = program.run(x)
     assert result.dtype.name == "float8_e5m2"
@@ -143,6 +135,6 @@ def test_without_the_extension_it_stays_on_the_cpu() -> None:
     x = torch.ones(2, 3).to(torch.float8_e4m3fn)
     spec = TosaCompileSpec("TOSA-1.0+FP+fp8e5m2")
     spec.delegate_data_movement = True
-    program = tosaic.compile(Model(lambda x: torch.cat([x, x])).eval(), (x,), spec, quantized=False)
+    program = tosaic.compile(Call(lambda x: torch.cat([x, x])).eval(), (x,), spec, quantized=False)
     assert not program.delegates
     assert any("f8e4m3" in reason.why or "float8_e4m3fn" in reason.why for reason in program.reasons)

@@ -11,20 +11,10 @@ import torch
 from torch.nn import functional
 
 import tosaic
+from support.modules import Call
 
 U55, U85, FP = "ethos-u55-128", "ethos-u85-256", "TOSA-1.0+FP"
 Function = Callable[..., torch.Tensor]
-
-
-class Call(torch.nn.Module):
-    """A module around a function."""
-
-    def __init__(self, function: Function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        return self.function(*inputs)
 
 
 def compile_it(function: Function, target: str, *shapes: tuple[int, ...]) -> tuple[tosaic.Program, Any, Any]:

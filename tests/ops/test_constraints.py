@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from support.modules import Call
 from tosaic.api.prepare import quantize
 from tosaic.core.targets import find, list_families
 from tosaic.driver.delegate import build
@@ -97,15 +98,6 @@ CALLS = {
     "left_shift": (lambda x: x.int() << x.flip(0).int(), (3, 4), "it takes int32 and int32"),
     "gather": (lambda x: x.gather(1, x.argmax(1, keepdim=True)), (2, 2), "`index` is computed"),
 }
-
-
-class Call(nn.Module):
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from torchao.quantization.pt2e import quantize_pt2e
 from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantizer
 
 import tosaic
+from support.modules import Call
 from tosaic.quantization.prepare import attribute
 from tosaic.quantization.quantizer import TosaQuantizer
 from tosaic.quantization.recipes import get_symmetric_quantization_config, get_uint8_io_quantization_config
@@ -216,22 +216,11 @@ def test_an_elementwise_call_in_place_does_not_change_the_calibration_data() -> 
         return x.relu_() * 2.0
 
     x, y = torch.tensor([[1.0, -2.0]]), torch.tensor([[0.5, 0.5]])
-    model = torch.export.export(Function(compute), (x.clone(), y)).module()
+    model = torch.export.export(Call(compute), (x.clone(), y)).module()
     prepared = quantize_pt2e.prepare_pt2e(model, TosaQuantizer().set_global(get_symmetric_quantization_config()))
     prepared(x, y)
     assert torch.equal(x, torch.tensor([[1.0, -2.0]]))
     assert torch.allclose(quantize_pt2e.convert_pt2e(prepared)(x, y), torch.tensor([[3.0, 0.0]]), atol=0.03)
-
-
-class Function(nn.Module):
-    """A module that calls a function."""
-
-    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        return self.function(*inputs)
 
 
 class ViewedInput(nn.Module):

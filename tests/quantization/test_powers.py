@@ -11,18 +11,10 @@ import torch
 from torch import nn
 
 import tosaic
+from support.modules import Call
 from tosaic.api.prepare import quantize
 from tosaic.driver.exported import export
 from tosaic.quantization.precisions import Precision
-
-
-class Call(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, a: torch.Tensor, b: torch.Tensor) -> Any:
-        return self.function(a, b)
 
 
 def make_inputs(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import tosaic
+from support.modules import Call
 from tosaic import zoo
 
 
@@ -20,15 +21,6 @@ class Attend(nn.Module):
     def forward(self, q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> Any:
         scores = q @ k.transpose(-1, -2)
         return torch.softmax(scores + mask, -1)
-
-
-class Call(nn.Module):
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x)
 
 
 def warnings_of(model: nn.Module, *inputs: torch.Tensor) -> list[str]:

@@ -1,7 +1,7 @@
 """Choices of a search: the front, the limits, the plot and the command lines."""
 
 from tosaic.ir.text import from_text
-from tosaic.report.choices import Choice, FitReport, Limits, Options, find_front
+from tosaic.report.choices import Choice, Limits, Options, find_front
 from tosaic.report.fit import describe_limits, draw_plot, format_size
 from tosaic.report.obstacles import Held, list_peak_tensors, list_weights
 from tosaic.report.profile import Layer, MemoryPlan, Profile
@@ -38,8 +38,7 @@ def test_limits() -> None:
 
 def test_command_lines_leave_out_defaults() -> None:
     options = Options("ethos-u55-128", "Shared_Sram", "size", 4096, "int8", "nhwc", "a8w4")
-    report = FitReport("my model.py", Limits(), "", None, (), (), None, {}, (), 0)
-    words = report.name_command(Choice(options, 1, 1.0, 1, 0, 1, 0, None, ""))
+    words = options.name_command("my model.py", ())
     assert words == (
         "tosaic compile 'my model.py' -t ethos-u55-128 --optimize size --arena-cache-size 4096 --io int8 --layout nhwc"
         " --precision a8w4"

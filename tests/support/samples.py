@@ -12,23 +12,13 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
+from support.modules import Call
 from support.shortcuts import without_qat_patterns
 from tosaic.fx.source import DEQUANTIZE, QDQ, QUANTIZE, overload
 from tosaic.lower.samples import Input, Sample
 from tosaic.ops import registry
 from tosaic.quantization.precisions import PRECISIONS
 from tosaic.quantization.quantizer import TosaQuantizer
-
-
-class Call(torch.nn.Module):
-    """A module around a plain function."""
-
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self.function(*inputs)
 
 
 def draw(spec: Input, generator: torch.Generator) -> torch.Tensor:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import tosaic
+from support.cli import run_command
 from tosaic.api.program import Program
-from tosaic.cli import app
 
-
-def inspect(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["inspect", *map(str, arguments)], catch_exceptions=False)
+inspect = functools.partial(run_command, "inspect")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +32,7 @@ def vgf(program: Program, tmp_path: Path) -> Path:
 
 def test_vgf(vgf: Path) -> None:
     done = inspect(vgf)
-    assert done.exit_code == 0, done.stderr
+    assert done.code == 0, done.stderr
     text = " ".join(done.stdout.split())
     for words in (
         "VGF file",
@@ -64,7 +61,7 @@ def test_vgf_as_json(vgf: Path) -> None:
 def test_pte(program: Program, tmp_path: Path) -> None:
     path = program.save(tmp_path / "net.pte")
     done = inspect(path)
-    assert done.exit_code == 0, done.stderr
+    assert done.code == 0, done.stderr
     text = " ".join(done.stdout.split())
     assert "backend `VgfBackend`" in text and "entry point `graph_partition_0`" in text and "`CONV2D` x1" in text
     (method,) = json.loads(inspect(path, "--json").stdout)["pte"]["methods"]
@@ -86,5 +83,5 @@ def test_a_damaged_file_is_refused(vgf: Path, program: Program, tmp_path: Path) 
         path.write_bytes(content)
         for options in ([], ["--json"]):
             done = inspect(path, *options)
-            assert (done.exit_code, done.stdout) == (2, ""), name
+            assert (done.code, done.stdout) == (2, ""), name
             assert done.stderr.startswith("error: ") and str(path) in done.stderr and ".vgf file" in done.stderr

@@ -11,13 +11,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import tosaic
+from support.cli import run_command
 from tosaic.api.program import Program
 from tosaic.api.verification import is_exact, measure, verify
 from tosaic.backends.vgf import VgfCompileSpec
-from tosaic.cli import app
 from tosaic.engines import vulkan
 from tosaic.formats import sidecar
 from tosaic.formats.tosa_writer import read, serialize
@@ -136,29 +135,25 @@ def test_distances() -> None:
 class TestCommand:
     """Exit codes and words of `tosaic verify` and `tosaic compile --verify`."""
 
-    @staticmethod
-    def run(*arguments: object) -> Any:
-        return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
-
     @pytest.mark.usefixtures("device")
     def test_verify(self, tmp_path: Path) -> None:
         path = compile_net().save(tmp_path / "net.pte")
-        done = self.run("verify", path, "--rounds", 1, "--json")
-        assert done.exit_code == 0, done.stderr
+        done = run_command("verify", path, "--rounds", 1, "--json")
+        assert done.code == 0, done.stderr
         found = json.loads(done.stdout)
         assert (found["ok"], found["engine"], found["exact"]) == (True, "vulkan", True)
 
     @pytest.mark.usefixtures("device")
     def test_compile(self, tmp_path: Path) -> None:
-        done = self.run("compile", "add", "-t", "vgf", "-o", tmp_path / "add.pte", "--verify")
-        assert done.exit_code == 0, done.stderr
+        done = run_command("compile", "add", "-t", "vgf", "-o", tmp_path / "add.pte", "--verify")
+        assert done.code == 0, done.stderr
         assert done.stdout.rstrip().endswith("\nPASS: bit-exact")
 
     def test_without_vulkan(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = compile_net().save(tmp_path / "net.pte")
         monkeypatch.setattr(vulkan, "probe", lambda: vulkan.Probe(False, "there is no driver", "install one"))
         for arguments in (("verify", path), ("compile", "add", "-t", "vgf", "-o", tmp_path / "add.pte", "--verify")):
-            done = self.run(*arguments)
-            assert (done.exit_code, done.stdout) == (3, "")
+            done = run_command(*arguments)
+            assert (done.code, done.stdout) == (3, "")
             assert "Vulkan is not usable here" in done.stderr and "fix: install one" in done.stderr
         assert not (tmp_path / "add.pte").exists()

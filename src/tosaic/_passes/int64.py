@@ -119,7 +119,7 @@ class InsertInt32CastsAfterInt64PlaceholdersPass:
 
 def _list_int64(graph: Graph, names: frozenset[str]) -> list[Node]:
     """List the calls of some operators with a result in int64."""
-    return [n for n in graph.nodes if n.op == "call_function" and overload(n) in names and _is_int64(n.meta.get("val"))]
+    return [n for n in graph.nodes if overload(n) in names and _is_int64(n.meta.get("val"))]
 
 
 def _is_int64(value: Any) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 from tosaic.api.program import Program
 from tosaic.api.variants import Variants
 from tosaic.core.errors import Invalid
+from tosaic.core.reason import Reason
 from tosaic.core.targets import find
-from tosaic.driver.reason import Reason
 from tosaic.report.advice import Advice, AdviceReport, Gain, Hint
 from tosaic.report.choices import Choice, Options
 from tosaic.tools.vela_options import BUNDLED_INI, VelaOptions, check_options

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from tosaic.api.layouts import find_layout_cost
-from tosaic.api.prepare import Prepared, Stages, check_choice, is_quantized, prepare
+from tosaic.api.prepare import Prepared, Stages, is_quantized, prepare
 from tosaic.api.program import Program, describe
 from tosaic.backends.registry import find_backend, find_backend_for
 from tosaic.core.compile_spec import ArmCompileSpec
-from tosaic.core.errors import Invalid, Unsupported
+from tosaic.core.errors import Invalid, Unsupported, check_choice
 from tosaic.core.heap import collect_garbage_after
 from tosaic.core.hints import Hint
 from tosaic.core.quiet import quiet
@@ -107,9 +105,7 @@ def compile(
         progress=progress,
         max_memory=max_memory,
     )
-    program = finish(prepared, spec, io=io, layout=layout, delegate=delegate, etrecord=etrecord, progress=progress)
-    found = find_layout_cost(program.delegates) if layout == "nchw" else None
-    return program if found is None else replace(program, warnings=(*program.warnings, found))
+    return finish(prepared, spec, io=io, layout=layout, delegate=delegate, etrecord=etrecord, progress=progress)
 
 
 @quiet()

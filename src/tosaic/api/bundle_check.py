@@ -100,7 +100,7 @@ def _find_trait(plan: Plan, output: int) -> Trait:
     types = {tensor.dtype for tensor in plan.values if isinstance(tensor, Tensor)}
     if types <= {*_EXACT}:
         return Trait()
-    kernels = [step for chain in plan.chains for step in chain.instructions if isinstance(step, KernelCall)]
+    kernels = [step for step in plan.instructions if isinstance(step, KernelCall)]
     names = [str(plan.operators[step.operator]) for step in kernels]
     for step, name in zip(kernels, names, strict=True):
         # Arguments: input, scale, zero point, bounds, type, ..., the output.

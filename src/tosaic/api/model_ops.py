@@ -104,7 +104,7 @@ def _computes(namespace: str, operator: str, overload: str) -> bool:
         return False
     if found._schema.is_mutable and not _is_in_place(found, operator):
         return False
-    return _is_composed(found) or not any(_is_text(str(argument.type)) for argument in found._schema.arguments)
+    return _is_composed(found) or not any("str" in str(argument.type) for argument in found._schema.arguments)
 
 
 def _is_in_place(found: Any, operator: str) -> bool:
@@ -118,7 +118,3 @@ def _is_composed(found: Any) -> bool:
     from tosaic.fx.torch_compat import decomposition_table
 
     return found._can_decompose() or found in decomposition_table
-
-
-def _is_text(kind: str) -> bool:
-    return "str" in kind

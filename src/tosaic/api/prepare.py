@@ -18,7 +18,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from tosaic.api import calibration as data
 from tosaic.core.compile_spec import ArmCompileSpec
-from tosaic.core.errors import Invalid
+from tosaic.core.errors import Invalid, check_choice
 from tosaic.core.heap import collect_garbage_after
 from tosaic.core.hints import Hint
 from tosaic.core.quiet import quiet
@@ -228,11 +228,6 @@ def prepare(
     return Prepared(module, inputs, samples, tuple(notes), stages.seconds, chosen, quantized)
 
 
-def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise Invalid(f"{what} is `{value}`", fix=f"use one of {', '.join(choices)}")
-
-
 def _flatten_inputs(
     model: Any, example_inputs: Sequence[Any] | None, kwargs: Mapping[str, Any]
 ) -> tuple[Any, tuple[torch.Tensor, ...]]:
@@ -396,7 +391,7 @@ def _copy(tensor: torch.Tensor) -> Array:
 
 
 def is_quantized(graph: torch.fx.Graph) -> bool:
-    return any(n.op == "call_function" and overload(n) in QDQ for n in graph.nodes)
+    return any(overload(n) in QDQ for n in graph.nodes)
 
 
 def _check_signature(source: Source, inputs: Sequence[torch.Tensor]) -> None:

@@ -16,6 +16,7 @@ import torch
 
 import tosaic
 from tosaic.api import html_report
+from tosaic.api.layouts import find_layout_cost
 from tosaic.api.session import Session, decode_outputs, encode_inputs
 from tosaic.api.verification import ROUNDS, Verdict, verify
 from tosaic.backends.ethosu import EthosUCompileSpec
@@ -24,6 +25,7 @@ from tosaic.core.compile_spec import ArmCompileSpec
 from tosaic.core.errors import Invalid
 from tosaic.core.hints import get_cli_form
 from tosaic.core.output import write_files
+from tosaic.core.reason import Reason
 from tosaic.core.targets import Target
 from tosaic.core.tensor_info import TensorInfo
 from tosaic.driver.bundle import make_bundle
@@ -31,7 +33,6 @@ from tosaic.driver.delegate import CompiledGraph, Delegate
 from tosaic.driver.kept import make_files, shorten_path
 from tosaic.driver.named_data import list_data_files
 from tosaic.driver.pack import Signature
-from tosaic.driver.reason import Reason
 from tosaic.engines import engine as engines
 from tosaic.formats import external, sidecar
 from tosaic.fx.arrays import to_torch
@@ -186,6 +187,7 @@ class Program:
 
     def report(self) -> Report:
         """Return everything about the program, as plain data with a versioned schema."""
+        layout = find_layout_cost(self.delegates)
         return Report(
             target=self.target.name,
             options=self._options(),
@@ -198,7 +200,7 @@ class Program:
             outputs=self.outputs,
             memory=self.memory,
             seconds=dict(self.seconds),
-            warnings=self.warnings,
+            warnings=self.warnings if layout is None else (*self.warnings, layout),
         )
 
     def profile(self) -> Profile:
@@ -246,9 +248,9 @@ class Program:
         return render_head(self._describe_report("program"))
 
 
-def _keep(reason: Reason) -> sidecar.Fallback:
+def _keep(reason: Reason) -> Reason:
     # The command reads this file, so the fix has its words.
-    return sidecar.Fallback(**asdict(replace(reason, where=shorten_path(reason.where), fix=get_cli_form(reason.fix))))
+    return replace(reason, where=shorten_path(reason.where), fix=get_cli_form(reason.fix))
 
 
 def describe(signature: Signature) -> dict[str, str]:

@@ -98,8 +98,7 @@ def match_tosa(pte: bytes, program: Pte, tosa: Sequence[bytes], max_memory: int 
 def _check_types(method: Method, index: int, tosa: bytes, budget: Budget) -> None:
     """Check that a .tosa file has the inputs and outputs of a delegate."""
     plan = method.plan
-    steps = (step for chain in plan.chains for step in chain.instructions)
-    call = next((s for s in steps if isinstance(s, DelegateCall) and s.delegate == index), None)
+    call = next((s for s in plan.instructions if isinstance(s, DelegateCall) and s.delegate == index), None)
     if call is None:
         return
     graph = read_tosa(tosa, budget)

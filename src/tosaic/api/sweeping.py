@@ -6,11 +6,11 @@ import fcntl
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO, TypeGuard
+from typing import Any, TextIO
 
 import tosaic
 from tosaic.api import model_file
@@ -20,7 +20,7 @@ from tosaic.core import input_file
 from tosaic.core.errors import Invalid
 from tosaic.core.output import find_target, write_files
 from tosaic.report.choices import Options
-from tosaic.report.sweep import DONE, Job, Result, read_result, write_page
+from tosaic.report.sweep import DONE, Job, Result, is_table, read_result, write_page
 from tosaic.tools import vela
 
 RESULTS, TABLE = "results.jsonl", "table.html"
@@ -162,11 +162,7 @@ def _parse(text: str) -> dict[str, Any]:
         line = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return line if _is_table(line) else {}
-
-
-def _is_table(value: object) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict)
+    return line if is_table(line) else {}
 
 
 def _write_line(result: Result) -> str:
@@ -189,11 +185,6 @@ def _has_files(folder: Path, result: Result) -> bool:
 
 
 def _save_files(folder: Path, outcome: Outcome) -> None:
-    files = dict(_name_files(folder, outcome))
+    files = {folder / f"{outcome.result.job.name}{suffix}": data for suffix, data in outcome.files.items()}
     if files:
         write_files(files)
-
-
-def _name_files(folder: Path, outcome: Outcome) -> Iterator[tuple[Path, bytes]]:
-    for suffix, data in outcome.files.items():
-        yield folder / f"{outcome.result.job.name}{suffix}", data

@@ -50,7 +50,8 @@ class Variants:
         if options in self.choices or options in self.failed:
             return self.choices.get(options)
         self.compiles += 1
-        self._announce(f"compile {self.compiles}: {options.target} {options.describe()}")
+        if self.progress is not None:
+            self.progress(f"compile {self.compiles}: {options.target} {options.describe()}")
         try:
             spec = make_spec(
                 options.target,
@@ -116,10 +117,6 @@ class Variants:
             sqnr=None if self.calibration is None else _measure_accuracy(prepared),
             sha256=hashlib.sha256(program.pte).hexdigest(),
         )
-
-    def _announce(self, text: str) -> None:
-        if self.progress is not None:
-            self.progress(text)
 
 
 def _measure_accuracy(prepared: Prepared) -> float | None:

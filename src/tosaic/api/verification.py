@@ -289,8 +289,9 @@ def _run_random(
     ready = Method(program, executors={}, max_memory=max_memory)
     for round_ in range(rounds):
         compare.label = f"random {round_}"
-        for call in (call for call in _delegate_calls(plan) if plan.delegates[call.delegate].id in BACKENDS):
-            _feed(ready, call, compare, generator)
+        for call in plan.instructions:
+            if isinstance(call, DelegateCall) and plan.delegates[call.delegate].id in BACKENDS:
+                _feed(ready, call, compare, generator)
 
 
 def _list_missing(sidecar: Sidecar) -> list[str]:
@@ -318,10 +319,6 @@ def _choose(plan: Plan) -> str:
         why=f"verify takes programs whose delegates all run on one of: {titles}",
         fix="compile for one target, or compare the outputs of `tosaic run` with two engines",
     )
-
-
-def _delegate_calls(plan: Plan) -> list[DelegateCall]:
-    return [i for chain in plan.chains for i in chain.instructions if isinstance(i, DelegateCall)]
 
 
 def _feed(method: Method, call: DelegateCall, compare: _Compare, generator: np.random.Generator) -> None:

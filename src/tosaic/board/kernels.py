@@ -10,7 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tosaic.core.errors import Invalid
-from tosaic.formats.pte import Pte
 
 FIRMWARE = Path(__file__).parent / "firmware"
 _KERNEL = re.compile(r'^TOSAIC_KERNEL\((\w+), "([^"]+)", "([^"]*)"\)', re.MULTILINE)
@@ -39,11 +38,6 @@ def list_kernels() -> Mapping[str, KernelSource]:
                 raise ValueError(f"`{operator}` has the signature `{signature}`, which has unknown letters")
             found[operator] = KernelSource(operator, f"tosaic_kernel_{name}", signature, path)
     return MappingProxyType(found)
-
-
-def list_operators(pte: Pte) -> list[str]:
-    """List the operators that the methods of a program call on the CPU."""
-    return sorted({str(operator) for plan in pte.plans for operator in plan.operators})
 
 
 def select_kernels(operators: Iterable[str]) -> tuple[KernelSource, ...]:

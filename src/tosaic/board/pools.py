@@ -104,7 +104,5 @@ def _list_takes(plan: Plan) -> Iterator[int]:
                 pass
     yield len(plan.operators) * _WORD
     yield len(plan.delegates) * _DELEGATE
-    calls = (
-        step for chain in plan.chains for step in chain.instructions if isinstance(step, KernelCall | DelegateCall)
-    )
+    calls = (step for step in plan.instructions if isinstance(step, KernelCall | DelegateCall))
     yield max((len(call.args) for call in calls), default=0) * _WORD

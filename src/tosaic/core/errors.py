@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import IntEnum
 
 from tosaic.core.hints import get_cli_form
@@ -53,10 +54,10 @@ class Unsupported(TosaicError):
         super().__init__(why, where=where, fix=fix)
 
 
-class InputRefused(Unsupported):
-    """A node with an input that the target does not take; the input's producer may be the real reason.
+class TensorRefused(Unsupported):
+    """A node with a tensor that the target does not take; the node before or after it may be the real reason.
 
-    kind  the type of the input, such as `float`; empty if the type is not the problem
+    kind  the type of the tensor, such as `float`; empty if the type is not the problem
     """
 
     def __init__(self, why: str, fix: str = "", *, kind: str = "") -> None:
@@ -64,19 +65,22 @@ class InputRefused(Unsupported):
         self.kind = kind
 
 
-class ResultRefused(Unsupported):
-    """A node with a result that the target cannot store; the user of the result may be the real reason.
+class InputRefused(TensorRefused):
+    """A node with an input that the target does not take; the input's producer may be the real reason."""
 
-    kind  the type of the result, such as `bool`
-    """
 
-    def __init__(self, why: str, fix: str = "", *, kind: str = "") -> None:
-        super().__init__(why, fix)
-        self.kind = kind
+class ResultRefused(TensorRefused):
+    """A node with a result that the target cannot store; the user of the result may be the real reason."""
 
 
 class Invalid(TosaicError):
     """An unusable input (a model, a file, an option)."""
+
+
+def check_choice(what: str, value: str, choices: Collection[str]) -> None:
+    """Raise Invalid for an option that is not one of its choices."""
+    if value not in choices:
+        raise Invalid(f"{what} is `{value}`", fix=f"use one of {', '.join(choices)}")
 
 
 class ToolFailed(TosaicError):

@@ -29,11 +29,7 @@ def carry_results(source: Source, target: Target, program: ExportedProgram | Non
         for node in part.outputs:
             dtype = _find_dtype(source, node)
             if dtype in carriers:
-                outside = [
-                    u
-                    for u in node.users
-                    if u not in inside and (u.op != "call_function" or overload(u) not in ASSERTIONS)
-                ]
+                outside = [u for u in node.users if u not in inside and overload(u) not in ASSERTIONS]
                 _insert_casts(source, node, outside, carriers[dtype], program)
                 found = True
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -108,11 +108,12 @@ def lower_partition(
         verify(graph, Specification.parse(spec.target.tosa_spec))
     except Invalid as error:
         raise Unsupported(error.what, error.fix, where=error.where) from error
-    locate: Callable[[Op], str] | None = None
-    if spec.debug_mode is ArmCompileSpec.DebugMode.TOSA:
-        by_name = {n.name: n for n in partition.nodes}
-        locate = lambda op: _location(op, by_name)  # noqa: E731
-    return graph, serialize(graph, location=locate)
+    by_name = {n.name: n for n in partition.nodes}
+
+    def locate(op: Op) -> str:
+        return json.dumps([_describe(by_name[name]) for name in op.origin if name in by_name], sort_keys=True)
+
+    return graph, serialize(graph, location=locate if spec.debug_mode is ArmCompileSpec.DebugMode.TOSA else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,10 +343,6 @@ def find_refused_nodes(
         if trials < MAX_TRIALS and not fails(n for n in piece if n is not node):
             return [node]
     return ordered[:1]
-
-
-def _location(op: Op, nodes: Mapping[str, Node]) -> str:
-    return json.dumps([_describe(nodes[o]) for o in op.origin if o in nodes], sort_keys=True)
 
 
 def _describe(node: Node) -> dict[str, str]:

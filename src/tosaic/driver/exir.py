@@ -23,6 +23,7 @@ from tosaic.core.errors import Invalid, Unsupported
 from tosaic.core.exir_compat import LocalSpec
 from tosaic.core.heap import collect_garbage_after
 from tosaic.core.internal import contained
+from tosaic.core.reason import Reason
 from tosaic.driver.carry import carry_results
 from tosaic.driver.delegate import CompiledGraph, Delegate, Lowered, build, compile_partition, dump, lower_checked
 from tosaic.driver.exported import has_out_variant, refuse_loops, skip_noop_decompositions
@@ -31,7 +32,7 @@ from tosaic.driver.kept import keep
 from tosaic.driver.named_data import store_external
 from tosaic.driver.order import find_orders, permute_strided, refuse_expanded
 from tosaic.driver.partition import Check, Partition, Plan
-from tosaic.driver.reason import Reason, log_reasons
+from tosaic.driver.reason import log_reasons
 from tosaic.driver.tagging import find_clashes, find_number, tag_partitions
 from tosaic.formats.etdump import name_layer
 from tosaic.fx.control_flow import can_choose, unroll_in_place
@@ -88,7 +89,7 @@ class TosaicPartitioner(Partitioner):
             if changed:
                 ep.graph_module.recompile()
             source.orders = find_orders(ep.graph)
-            self._asked = ep, _all_delegated(source, self._build(source, ep).plan)
+            self._asked = ep, _all_delegated(self._build(source, ep).plan)
             if not self._waiting:
                 self.reasons = ()
             everything = {**ep.state_dict, **ep.constants}
@@ -176,7 +177,7 @@ def make_check(checks: Sequence[OperatorSupportBase], program: ExportedProgram) 
     return check
 
 
-def _all_delegated(source: Source, plan: Plan) -> list[OpOverload]:
+def _all_delegated(plan: Plan) -> list[OpOverload]:
     left = {overload(n) for n in plan.reasons}
     inside: dict[str, Any] = {}
     for partition in plan.partitions:

@@ -138,7 +138,7 @@ _STRIDED = ("aten.as_strided.default", "aten.as_strided_copy.default")
 def refuse_strided(program: ExportedProgram | GraphModule) -> None:
     """Raise Invalid for a graph that reads the memory behind a view, such as the matrix behind its diagonal."""
     for node in program.graph.nodes:
-        if node.op == "call_function" and overload(node) in _STRIDED:
+        if overload(node) in _STRIDED:
             # What is dequantized has memory of its own, and no value in a converted module.
             read = input_node(node).meta.get("val")
             if read is not None and (find_memory_order(read) is None or _reads_beyond(node, read)):
@@ -250,7 +250,7 @@ _CHECKS = frozenset({"aten._assert_async.msg", "aten._assert_async.default", "at
 
 def drop_checks(program: ExportedProgram) -> ExportedProgram:
     """Remove checks of values from the program: exir's sort can put a node without users after the output."""
-    checks = [n for n in program.graph.nodes if n.op == "call_function" and overload(n) in _CHECKS]
+    checks = [n for n in program.graph.nodes if overload(n) in _CHECKS]
     for node in checks:
         program.graph.erase_node(node)
     if checks:
@@ -279,7 +279,7 @@ class _Functional(ExportedProgram):
 
 def _list_formats(program: ExportedProgram) -> dict[Node, dict[str, Any]]:
     """List the calls that fill a tensor in a memory order that ExecuTorch's kernels for them do not support."""
-    fills = (n for n in program.graph.nodes if n.op == "call_function" and overload(n) in FILLS)
+    fills = (n for n in program.graph.nodes if overload(n) in FILLS)
     return {n: dict(n.kwargs) for n in fills if n.kwargs.get("memory_format") is not None}
 
 
@@ -287,7 +287,7 @@ def fill_scalars(program: ExportedProgram) -> None:
     """Make tensors of one number by `full` in an edge program: exir's decomposition calls what it cannot write."""
     ops: Any = exir_ops.edge
     for node in program.graph.nodes:
-        if node.op == "call_function" and overload(node) == _SCALAR:
+        if overload(node) == _SCALAR:
             node.target = ops.aten.full.default
             node.args, node.kwargs = ([], *node.args), {"dtype": node.meta["val"].dtype}
 

@@ -69,7 +69,7 @@ def infer_io_signature(source: Source, io: str, layout: str) -> Signature:
             caller_quantizes.update(quantizers)
         inputs.append(_describe_tensor(source, node, quantizers[0] if is_int else None, moved))
     for index, node in enumerate(_list_outputs(source)):
-        quantized = node.op == "call_function" and overload(node) == DEQUANTIZE and _is_quantized_to_int(node)
+        quantized = overload(node) == DEQUANTIZE and _is_quantized_to_int(node)
         moved = layout == "nhwc" and _is_image(source, node)
         before: Any = node.args[0] if quantized else node
         if moved:
@@ -165,7 +165,7 @@ class HostProgramBuilder:
         """Tell whether the node's value in the host program already has its channels last."""
         if node in self.signature.nhwc and (node.op == "placeholder" or node in self.home):
             return True
-        inner: Any = node.args[0] if node.op == "call_function" and overload(node) in QDQ else None
+        inner: Any = node.args[0] if overload(node) in QDQ else None
         return isinstance(inner, Node) and inner in self.signature.nhwc and self._carries_nhwc(inner)
 
     def _emit(self, node: Node) -> Node:

@@ -14,8 +14,9 @@ from torch.fx import Node
 from tosaic.core.errors import InputRefused, ResultRefused, Unsupported
 from tosaic.core.hints import Hint
 from tosaic.core.internal import contained
+from tosaic.core.reason import Reason
 from tosaic.core.targets import Target
-from tosaic.driver.reason import Fused, Reason, explain, find_leader
+from tosaic.driver.reason import Fused, explain, find_leader
 from tosaic.driver.unquantized import explain_float
 from tosaic.fx.dynamic import find_dynamic
 from tosaic.fx.source import ASSERTIONS, QDQ, Source, overload
@@ -53,21 +54,9 @@ class Plan:
     reasons: Mapping[Node, Reason] = field(default_factory=dict[Node, Reason])
 
 
-def partition(
-    source: Source,
-    target: Target,
-    *,
-    check: Check | None = None,
-    refused: Mapping[Node, Unsupported] | None = None,
-    move_data: bool = False,
-    carries: bool = False,
-) -> Plan:
-    """Divide a graph between NPU and CPU. `refused` are nodes that a tool has rejected, with its message.
-
-    With `move_data`, partitions that only move data are delegated too. With `carries`, results of a type that the
-    target does not have may leave a delegate, if another type holds them.
-    """
-    return partition_and_lower(source, target, check=check, refused=refused, move_data=move_data, carries=carries)[0]
+def partition(source: Source, target: Target, *, move_data: bool = False, carries: bool = False) -> Plan:
+    """Divide a graph between NPU and CPU; `partition_and_lower` explains the options."""
+    return partition_and_lower(source, target, move_data=move_data, carries=carries)[0]
 
 
 def partition_and_lower(
@@ -80,9 +69,11 @@ def partition_and_lower(
     carries: bool = False,
     nhwc: frozenset[Node] = frozenset(),
 ) -> tuple[Plan, Trial]:
-    """Divide a graph as `partition` does, and return the plan with the lowering that it is based on.
+    """Divide a graph between NPU and CPU, and return the plan with the lowering that it is based on.
 
-    `nhwc` are inputs and outputs with channels last.
+    `refused` are nodes that a tool has rejected, with its message. With `move_data`, partitions that only move data are
+    delegated too. With `carries`, results of a type that the target does not have may leave a delegate, if another type
+    holds them. `nhwc` are inputs and outputs with channels last.
     """
     out: dict[Node, Unsupported] = dict(refused or {})
     for node in source.calls():

@@ -4,37 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch.fx import Node
 
-from tosaic.core.errors import InputRefused, ResultRefused, Unsupported
+from tosaic.core.errors import InputRefused, TensorRefused, Unsupported
 from tosaic.core.hints import prepend
 from tosaic.core.location import describe_place
+from tosaic.core.reason import Reason
 from tosaic.fx.source import ASSERTIONS, QDQ, find_module, origin, overload, source_line
 
 _log = logging.getLogger("tosaic")
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a node is not on the NPU.
-
-    where, module, layer  the line it comes from, the path of its nn.Module, and the class of that
-    is_io                 marks the quantize and dequantize around a delegate
-    cause                 the node that this one follows to the CPU; empty if the reason is its own
-    """
-
-    node: str
-    op: str
-    why: str
-    fix: str
-    where: str
-    module: str
-    layer: str
-    is_io: bool = False
-    cause: str = ""
 
 
 class Fused(Unsupported):
@@ -89,7 +69,7 @@ def find_leader(node: Node, out: Mapping[Node, Unsupported]) -> tuple[Node, str]
     error, owner = out[node], origin(node)
     if isinstance(error, Fused):
         return error.node, error.what
-    if not isinstance(error, InputRefused | ResultRefused):
+    if not isinstance(error, TensorRefused):
         return None
     if not _is_boundary(node, out) and owner is not node and owner in out:
         owner = _look_through(owner, out)

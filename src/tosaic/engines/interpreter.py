@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -29,9 +29,6 @@ from tosaic.formats.tosa_reader import read as read_tosa
 from tosaic.npu.machine import Trace
 from tosaic.npu.weights import WeightCache
 from tosaic.tools.vela import Slot
-
-if TYPE_CHECKING:
-    pass
 
 #: A bound for files that loop; a network has a few thousand instructions.
 MAX_STEPS = 1_000_000
@@ -174,8 +171,7 @@ class Method:
 
 def take_plan(pte: Pte, plan: Plan, max_memory: int | None = None) -> Budget:
     """Make the budget of a program, less what it takes before it computes anything."""
-    budget = Budget(pte.size + pte.data_size, max_memory)
-    budget.take(pte.taken, "the .pte file")
+    budget = pte.make_budget(max_memory)
     budget.take(sum(plan.planned_sizes), f"the planned memory of method `{plan.name}`")
     tensors = [value for index in (*plan.inputs, *plan.outputs) if isinstance(value := plan.values[index], Tensor)]
     budget.take(sum(tensor.nbytes for tensor in tensors), f"the inputs and outputs of method `{plan.name}`")
@@ -186,26 +182,25 @@ def _split_delegate_args(plan: Plan, budget: Budget) -> dict[model.DelegateCall,
     """Count the inputs among each delegate's arguments, from its blob or else from what is written before the call."""
     known = {*plan.inputs, *(i for i, v in enumerate(plan.values) if not isinstance(v, Tensor) or v.data is not None)}
     splits: dict[model.DelegateCall, int] = {}
-    for chain in plan.chains:
-        for step in chain.instructions:
-            match step:
-                case model.DelegateCall(delegate, args):
-                    count = max((i + 1 for i, arg in enumerate(args) if arg in known), default=0)
-                    if plan.delegates[delegate].id == BACKEND:
-                        count = _check_io_tensors(plan, step)
-                    elif plan.delegates[delegate].id in _COUNT_INPUTS:
-                        # A view shares the memory of another value, and no instruction writes it.
-                        left = budget.left
-                        count = _COUNT_INPUTS[plan.delegates[delegate].id](plan.delegates[delegate].blob, budget)
-                        budget.give_back(left - budget.left)
-                    splits.setdefault(step, count)
-                    known |= set(args)
-                case model.KernelCall(_, args):
-                    known |= set(args)
-                case model.MoveCall(_, target):
-                    known.add(target)
-                case _:
-                    pass
+    for step in plan.instructions:
+        match step:
+            case model.DelegateCall(delegate, args):
+                count = max((i + 1 for i, arg in enumerate(args) if arg in known), default=0)
+                if plan.delegates[delegate].id == BACKEND:
+                    count = _check_io_tensors(plan, step)
+                elif plan.delegates[delegate].id in _COUNT_INPUTS:
+                    # A view shares the memory of another value, and no instruction writes it.
+                    left = budget.left
+                    count = _COUNT_INPUTS[plan.delegates[delegate].id](plan.delegates[delegate].blob, budget)
+                    budget.give_back(left - budget.left)
+                splits.setdefault(step, count)
+                known |= set(args)
+            case model.KernelCall(_, args):
+                known |= set(args)
+            case model.MoveCall(_, target):
+                known.add(target)
+            case _:
+                pass
     return splits
 
 

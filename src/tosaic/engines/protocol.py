@@ -67,7 +67,8 @@ class Engine(Protocol):
 
     def run(self, job: Job) -> Result:
         """Run a program."""
-        ...
+        method = self.load(job)
+        return Result(method.run(job.inputs), method.calls)
 
     def load(self, job: Job) -> Method:
         """Load a program for several runs, in which its memory persists; the inputs of the job are not used."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tosaic.core.budget import Budget
 from tosaic.engines.interpreter import Executor, Method, Npu
-from tosaic.engines.protocol import Engine, Job, Result
+from tosaic.engines.protocol import Engine, Job
 from tosaic.formats.pte import Plan
 from tosaic.formats.sidecar import Sidecar
 
@@ -13,10 +13,6 @@ class Simulator(Engine):
     """The simulated NPU."""
 
     title = "the simulated NPU"
-
-    def run(self, job: Job) -> Result:
-        method = self.load(job)
-        return Result(method.run(job.inputs), method.calls)
 
     def load(self, job: Job) -> Method:
         # By default a method uses the simulated NPU, which shares its budget.

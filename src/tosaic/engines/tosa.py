@@ -13,7 +13,7 @@ from tosaic.core.errors import Invalid
 from tosaic.core.hints import Hint
 from tosaic.engines import reference
 from tosaic.engines.interpreter import Executor, Method
-from tosaic.engines.protocol import Engine, Job, Result
+from tosaic.engines.protocol import Engine, Job
 from tosaic.formats.npy import Array
 from tosaic.formats.pte import Plan
 from tosaic.formats.sidecar import Sidecar
@@ -27,10 +27,6 @@ class ReferenceModel(Engine):
     """The TOSA reference model."""
 
     title = "the TOSA reference model"
-
-    def run(self, job: Job) -> Result:
-        method = self.load(job)
-        return Result(method.run(job.inputs), method.calls)
 
     def load(self, job: Job) -> Method:
         # Backends use ExecuTorch's compile specs, and those import torch.

@@ -170,17 +170,12 @@ def _run(pte: bytes, inputs: Sequence[Array], method: str, timeout: float | None
     if others:
         raise Invalid(f"the program has delegates for {', '.join(others)}", fix="run it with another engine")
     for delegate in plan.delegates:
-        _take_resources(reader.read(delegate.blob, budget), budget)
+        for resource in reader.read(delegate.blob, budget).resources:
+            budget.take(resource.nbytes, "a tensor of the .vgf file")
     orders = [
         value.dim_order for value in map(plan.values.__getitem__, plan.inputs) if isinstance(value, pte_file.Tensor)
     ]
     return _request(pte, method, _check_inputs(plan, inputs), timeout, orders)
-
-
-def _take_resources(vgf: reader.Vgf, budget: Budget) -> None:
-    """Count the tensors that a device will allocate for a .vgf file."""
-    for resource in vgf.resources:
-        budget.take(resource.nbytes, "a tensor of the .vgf file")
 
 
 def _request(

@@ -164,6 +164,11 @@ class Plan:
     buffer_sizes: tuple[int, ...]
 
     @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        """The instructions of all chains, in order."""
+        return tuple(step for chain in self.chains for step in chain.instructions)
+
+    @property
     def planned_sizes(self) -> tuple[int, ...]:
         """The sizes of the planned buffers; the first entry of the file's list is not one of them."""
         return self.buffer_sizes[1:]
@@ -191,6 +196,12 @@ class Pte:
     named_data: Mapping[str, bytes]
     taken: int = 0
     data_size: int = 0
+
+    def make_budget(self, max_memory: int | None = None) -> Budget:
+        """Make the budget of what is done with the program, less what reading it took."""
+        budget = Budget(self.size + self.data_size, max_memory)
+        budget.take(self.taken, "the .pte file")
+        return budget
 
     def find(self, name: str = "forward") -> Plan:
         """Find the method of that name."""

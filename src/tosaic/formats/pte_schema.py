@@ -140,7 +140,7 @@ class PteBuffer(Buffer):
 class Row:
     """One table with its fields by name; `what` names it in errors.
 
-    Not `tosa.table.Table`: the Python writer behind exir lets tables of different sizes share one field list, so the
+    Not `flatbuffer.Table`: the Python writer behind exir lets tables of different sizes share one field list, so the
     size in a field list is wrong in valid files. Every field is checked against the file instead.
     """
 

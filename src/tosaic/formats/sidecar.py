@@ -28,6 +28,7 @@ import numpy as np
 
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
+from tosaic.core.reason import Reason
 from tosaic.core.tensor_info import TensorInfo
 from tosaic.formats import plain_json
 from tosaic.formats.archive import MAX_FILES, unpack
@@ -91,21 +92,6 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Fallback:
-    """A node on the CPU: why, what can be done, its location, and the node that it follows to the CPU."""
-
-    node: str = ""
-    op: str = ""
-    why: str = ""
-    fix: str = ""
-    where: str = ""
-    module: str = ""
-    layer: str = ""
-    cause: str = ""
-    is_io: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Sidecar:
     """The content of a .tosaic file."""
 
@@ -119,7 +105,7 @@ class Sidecar:
     samples: tuple[Sample, ...] = ()
     traits: tuple[Trait, ...] = ()
     #: empty in files of releases that did not keep them
-    reasons: tuple[Fallback, ...] = ()
+    reasons: tuple[Reason, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def check(self, pte: bytes) -> None:
@@ -224,7 +210,7 @@ def read(data: bytes | bytearray, *, max_memory: int | None = None) -> Sidecar:
         delegates=tuple(_read_delegate(files, i) for i in range(_limit(manifest.get("delegates", int)))),
         samples=tuple(_read_sample(files, i, item, kinds) for i, item in enumerate(samples)),
         traits=tuple(_read_trait(item, "manifest.json traits") for item in traits),
-        reasons=tuple(_read_fallback(item, "manifest.json reasons") for item in manifest.get_optional("reasons")),
+        reasons=tuple(_read_reason(item, "manifest.json reasons") for item in manifest.get_optional("reasons")),
         warnings=tuple(_as_text(item, "manifest.json warnings") for item in manifest.get_optional("warnings")),
     )
     if files.parts:
@@ -309,10 +295,10 @@ def _read_trait(item: Json, where: str) -> Trait:
     return Trait(trait.get_flag("rounded"), trait.get_flag("quantized"), _read_scale(trait), trait.get("dtype", str))
 
 
-def _read_fallback(item: Json, where: str) -> Fallback:
+def _read_reason(item: Json, where: str) -> Reason:
     reason = _Object.of(item, where)
-    texts = {one.name: reason.get(one.name, str) for one in fields(Fallback) if one.name != "is_io"}
-    return Fallback(**texts, is_io=reason.get_flag("is_io"))
+    texts = {one.name: reason.get(one.name, str) for one in fields(Reason) if one.name != "is_io"}
+    return Reason(**texts, is_io=reason.get_flag("is_io"))
 
 
 def _as_text(value: Json, where: str) -> str:

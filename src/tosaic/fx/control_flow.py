@@ -142,11 +142,7 @@ def _is_partial(module: GraphModule) -> bool:
     """Tell whether a graph, or one inside it, has operators that are not defined for all numbers, or that write."""
     inner = [child for child in module.children() if isinstance(child, GraphModule)]
     calls = [n for n in module.graph.nodes if n.op == "call_function" and is_overload(n.target)]
-    return any(_get_name(n) in _PARTIAL or _mutates(n) for n in calls) or any(map(_is_partial, inner))
-
-
-def _get_name(node: Node) -> str:
-    return overload(node).split(".")[1]
+    return any(overload(n).split(".")[1] in _PARTIAL or _mutates(n) for n in calls) or any(map(_is_partial, inner))
 
 
 def _mutates(node: Node) -> bool:

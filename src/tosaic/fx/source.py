@@ -7,7 +7,7 @@ torch.fx leaves operators, arguments and metadata untyped. Other packages read t
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeAlias, TypeGuard
@@ -83,7 +83,9 @@ def aten(name: str) -> Callable[..., Any]:
 
 
 def overload(node: Node) -> str:
-    """Return the canonical name of a call, the same in every dialect."""
+    """Return the canonical name of a call, the same in every dialect; empty for a node that is no call."""
+    if node.op != "call_function":
+        return ""
     return "getitem" if node.target is operator.getitem else _name(torch_op(node))
 
 
@@ -142,6 +144,17 @@ def input_node(node: Node, index: int = 0) -> Node:
     argument = node.args[index]
     assert isinstance(argument, Node), f"argument {index} of `{node.name}` is not a node"
     return argument
+
+
+def find_reachable(nodes: Iterable[Node], neighbors: Callable[[Node], Iterable[Node]]) -> set[Node]:
+    """Find some nodes, and all that are reached from them over their neighbors."""
+    found = set(nodes)
+    queue = list(found)
+    while queue:
+        new = set(neighbors(queue.pop())) - found
+        found |= new
+        queue += new
+    return found
 
 
 def list_modules(module: torch.nn.Module) -> dict[str, torch.nn.Module]:

@@ -38,6 +38,10 @@ class Builder:
         """Make a CONST of these numbers; equal constants are one value."""
         return self._keep(CONST, encode(data, dtype), dtype)
 
+    def number(self, number: float, like: Value, dtype: DType) -> Value:
+        """Make a CONST of one number that broadcasts over a value."""
+        return self.const(np.full((1,) * like.rank, number, np.float64 if dtype.is_float else np.int64), dtype)
+
     def const_shape(self, values: Sequence[int]) -> Value:
         """Make a CONST_SHAPE of these numbers; equal lists are one value."""
         return self._keep(CONST_SHAPE, np.array(values, dtype=np.int64), DType.SHAPE)

@@ -31,17 +31,20 @@ def is_sequence(value: object) -> TypeGuard[Sequence[object]]:
 
 def pair(value: Sizes) -> tuple[int, int]:
     """Return an int[2] argument as a pair: torch also accepts one number, alone or in a list."""
-    if isinstance(value, int):
-        return (value, value)
-    return (int(value[0]), int(value[0])) if len(value) == 1 else (int(value[0]), int(value[1]))
+    first, second = spread(value, 2)
+    return first, second
 
 
 def triple(value: Sizes) -> tuple[int, int, int]:
     """Return an int[3] argument as a triple: torch also accepts one number, alone or in a list."""
-    if isinstance(value, int):
-        return (value, value, value)
-    numbers = [int(v) for v in value] * (3 if len(value) == 1 else 1)
-    return (numbers[0], numbers[1], numbers[2])
+    first, second, third = spread(value, 3)
+    return first, second, third
+
+
+def spread(value: Sizes, count: int) -> list[int]:
+    """Return an argument with one number for each of several dimensions."""
+    numbers = [value] if isinstance(value, int) else [int(v) for v in value]
+    return numbers * count if len(numbers) == 1 else numbers
 
 
 #: what uint8 numbers are larger by than the int8 numbers that stand for them

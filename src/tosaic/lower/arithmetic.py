@@ -15,8 +15,8 @@ from tosaic.ir.build import Builder
 from tosaic.ir.encode import encode
 from tosaic.ir.graph import RANGES, Array, DType, Value
 from tosaic.ir.qparams import QParams, accumulator, quantize
-from tosaic.lower.lowering import NHWC, Lowering, find_most, of_image
-from tosaic.lower.tensor import Const, Stored, Tensor, of_value, with_value
+from tosaic.lower.lowering import NHWC, Lowering, of_image
+from tosaic.lower.tensor import Const, Stored, Tensor, find_most, of_value, with_value
 
 Binary = Callable[[Builder, Value, Value], Value]
 
@@ -71,7 +71,7 @@ def wrap(lo: Lowering, value: Value, dtype: DType) -> Value:
     """Convert int32 numbers to a type of 8 or 16 bits: the others are dropped."""
     if not lo.target.wraps_casts:
         # Nothing is left to saturate, and no bit is lost that would round.
-        bits = lo.constant(np.full((1,) * value.rank, 24 if dtype is DType.I8 else 16), DType.I32)
+        bits = lo.b.number(24 if dtype is DType.I8 else 16, value, DType.I32)
         value = tosa.arithmetic_right_shift(lo.b, tosa.logical_left_shift(lo.b, value, bits), bits)
     return tosa.cast(lo.b, value, dtype)
 
@@ -251,7 +251,7 @@ def convolve(
         image,
         lo.constant(weight, dtype),
         bias_value,
-        x_zp=0 if x.q is None else x.q.zp,
+        x_zp=x.zp,
         pad=pad,
         stride=window.stride,
         dilation=window.dilation,
@@ -284,18 +284,27 @@ def fit_window(
 
     The excess is removed from the padding at the end first, then from the image.
     """
-    pads, sizes = list(window.pad), list(image.shape)
-    for axis in (0, 1):
-        span = sizes[1 + axis] + pads[2 * axis] + pads[2 * axis + 1] - (kernel[axis] - 1) * window.dilation[axis] - 1
+    n, *size, c = image.shape
+    (height, width), pads = fit_sizes(size, kernel, window.pad, window.stride, window.dilation)
+    if (height, width) != tuple(size):
+        image = tosa.slice(lo.b, image, (0, 0, 0, 0), (n, height, width, c))
+    return image, (pads[0], pads[1], pads[2], pads[3])
+
+
+def fit_sizes(
+    sizes: Sequence[int], kernel: Sequence[int], pads: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """Return sizes and padding (before and after each dimension) that the windows of a kernel fit exactly."""
+    sizes, pads = list(sizes), list(pads)
+    for axis, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True)):
+        span = sizes[axis] + pads[2 * axis] + pads[2 * axis + 1] - (k - 1) * d - 1
         if span < 0:
             raise Unsupported("its kernel is larger than the padded input")
-        surplus = span % window.stride[axis]
+        surplus = span % s
         cut = min(surplus, pads[2 * axis + 1])
         pads[2 * axis + 1] -= cut
-        sizes[1 + axis] -= surplus - cut
-    if tuple(sizes) != image.shape:
-        image = tosa.slice(lo.b, image, (0, 0, 0, 0), tuple(sizes))
-    return image, (pads[0], pads[1], pads[2], pads[3])
+        sizes[axis] -= surplus - cut
+    return sizes, pads
 
 
 def reduce_codes(lo: Lowering, x: Tensor, dims: Sequence[int], op: Callable[[Builder, Value, int], Value]) -> Stored:

@@ -60,7 +60,7 @@ def to_condition(lo: Lowering, t: Tensor) -> Tensor:
     if not value.dtype.is_float and lo.spec.support_integer():
         return with_value(t, tosa.cast(lo.b, value, DType.BOOL))
     value = value if value.dtype.is_float else tosa.cast(lo.b, value, DType.F32)
-    zero = lo.constant(np.zeros((1,) * value.rank), value.dtype)
+    zero = lo.b.number(0.0, value, value.dtype)
     return with_value(t, tosa.logical_not(lo.b, tosa.equal(lo.b, value, zero)))
 
 
@@ -69,7 +69,7 @@ def of_sign(lo: Lowering, view: Stored, value: Value, holds: Callable[[Codes], M
     if value.dtype is DType.I32:
         # A RESCALE is not defined for the largest numbers.
         for bound, build in ((-127, tosa.maximum), (127, tosa.minimum)):
-            value = build(lo.b, value, lo.constant(np.full((1,) * value.rank, bound), DType.I32))
+            value = build(lo.b, value, lo.b.number(bound, value, DType.I32))
     if value.dtype is not DType.I8:
         value = lo.rescale(value, DType.I8, [1.0])
     return _with_table(with_value(view, value, PLAIN), holds(CODES))
@@ -100,7 +100,7 @@ def to_ones(lo: Lowering, t: Tensor) -> Tensor:
 
 def to_float(lo: Lowering, t: Stored) -> Stored:
     """Return a stored condition as float32 numbers: one where it holds, zero elsewhere."""
-    one, zero = (lo.constant(np.full((1,) * t.value.rank, n), DType.F32) for n in (1.0, 0.0))
+    one, zero = (lo.b.number(n, t.value, DType.F32) for n in (1.0, 0.0))
     return with_value(t, tosa.select(lo.b, t.value, one, zero))
 
 

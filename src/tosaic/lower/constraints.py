@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tosaic.core.errors import InputRefused
 from tosaic.ir.graph import DType
+from tosaic.lower.arguments import spread
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.registry import Arguments, Constraint
 from tosaic.lower.tensor import Stored, Tensor
@@ -28,7 +29,7 @@ def _check_strides(lo: Lowering, a: Arguments) -> str:
     if a.get("transposed") or longest is None:
         return ""
     pads = 0 if isinstance(a["padding"], str) else a["padding"]
-    stride, dilation, pad = (_spread(value, len(kernel)) for value in (a["stride"], a["dilation"], pads))
+    stride, dilation, pad = (spread(value, len(kernel)) for value in (a["stride"], a["dilation"], pads))
     reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
     depthwise = a["groups"] == x.shape[-1 - len(kernel)] > 1
     # Each frame of a 3-D convolution is computed alone, so the kernel never moves over them.
@@ -39,12 +40,6 @@ def _check_strides(lo: Lowering, a: Arguments) -> str:
         return ""
     kind = "it is depthwise" if depthwise else f"the dilation is {_write_sizes(dilation)}"
     return f"{kind} and the stride is {_write_sizes(stride)}"
-
-
-def _spread(value: int | Sequence[int], count: int) -> list[int]:
-    """Return an argument with one number for each spatial dimension; torch also accepts one for all."""
-    numbers = [value] if isinstance(value, int) else [int(v) for v in value]
-    return numbers * count if len(numbers) == 1 else numbers
 
 
 def _write_sizes(sizes: Sequence[int]) -> str:

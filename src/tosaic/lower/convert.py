@@ -140,7 +140,7 @@ def _look_up(lo: Lowering, value: Value, lut: npt.NDArray[np.float32]) -> Value:
     """Look up a function of one int8 value in the table of the 256 floats that torch computes."""
     count = int(np.prod(value.shape, dtype=np.int64))
     index = tosa.cast(lo.b, value, DType.I32)
-    index = tosa.add(lo.b, index, lo.constant(np.full((1,) * index.rank, 128, np.int32), DType.I32))
+    index = tosa.add(lo.b, index, lo.b.number(128, index, DType.I32))
     table = lo.constant(fill_gaps(lut).astype(np.float32).reshape(1, 256, 1), DType.F32)
     found = tosa.gather(lo.b, table, tosa.reshape(lo.b, index, (1, count)))
     return tosa.reshape(lo.b, found, value.shape)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import overload
 
 import numpy as np
 
@@ -11,22 +13,21 @@ from tosaic.ir import ops as tosa
 from tosaic.ir.graph import Array, DType
 from tosaic.ir.qparams import QParams, Reals
 from tosaic.lower import arithmetic as arith
-from tosaic.lower.arguments import Sizes, pair
+from tosaic.lower.arguments import Sizes, pair, spread
 from tosaic.lower.lowering import NHWC, Lowering, concat_values, of_image
 from tosaic.lower.tensor import Const, Stored, Tensor, of_value
 
 
-def _pads(padding: Sizes | str, kernel: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Return (top, bottom, left, right). Torch puts the odd pixel of `same` at the end."""
+def find_pads(padding: Sizes | str, kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
+    """Return the padding before and after each dimension. Torch puts the odd pixel of `same` at the end."""
     if padding == "valid":
-        return (0, 0, 0, 0)
+        return [0] * (2 * len(kernel))
     if isinstance(padding, str):
         totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-        return (totals[0] // 2, totals[0] - totals[0] // 2, totals[1] // 2, totals[1] - totals[1] // 2)
-    if not isinstance(padding, int) and len(padding) == 4:
-        return (padding[0], padding[1], padding[2], padding[3])
-    h, w = pair(padding)
-    return (h, h, w, w)
+        return [side for total in totals for side in (total // 2, total - total // 2)]
+    if not isinstance(padding, int) and len(padding) == 2 * len(kernel):
+        return list(padding)
+    return [side for side in spread(padding, len(kernel)) for _ in range(2)]
 
 
 def slice_channels(q: QParams | None, start: int, stop: int) -> QParams | None:
@@ -192,6 +193,10 @@ def _convolve_width_folded(
     return lo.permute(lo.reshape(codes, (n, out.shape[2], w // stride[1], outputs)), NHWC)
 
 
+@overload
+def repeat_qparams(q: QParams, times: int) -> QParams: ...
+@overload
+def repeat_qparams(q: QParams | None, times: int) -> QParams | None: ...
 def repeat_qparams(q: QParams | None, times: int) -> QParams | None:
     """Repeat the qparams of channels."""
     return q if q is None or q.axis is None else replace(q, scale=q.scale * times, zero_point=q.zero_point * times)
@@ -212,7 +217,8 @@ def convolve_2d(
     if x.q is not None:
         x = lo.codes(x)
     kernel = (array.shape[2], array.shape[3])
-    window = arith.Window(_pads(padding, kernel, dilation), stride, dilation)
+    top, bottom, left, right = find_pads(padding, kernel, dilation)
+    window = arith.Window((top, bottom, left, right), stride, dilation)
     channels = x.shape[1]
     if groups == channels and groups > 1:
         multiple = array.shape[0] // channels

@@ -66,14 +66,7 @@ class Window3d:
 
 def _find_window(weight: Tensor, stride: Sizes, padding: Sizes | str, dilation: Sizes) -> Window3d:
     kernel, steps = triple(weight.shape[2:]), triple(dilation)
-    if padding == "valid":
-        pad = [0] * 6
-    elif isinstance(padding, str):
-        totals = [d * (k - 1) for k, d in zip(kernel, steps, strict=True)]
-        # Torch puts the odd frame, row or column at the end.
-        pad = [side for total in totals for side in (total // 2, total - total // 2)]
-    else:
-        pad = [side for side in triple(padding) for _ in range(2)]
+    pad = convolution.find_pads(padding, kernel, steps)
     return Window3d(kernel, (pad[0], pad[1], pad[2], pad[3], pad[4], pad[5]), triple(stride), steps)
 
 
@@ -130,20 +123,15 @@ def _conv3d(lo: Lowering, x: Tensor, weight: Const, bias: Tensor | None, window:
     """Emit CONV3D."""
     kernel = weight.array.transpose(0, 2, 3, 4, 1)
     dtype, offset, q = arith.conv_operands(lo, x, kernel, weight.q, bias)
-    sizes = [s + a + b for s, a, b in zip(x.shape[2:], window.pad[::2], window.pad[1::2], strict=True)]
-    pad = list(window.pad)
+    sizes, pad = arith.fit_sizes(x.shape[2:], window.kernel, window.pad, window.stride, window.dilation)
     for axis, size in enumerate(sizes):
-        # TOSA requires that the windows fit exactly: the excess is removed from the padding first, then from the image.
-        surplus = (size - window.dilation[axis] * (window.kernel[axis] - 1) - 1) % window.stride[axis]
-        cut = min(surplus, pad[2 * axis + 1])
-        pad[2 * axis + 1] -= cut
-        x = movement.crop(lo, x, 2 + axis, 0, x.shape[2 + axis] - surplus + cut)
+        x = movement.crop(lo, x, 2 + axis, 0, size)
     value = tosa.conv3d(
         lo.b,
         lo.to_layout(x, NDHWC),
         lo.constant(kernel, dtype),
         offset,
-        x_zp=0 if x.q is None else x.q.zp,
+        x_zp=x.zp,
         pad=(pad[0], pad[1], pad[2], pad[3], pad[4], pad[5]),
         stride=window.stride,
         dilation=window.dilation,

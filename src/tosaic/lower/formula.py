@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
-
 from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.build import Builder
@@ -30,8 +28,7 @@ class Number:
 
     def constant(self, number: float) -> Number:
         """Make a constant that broadcasts over this tensor."""
-        kind = np.float64 if self.value.dtype.is_float else np.int64
-        return Number(self.b, self.b.const(np.full((1,) * self.value.rank, number, kind), self.value.dtype))
+        return Number(self.b, self.b.number(number, self.value, self.value.dtype))
 
     def _number(self, other: Number | float) -> Number:
         return other if isinstance(other, Number) else self.constant(other)
@@ -160,11 +157,8 @@ class Truth:
 
     def choose(self, yes: Number | float, no: Number | float) -> Number:
         """Choose `yes` where it is true, `no` elsewhere; numbers become float32."""
-        values = [n.value if isinstance(n, Number) else self._constant(n) for n in (yes, no)]
+        values = [n.value if isinstance(n, Number) else self.b.number(n, self.value, DType.F32) for n in (yes, no)]
         return Number(self.b, tosa.select(self.b, self.value, values[0], values[1]))
-
-    def _constant(self, number: float) -> Value:
-        return self.b.const(np.full((1,) * self.value.rank, number, np.float32), DType.F32)
 
 
 def apply(lo: Lowering, formula: Callable[[Number], Number | Truth], x: Tensor) -> Stored:

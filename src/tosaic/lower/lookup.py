@@ -161,7 +161,7 @@ def _to_numbers(lo: Lowering, x: Tensor) -> Value:
         return value
     if "INT" in lo.spec.profiles:
         return tosa.cast(lo.b, value, DType.I8)
-    one, zero = (lo.constant(np.full((1,) * value.rank, n, np.float32), DType.F32) for n in (1.0, 0.0))
+    one, zero = (lo.b.number(n, value, DType.F32) for n in (1.0, 0.0))
     return tosa.select(lo.b, value, one, zero)
 
 
@@ -170,7 +170,7 @@ def _from_numbers(lo: Lowering, x: Stored, dtype: DType) -> Tensor:
         return x
     if not x.is_float:
         return of_value(tosa.cast(lo.b, x.value, DType.BOOL))
-    zero = lo.constant(np.zeros((1,) * x.rank, np.float32), DType.F32)
+    zero = lo.b.number(0.0, x.value, DType.F32)
     return of_value(tosa.logical_not(lo.b, tosa.equal(lo.b, x.value, zero)))
 
 
@@ -199,7 +199,7 @@ def _wrap_negative(lo: Lowering, t: Tensor, size: int) -> Tensor:
     """Count negative indices from the end: add size times the sign bit."""
     if isinstance(t, Const):
         return Const(t.array.astype(np.int32) % size, DType.I32)
-    digit, factor = (lo.constant(np.full((1,) * t.value.rank, n, np.int32), DType.I32) for n in (31, size))
+    digit, factor = (lo.b.number(n, t.value, DType.I32) for n in (31, size))
     more = tosa.mul(lo.b, tosa.logical_right_shift(lo.b, t.value, digit), factor)
     return with_value(t, tosa.add(lo.b, t.value, more))
 
@@ -209,8 +209,7 @@ def _scale(lo: Lowering, t: Tensor, factor: int) -> Tensor:
         return t
     if isinstance(t, Const):
         return Const(t.array.astype(np.int32) * np.int32(factor), DType.I32)
-    number = lo.constant(np.full((1,) * t.value.rank, factor, np.int32), DType.I32)
-    return with_value(t, tosa.mul(lo.b, t.value, number))
+    return with_value(t, tosa.mul(lo.b, t.value, lo.b.number(factor, t.value, DType.I32)))
 
 
 def _rows(lo: Lowering, indices: Tensor, count: int) -> Value:

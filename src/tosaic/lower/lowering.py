@@ -6,12 +6,11 @@ Records receive it as their first argument. A new one is made for every partitio
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from tosaic.core.errors import InputRefused, Unsupported
 from tosaic.core.hints import Hint
@@ -20,11 +19,12 @@ from tosaic.core.targets import Target
 from tosaic.ir import ops as tosa
 from tosaic.ir.build import Builder
 from tosaic.ir.encode import encode
-from tosaic.ir.graph import NUMPY, RANGES, Array, DType, Value
-from tosaic.ir.qparams import QParams, multiplier, quantize
-from tosaic.lower import interpolation
+from tosaic.ir.graph import NUMPY, Array, DType, Value
+from tosaic.ir.qparams import QParams, quantize
 from tosaic.lower.layout import join, simplify
-from tosaic.lower.tensor import Const, Stored, Tensor, broadcast, fill_gaps, inverse, of_value, with_value
+from tosaic.lower.rescaling import clamp, rescale
+from tosaic.lower.tables import Tables
+from tosaic.lower.tensor import Const, Stored, Tensor, broadcast, find_most, inverse, of_value, with_value
 
 #: one of the two kinds of tensor, or either of them: the result has the kind of the argument
 AnyTensor = TypeVar("AnyTensor", bound=Tensor)
@@ -74,7 +74,9 @@ class Lowering:
     memory_order: tuple[int, ...] | None = None
     _transposed: dict[tuple[Value, tuple[int, ...]], Value] = field(default_factory=dict)
     _reshaped: dict[tuple[Value, tuple[int, ...]], Value] = field(default_factory=dict)
-    _fitted: dict[bytes, Sequence[interpolation.Table]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tables = Tables(self.b)
 
     @property
     def has_float(self) -> bool:
@@ -227,28 +229,9 @@ class Lowering:
 
     # -- rescaling -----------------------------------------------------------------------------------------------
 
-    def rescale(
-        self,
-        value: Value,
-        dtype: DType,
-        factors: Sequence[float],
-        in_zp: int = 0,
-        out_zp: int = 0,
-    ) -> Value:
-        """Emit RESCALE by one factor, or by one per element of the last axis. 48-bit accumulators use 16-bit ones."""
-        scale32 = value.dtype is not DType.I48
-        pairs = [multiplier(_bound_factor(f, value.dtype, dtype), 31 if scale32 else 15) for f in factors]
-        return tosa.rescale(
-            self.b,
-            value,
-            dtype,
-            multiplier=[m for m, _ in pairs],
-            shift=[s for _, s in pairs],
-            in_zp=in_zp,
-            out_zp=out_zp,
-            scale32=scale32,
-            per_channel=len(pairs) > 1,
-        )
+    def rescale(self, value: Value, dtype: DType, factors: Sequence[float], in_zp: int = 0, out_zp: int = 0) -> Value:
+        """Emit RESCALE by one factor, or by one per element of the last axis."""
+        return rescale(self.b, value, dtype, factors, in_zp, out_zp)
 
     @overload
     def quantize(self, t: Stored, q: QParams) -> Stored: ...
@@ -278,15 +261,15 @@ class Lowering:
         if q.dtype is DType.I32:
             return self._quantize_to_int32(t, q)
         if t.lut is not None:
-            return with_value(t, self._tabulate(t.value, t.lut, q))
+            return with_value(t, self.tables.emit(t.value, t.lut, q))
         if t.is_code:
             same = t.q.same_grid(q)
             value = t.value if same else self.rescale(t.value, q.dtype, [t.q.s / q.s], t.q.zp, q.zp)
-            return with_value(t, self._bound(value, q, None, t.q if same else None))
+            return with_value(t, clamp(self.b, value, q, known=t.q if same else None))
         if t.q.axis is not None and t.q.axis != t.value.rank - 1:
             raise Unsupported("a per-channel result can only be quantized with its channels last")
         value = self.rescale(t.value, q.dtype, [s / q.s for s in t.q.scale], 0, q.zp)
-        return with_value(t, self._bound(value, q, t.clamp, None))
+        return with_value(t, clamp(self.b, value, q, t.clamp))
 
     def _quantize_to_int32(self, t: Stored, q: QParams) -> Stored:
         """Quantize to 32 bits a tensor whose largest number is known: RESCALE is not defined beyond 30 bits."""
@@ -303,113 +286,15 @@ class Lowering:
                 "give the observer a larger `eps`, its smallest scale",
             )
         if t.lut is not None:
-            tables, fine = self.fit(t.lut, q), _find_finest(t.lut)
-            value = self._add_tables(t.value, tables)
-            value = self.rescale(value, DType.I32, [fine.s * 2.0**-interpolation.FRACTION / q.s])
+            value = self.tables.emit_int32(t.value, t.lut, q)
         else:
             value = self.rescale(t.value, DType.I32, [t.qparams.s / q.s], t.qparams.zp)
         return replace(with_value(t, value), reach=most / q.s + 1.0)
-
-    def _add_tables(self, value: Value, tables: Sequence[interpolation.Table]) -> Value:
-        """Emit tables and their sum, with all bits of TABLE."""
-        if value.dtype is DType.I8:
-            value = self.rescale(value, DType.I16, [256.0])
-        total, *others = (tosa.table(self.b, self._approach(value, table), table.entries) for table in tables)
-        for other in others:
-            total = tosa.add(self.b, total, other)
-        return total
-
-    def _tabulate(self, value: Value, lut: npt.NDArray[np.float32], q: QParams) -> Value:
-        if not {value.dtype, q.dtype} <= {DType.I8, DType.I16}:
-            raise Unsupported(
-                f"there is no lookup table from {value.dtype.torch_name} to {q.dtype.torch_name}", "quantize to int8"
-            )
-        if value.dtype is DType.I16 or q.dtype is DType.I16:
-            return self._interpolate(value, lut, q)
-        codes = quantize(fill_gaps(lut), q)
-        low, high = int(codes.min()), int(codes.max())
-        if np.array_equal(codes, np.clip(np.arange(-128, 128), low, high)):
-            return value if (low, high) == (-128, 127) else tosa.clamp(self.b, value, low, high)
-        return tosa.table(self.b, value, codes.astype(np.int8))
-
-    def fit(self, lut: npt.NDArray[np.float32], q: QParams) -> Sequence[interpolation.Table]:
-        """Find the tables for a function of 16-bit values; their sum has finer steps if the result has 8 bits."""
-        q = _find_finest(lut) if q.dtype is DType.I32 else q
-        with np.errstate(over="ignore"):
-            steps = np.clip(fill_gaps(lut).astype(np.float64) / q.s, q.qmin - q.zp, q.qmax - q.zp) * _refine(q)
-        key = steps.tobytes()
-        if key not in self._fitted:
-            self._fitted[key] = interpolation.fit(steps) if len(steps) > 256 else [interpolation.exact(steps)]
-        return self._fitted[key]
-
-    def _interpolate(self, value: Value, lut: npt.NDArray[np.float32], q: QParams) -> Value:
-        """Emit tables of 16 bits, and their sum."""
-        tables = self.fit(lut, q)
-        if value.dtype is DType.I8:
-            value = self.rescale(value, DType.I16, [256.0])
-        return self._sum_up([self._look_up(self._approach(value, table), table.entries) for table in tables], q)
-
-    def apply_to_sum(
-        self, t: Stored, function: Callable[[interpolation.Steps], interpolation.Steps], q: QParams
-    ) -> Stored:
-        """Emit tables for a function of a sum of 32 bits, which is not negative, and quantize its result."""
-        assert t.reach is not None
-
-        def count_steps(numbers: interpolation.Steps) -> interpolation.Steps:
-            return function(numbers * t.qparams.s) * (_refine(q) / q.s)
-
-        bounds = ((q.qmin - q.zp) * _refine(q), (q.qmax - q.zp) * _refine(q))
-        parts = interpolation.fit_parts(count_steps, t.reach, bounds)
-        found = [self._look_up(self._enter(t.value, part, t.reach), part.entries) for part in parts]
-        return replace(with_value(t, self._sum_up(found, q), q), reach=None)
-
-    def _enter(self, value: Value, part: interpolation.Part, most: float) -> Value:
-        """Emit numbers of 32 bits in the steps of a part: RESCALE is not defined for all that would saturate."""
-        if part.end < most:
-            end = self.constant(np.full((1,) * value.rank, math.ceil(part.end), np.int32), DType.I32)
-            value = tosa.minimum(self.b, value, end)
-        return self.rescale(value, DType.I16, [2.0**15 / part.end])
-
-    def _sum_up(self, found: Sequence[Value], q: QParams) -> Value:
-        """Emit the sum of what was found in tables, in the steps of the result."""
-        first, *others = found
-        if not others and q.dtype is DType.I16:
-            return first
-        total = self.rescale(first, DType.I32, [1.0])
-        for other in others:
-            total = tosa.add(self.b, total, self.rescale(other, DType.I32, [1.0]))
-        return self._bound(self.rescale(total, q.dtype, [1.0 / _refine(q)], 0, q.zp), q, None, None)
-
-    def _look_up(self, value: Value, entries: npt.NDArray[np.int16]) -> Value:
-        """Emit TABLE and the rounding of its result to 16 bits."""
-        return self.rescale(tosa.table(self.b, value, entries), DType.I16, [2.0**-interpolation.FRACTION])
-
-    def _approach(self, value: Value, table: interpolation.Table) -> Value:
-        """Emit the distance of numbers from the center of a table, in its steps."""
-        if table.center:
-            # Vela makes one command of a difference of two rescaled operands.
-            center = self.constant(np.full((1,) * value.rank, table.center, np.int16), DType.I16)
-            operands = (self.rescale(v, DType.I32, [1.0]) for v in (value, center))
-            return self.rescale(tosa.sub(self.b, *operands), DType.I16, [2.0**table.zoom])
-        return self.rescale(value, DType.I16, [2.0**table.zoom]) if table.zoom else value
 
     def emit_table(self, t: Stored) -> Value:
         """Emit a TABLE for a pending function whose results are int8 numbers or booleans."""
         assert t.lut is not None
         return tosa.table(self.b, t.value, t.lut.astype(np.int8))
-
-    def _bound(self, value: Value, q: QParams, clamp: tuple[float, float] | None, known: QParams | None) -> Value:
-        """Emit CLAMP to the range of `q` and to pending real bounds, if that is tighter than saturation."""
-        least, most = RANGES[q.dtype]
-        low, high = q.qmin, q.qmax
-        if clamp is not None:
-            codes = quantize(np.asarray(clamp, np.float32), q)
-            low, high = max(low, int(codes[0])), min(high, int(codes[1]))
-        if known is not None and known.qmin >= low and known.qmax <= high:
-            return value
-        if low <= least and high >= most:
-            return value
-        return tosa.clamp(self.b, value, low, high)
 
     def codes(self, t: AnyTensor, what: str = "input") -> AnyTensor:
         """Return the tensor itself if it is quantized to 8 or 16 bits; else raise with the reason."""
@@ -432,29 +317,6 @@ class Lowering:
         return self.next_q
 
 
-def find_most(t: Tensor) -> float | None:
-    """Find a bound of the magnitude of quantized numbers; None if it is not known, as that of a sum of products."""
-    if isinstance(t, Const):
-        return float(np.abs(t.real()).max(initial=0.0))
-    if t.lut is not None:
-        return float(np.abs(fill_gaps(t.lut.astype(np.float32))).max())
-    if t.is_code:
-        return max(t.qparams.qmax - t.qparams.zp, t.qparams.zp - t.qparams.qmin) * t.qparams.s
-    return None if t.reach is None else t.reach * t.qparams.s
-
-
-def _find_finest(lut: npt.NDArray[np.float32]) -> QParams:
-    """Find the qparams of 16 bits that hold all results of a function."""
-    least, most = RANGES[DType.I16]
-    largest = float(np.abs(fill_gaps(lut)).max()) or 1.0
-    return QParams((largest / most,), (0,), DType.I16, least, most)
-
-
-def _refine(q: QParams) -> float:
-    """Return how much finer the steps of 16-bit tables are than those of their result."""
-    return 1.0 if q.dtype is DType.I16 else 128.0
-
-
 _USE_INT16 = "quantize its result to int16"
 
 #: the largest number that RESCALE is used for
@@ -462,18 +324,6 @@ _REACH = 2.0**29
 
 #: the longest dimension that Vela 5.2 transposes
 _LONGEST = 1 << 16
-
-#: the largest factors with which RESCALE is defined for all numbers of a type
-_MOST = {DType.I8: 2.0**22 * (1.0 - 2.0**-31), DType.I16: 2.0**15 * (1.0 - 2.0**-31)}
-
-
-def _bound_factor(factor: float, before: DType, after: DType) -> float:
-    """Bound a factor to what RESCALE can apply to all numbers of a type; 8 and 16 bits saturate beyond that anyway."""
-    most = _MOST.get(before, math.inf)
-    if factor > most and after not in (DType.I8, DType.I16):
-        raise Unsupported(f"a rescale by {factor:g} is out of range ({most:g} at most)", "check the calibration data")
-    return min(factor, most)
-
 
 #: Vela 5.2 splits an operation on more dimensions into several commands, and in all but the first of them it reads past
 #: a scalar that is not the last operand.

@@ -177,7 +177,7 @@ def _count_pixels(lo: Lowering, place: Value, window: PoolWindow, size: Sequence
     """Return the pixel of a place in a window, both counted row by row."""
 
     def number(value: int) -> Value:
-        return lo.constant(np.full((1,) * place.rank, value), DType.I32)
+        return lo.b.number(value, place, DType.I32)
 
     b, columns = lo.b, window.kernel[1]
     row = _divide(lo, place, columns)
@@ -194,14 +194,10 @@ def _count_pixels(lo: Lowering, place: Value, window: PoolWindow, size: Sequence
 
 def _divide(lo: Lowering, value: Value, divisor: int) -> Value:
     """Divide small natural numbers by a constant, rounded down."""
-
-    def number(value_: int) -> Value:
-        return lo.constant(np.full((1,) * value.rank, value_), DType.I32)
-
     if "INT" not in lo.spec.profiles:
-        return tosa.intdiv(lo.b, value, number(divisor))
+        return tosa.intdiv(lo.b, value, lo.b.number(divisor, value, DType.I32))
     # Between two multiples, so that rounding to the nearest rounds down.
-    middle = tosa.sub(lo.b, tosa.add(lo.b, value, value), number(divisor - 1))
+    middle = tosa.sub(lo.b, tosa.add(lo.b, value, value), lo.b.number(divisor - 1, value, DType.I32))
     return lo.rescale(middle, DType.I32, [0.5 / divisor])
 
 
@@ -245,17 +241,16 @@ def sum_windows(lo: Lowering, x: Tensor, window: PoolWindow, divisor: int) -> Te
 def average_windows(lo: Lowering, x: Tensor, window: PoolWindow, count_pad: bool) -> Tensor:
     """Lower to AVG_POOL2D, which divides by the pixels it covers; padding that counts is made part of the image."""
     image, padding = lo.to_layout(x, NHWC), window.padding
-    zp = 0 if x.q is None else x.q.zp
     if count_pad and any(window.pad):
         (high, wide), (below, right) = window.pad, window.extra
-        image = tosa.pad(lo.b, image, (0, 0, high, high, wide, wide, 0, 0), float(zp) if x.q is None else zp)
+        image = tosa.pad(lo.b, image, (0, 0, high, high, wide, wide, 0, 0), x.zp if x.q is not None else 0.0)
         padding = (0, below, 0, right)
     image, padding = arith.fit_window(lo, image, window.kernel, arith.Window(padding, window.steps))
     acc = DType.I32 if x.q is not None else x.dtype
 
     def build(value: Value) -> Value:
         return tosa.avg_pool2d(
-            lo.b, value, kernel=window.kernel, stride=window.steps, pad=padding, acc_type=acc, x_zp=zp, out_zp=zp
+            lo.b, value, kernel=window.kernel, stride=window.steps, pad=padding, acc_type=acc, x_zp=x.zp, out_zp=x.zp
         )
 
     n, h, w, c = image.shape

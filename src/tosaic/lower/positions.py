@@ -71,7 +71,7 @@ def mirror(lo: Lowering, value: Value) -> Value:
     if value.dtype is not DType.I16:
         return tosa.negate(lo.b, value)
     # The number comes last: Vela reads past one that is the first operand.
-    minus, one = (lo.constant(np.full((1,) * value.rank, n), DType.I32) for n in (-1, 1))
+    minus, one = (lo.b.number(n, value, DType.I32) for n in (-1, 1))
     wide = tosa.mul(lo.b, lo.rescale(value, DType.I32, [1.0]), minus)
     return lo.rescale(tosa.sub(lo.b, wide, one), DType.I16, [1.0])
 
@@ -81,7 +81,7 @@ def _find_int32(lo: Lowering, x: Stored, dim: int, highest: bool) -> Stored:
     axis, size = x.perm[dim], x.shape[dim]
     best = (tosa.reduce_max if highest else tosa.reduce_min)(lo.b, x.value, axis)
     places = np.arange(size).reshape([size if i == axis else 1 for i in range(x.value.rank)])
-    nowhere = lo.constant(np.full((1,) * x.value.rank, size), DType.I32)
+    nowhere = lo.b.number(size, x.value, DType.I32)
     where = tosa.select(lo.b, tosa.equal(lo.b, x.value, best), lo.constant(places, DType.I32), nowhere)
     first = with_value(x, tosa.reduce_min(lo.b, where, axis))
     return Stored(tuple(1 if i == dim else n for i, n in enumerate(x.shape)), first.value, x.perm)

@@ -70,9 +70,9 @@ def _add_number(lo: Lowering, x: Stored, number: float) -> Stored | None:
     unit = x.qparams.s * 2.0**bits
     value = x.value
     if bits:
-        value = tosa.arithmetic_right_shift(lo.b, value, lo.constant(np.full((1,) * value.rank, bits), DType.I32))
+        value = tosa.arithmetic_right_shift(lo.b, value, lo.b.number(bits, value, DType.I32))
     if steps := round(number / unit):
-        value = tosa.add(lo.b, value, lo.constant(np.full((1,) * value.rank, steps, np.int32), DType.I32))
+        value = tosa.add(lo.b, value, lo.b.number(steps, value, DType.I32))
     return replace(with_value(x, value, accumulator((unit,))), reach=x.reach * 2.0**-bits + steps)
 
 

@@ -45,14 +45,14 @@ def round_to_even(lo: Lowering, x: Stored, parts: float = 1.0) -> Stored:
     half = 1 << (bits - 1)
     # They differ only at a half, where one of them is even.
     up, down = _floor(lo, _add(lo, value, half), bits), _ceil(lo, _add(lo, value, -half), bits)
-    even = tosa.mul(lo.b, _floor(lo, up, 1), _constant(lo, up, 2))
+    even = tosa.mul(lo.b, _floor(lo, up, 1), lo.b.number(2, up, DType.I32))
     return with_value(x, tosa.maximum(lo.b, down, even), accumulator((1.0 / parts,)))
 
 
 def take_fraction(lo: Lowering, x: Stored) -> Stored:
     """Return what is left of numbers without their whole part."""
     value, bits = _fix_point(lo, x, np.trunc)
-    whole = tosa.mul(lo.b, _trunc(lo, value, bits), _constant(lo, value, 1 << bits))
+    whole = tosa.mul(lo.b, _trunc(lo, value, bits), lo.b.number(1 << bits, value, DType.I32))
     return with_value(x, tosa.sub(lo.b, value, whole), accumulator((2.0**-bits,)))
 
 
@@ -83,12 +83,8 @@ def _rescale(codes: npt.NDArray[np.int64], factor: float) -> npt.NDArray[np.int6
     return (codes * number + (1 << (shift - 1))) >> shift
 
 
-def _constant(lo: Lowering, like: Value, number: int) -> Value:
-    return lo.constant(np.full((1,) * like.rank, number), DType.I32)
-
-
 def _add(lo: Lowering, value: Value, number: int) -> Value:
-    return tosa.add(lo.b, value, _constant(lo, value, number))
+    return tosa.add(lo.b, value, lo.b.number(number, value, DType.I32))
 
 
 def _floor(lo: Lowering, value: Value, bits: int) -> Value:
@@ -101,6 +97,6 @@ def _ceil(lo: Lowering, value: Value, bits: int) -> Value:
 
 
 def _trunc(lo: Lowering, value: Value, bits: int) -> Value:
-    zero = _constant(lo, value, 0)
+    zero = lo.b.number(0, value, DType.I32)
     below = _ceil(lo, tosa.minimum(lo.b, value, zero), bits)
     return tosa.add(lo.b, _floor(lo, tosa.maximum(lo.b, value, zero), bits), below)

@@ -181,7 +181,7 @@ def tabulate(lo: Lowering, call: Call) -> Call | Result:
         return call
     if base.dtype is DType.I16 and (q := quantized_to(call.node)) is not None:
         # Here the reason names the function.
-        lo.fit(np.asarray(to_numpy(out), np.float32), q)
+        lo.tables.fit(np.asarray(to_numpy(out), np.float32), q)
     return replace(base, lut=to_numpy(out), clamp=None)
 
 
@@ -203,7 +203,7 @@ def tabulate_power(lo: Lowering, call: Call) -> Call | Result:
         }
         return to_numpy(torch_op(call.node)(**given)).astype(np.float64)
 
-    return lo.apply_to_sum(power, function, q)
+    return lo.tables.apply_to_sum(power, function, q)
 
 
 def lower_by_record(lo: Lowering, call: Call) -> Result:
@@ -388,7 +388,7 @@ def _find_order(call: Call) -> tuple[int, ...] | None:
     """Find the order of the dimensions of a call's first operand in memory."""
     node = next(iter(call.node.all_input_nodes), None)
     # Quantize and dequantize keep that order, but their types do not show it.
-    while node is not None and node.op == "call_function" and overload(node) in QDQ:
+    while node is not None and overload(node) in QDQ:
         node = input_node(node)
     val = None if node is None else call.source.val(node)
     if not isinstance(val, torch.Tensor) or not has_fixed_shape(val) or val.storage_offset():
@@ -399,7 +399,7 @@ def _find_order(call: Call) -> tuple[int, ...] | None:
 def _makes_indices(node: Node) -> bool:
     """Tell whether a node's result is only used as indices, possibly after data movement."""
     for user in node.users:
-        record = registry().find(overload(user)) if user.op == "call_function" else None
+        record = registry().find(overload(user))
         if record is None or not (record.looks_up or (record.moves and _makes_indices(user))):
             return False
     return True

@@ -49,6 +49,11 @@ class _Described:
         assert self.q is not None, "the tensor is not quantized"
         return self.q
 
+    @property
+    def zp(self: _Typed) -> int:
+        """The stored number that stands for zero."""
+        return 0 if self.q is None else self.q.zp
+
 
 @dataclass(frozen=True, slots=True)
 class Const(_Described):
@@ -174,6 +179,17 @@ def fill_gaps(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     known = np.flatnonzero(~lost)
     middles = (known[:-1] + known[1:]) / 2
     return table[known[np.searchsorted(middles, np.arange(len(table)))]]
+
+
+def find_most(t: Tensor) -> float | None:
+    """Find a bound of the magnitude of quantized numbers; None if it is not known, as that of a sum of products."""
+    if isinstance(t, Const):
+        return float(np.abs(t.real()).max(initial=0.0))
+    if t.lut is not None:
+        return float(np.abs(fill_gaps(t.lut.astype(np.float32))).max())
+    if t.is_code:
+        return max(t.qparams.qmax - t.qparams.zp, t.qparams.zp - t.qparams.qmin) * t.qparams.s
+    return None if t.reach is None else t.reach * t.qparams.s
 
 
 def inverse(perm: tuple[int, ...]) -> tuple[int, ...]:

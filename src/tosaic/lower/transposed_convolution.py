@@ -60,7 +60,7 @@ def _kernel(weight: Tensor, x: Tensor, groups: int) -> tuple[Array, QParams | No
     lanes = array.reshape(groups, inputs // groups, outputs, kh, kw).transpose(0, 2, 3, 4, 1)
     if q is not None and q.axis is not None:
         if q.axis == 1:
-            q = replace(_repeat_qparams(q, groups), axis=0)
+            q = replace(convolution.repeat_qparams(q, groups), axis=0)
         elif q.axis != 0 or (groups, 1) != (inputs, outputs):
             raise Unsupported("its weight is quantized along its input channels", "quantize it along dimension 1")
     return np.ascontiguousarray(lanes.reshape(groups * outputs, kh, kw, inputs // groups)), q
@@ -106,7 +106,7 @@ def _transpose_conv2d(
         lo.to_layout(x, NHWC),
         lo.constant(kernel, dtype),
         offset,
-        x_zp=0 if x.q is None else x.q.zp,
+        x_zp=x.zp,
         out_pad=up.out_pad,
         stride=up.stride,
         acc_type=DType.F32 if acc is None else acc.dtype,
@@ -168,20 +168,14 @@ def _convolve_block_row(
         parts = [convolution.convolve_2d(lo, x, k, bias, (1, 1), pad, (1, 1), groups) for k in kernels]
     else:
         kernel = np.ascontiguousarray(block).reshape(-1, *block.shape[2:])
-        many = q if q is None or q.axis is None else _repeat_qparams(q, columns)
         offset = None if bias is None else arith.repeat_bias(lo, bias, columns)
-        parts = [arith.convolve(lo, x, kernel, many, offset, arith.Window(pad))]
+        parts = [arith.convolve(lo, x, kernel, convolution.repeat_qparams(q, columns), offset, arith.Window(pad))]
     values = [lo.to_layout(lo.quantize(p, out_q) if p.is_accumulator else p, NHWC) for p in parts]
     return concat_values(lo.b, values, 3)
 
 
 def _dtype(x: Tensor, q: QParams | None) -> DType:
     return x.dtype if q is None else q.dtype
-
-
-def _repeat_qparams(q: QParams, count: int) -> QParams:
-    """Repeat the qparams of channels."""
-    return replace(q, scale=q.scale * count, zero_point=q.zero_point * count)
 
 
 def _trim_padding(
@@ -196,8 +190,7 @@ def _trim_padding(
         image = tosa.slice(lo.b, image, (0, cut[0], cut[2], 0), size)
     inside = [max(p - span[i // 2] + 1, 0) for i, p in enumerate(rest)]
     if any(inside):
-        zero = 0 if x.q is None else x.q.zp
-        image = tosa.pad(lo.b, image, (0, 0, *inside, 0, 0), zero)
+        image = tosa.pad(lo.b, image, (0, 0, *inside, 0, 0), x.zp)
     left = [p - i for p, i in zip(rest, inside, strict=True)]
     return of_image(image, x.q), (left[0], left[1], left[2], left[3])
 
@@ -216,8 +209,7 @@ def _convolve_zero_stuffed(
     if up.stride != (1, 1):
         # One PAD for both directions: a pixel's channels are followed in memory by the pixels to its right.
         rows = lo.emit(lo.reshape(of_value(lo.to_layout(x, NHWC)), (n * h, 1, w, c)))
-        zero = 0 if x.q is None else x.q.zp
-        value = tosa.pad(lo.b, rows, (0, 0, 0, sh - 1, 0, 0, 0, (sw - 1) * c), zero)
+        value = tosa.pad(lo.b, rows, (0, 0, 0, sh - 1, 0, 0, 0, (sw - 1) * c), x.zp)
         value = lo.emit(lo.reshape(of_value(value), (n, h * sh, w * sw, c)))
         x = of_image(value, x.q)
     pads: list[int] = []

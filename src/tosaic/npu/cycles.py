@@ -68,8 +68,7 @@ def read_work(op: Op) -> Work:
     block = _smaller(ofm, uncut)
     ofm_bits = 8 << op.get("OFM_PRECISION", "activation_precision")
     ifm_bits = 8 << op.get("IFM_PRECISION", "activation_precision")
-    computes = op.kind is not Kind.ELEMENTWISE and op.kind is not Kind.RESIZE and not _is_copy(op)
-    if not computes:
+    if op.kind in (Kind.ELEMENTWISE, Kind.RESIZE) or (op.kind is Kind.POOL and op.mode == "NONE"):
         ifm = _read_plain_input(op, ofm)
         cut, micro = _smaller(ifm, block), _find_microblock(op, ofm)
         return Work(op, ofm, ifm, None, block, cut, micro, ifm_bits, ofm_bits, uncut.size)
@@ -83,10 +82,6 @@ def read_work(op: Op) -> Work:
     ifm_block = _smaller(ifm, Shape(rows, columns, deep))
     micro = _find_microblock(op, ofm)
     return Work(op, ofm, ifm, window, block, ifm_block, micro, ifm_bits, ofm_bits, uncut.size)
-
-
-def _is_copy(op: Op) -> bool:
-    return op.kind is Kind.POOL and op.mode == "NONE"
 
 
 def _read_plain_input(op: Op, ofm: Shape) -> Shape:
@@ -105,10 +100,9 @@ def _find_microblock(op: Op, ofm: Shape) -> Shape:
 
 
 def _find_input_depth(op: Op, bits: int) -> int:
-    part_kernel = op.kind is Kind.CONV and op.get("KERNEL_STRIDE", "weight_order") == 1
     if op.family.has_u85_units:
-        return 16 if part_kernel else 32 if bits == 32 else 64
-    return find_input_block(part_kernel, bits)
+        return 16 if op.is_part_kernel_first else 32 if bits == 32 else 64
+    return find_input_block(op.is_part_kernel_first, bits)
 
 
 def count_mac_cycles(work: Work) -> float:
@@ -146,7 +140,7 @@ def _count_part(work: Work, groups: Shape, elements: int) -> float:
     elif op.kind is Kind.DEPTHWISE:
         steps = -(-elements // 4)
         cycles = max(decode, 4 * pixels * (bits // 8)) * steps * groups.depth
-    elif op.kind is Kind.CONV and op.get("KERNEL_STRIDE", "weight_order") == 1:
+    elif op.is_part_kernel_first:
         steps, repeats = -(-elements // (2 if bits == 16 else 4)), input_groups
         cycles = max(decode, 4 * pixels) * steps * groups.depth * repeats / _sparsity(op)
     else:

@@ -95,6 +95,11 @@ class Op:
         """Return the name of a field's value, without the field's name as prefix."""
         return self._name(register, field, self._raw(register))
 
+    @property
+    def is_part_kernel_first(self) -> bool:
+        """Whether the weights are in the order of parts of the kernel, and not of input channels."""
+        return self.kind is Kind.CONV and self.get("KERNEL_STRIDE", "weight_order") == 1
+
     def unknown(self, register: str, field: str = "", why: str = "") -> UnknownField:
         """Make the error for a value that is decoded but whose effect is not known."""
         value: int | str = self.get(register, field)

@@ -55,7 +55,7 @@ class OrderU55:
             part_y=KERNEL_PART // window.dilation_y,
             part_x=KERNEL_PART // window.dilation_x,
             depthwise=depthwise,
-            part_kernel=not depthwise and op.get("KERNEL_STRIDE", "weight_order") == 1,
+            part_kernel=op.is_part_kernel_first,
             wide=op.name("IFM_PRECISION", "activation_precision") == "B16",
             block=op.get("OFM_BLK_DEPTH_M1") + 1,
             group=group,

@@ -48,7 +48,7 @@ class OrderU85:
     @staticmethod
     def of(op: Op, window: Window, depth: int, ofm: Shape) -> OrderU85:
         depthwise = op.kind is Kind.DEPTHWISE
-        part_kernel = not depthwise and op.get("KERNEL_STRIDE", "weight_order") == 1
+        part_kernel = op.is_part_kernel_first
         wide = op.name("IFM_PRECISION", "activation_precision") == "B16"
         sparse = op.name("WEIGHT_FORMAT", "weight_sparsity") != "NONE"
         accelerator = op.accelerator

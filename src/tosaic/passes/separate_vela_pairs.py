@@ -471,13 +471,11 @@ def _find_twice(op: Op, reshaped: Collection[Value]) -> int | None:
 
 def _find_root(value: Value) -> Value:
     """Find the tensor of 8 or 16 bits behind a reshaped or rescaled operand."""
-    while value.op is not None and (value.op.kind == "RESHAPE" or _reads_small(value.op)):
-        value = value.op.inputs[0]
+    while (op := value.op) is not None and (
+        op.kind == "RESHAPE" or (op.kind == "RESCALE" and op.inputs[0].dtype in _SMALL)
+    ):
+        value = op.inputs[0]
     return value
-
-
-def _reads_small(op: Op) -> bool:
-    return op.kind == "RESCALE" and op.inputs[0].dtype in _SMALL
 
 
 def _copy_operand(b: Builder, value: Value) -> Value:

@@ -67,7 +67,7 @@ def simplify(program: ExportedProgram, has_integers: bool) -> ExportedProgram | 
 
 def _can_rewrite(node: Node) -> bool:
     """Tell whether a call moves data or looks it up, and may have a simpler form."""
-    record = registry().find(overload(node)) if node.op == "call_function" else None
+    record = registry().find(overload(node))
     return record is not None and record.decompose is not None and (record.moves or record.looks_up)
 
 

@@ -31,8 +31,8 @@ def fuse_functions(graph: Graph, own: set[Node]) -> None:
     for node in functions:
         specs: dict[Node, QuantizationSpecBase | None] = node.meta[ANNOTATION_KEY].input_qspec_map
         # A table takes constants as they are.
-        for giver in [giver for giver in specs if giver in inner or giver.meta[CONSTANT]]:
-            del specs[giver]
+        for producer in [producer for producer in specs if producer in inner or producer.meta[CONSTANT]]:
+            del specs[producer]
 
 
 def _is_elementwise(node: Node) -> bool:
@@ -69,11 +69,11 @@ def _find_functions(candidates: list[Node], inner: set[Node]) -> set[Node]:
 
 def _list_bases(node: Node, inner: set[Node], bases: dict[Node, Node]) -> Iterator[Node | None]:
     """Yield the stored tensors behind the operands of a call; None for one that is neither stored nor a function."""
-    for giver in node.all_input_nodes:
-        if giver in inner and giver in bases:
-            yield bases[giver]
-        elif not giver.meta[CONSTANT]:
-            read: QuantizationSpecBase | None = node.meta[ANNOTATION_KEY].input_qspec_map.get(giver)
-            made: QuantizationAnnotation | None = giver.meta.get(ANNOTATION_KEY)
+    for producer in node.all_input_nodes:
+        if producer in inner and producer in bases:
+            yield bases[producer]
+        elif not producer.meta[CONSTANT]:
+            read: QuantizationSpecBase | None = node.meta[ANNOTATION_KEY].input_qspec_map.get(producer)
+            made: QuantizationAnnotation | None = producer.meta.get(ANNOTATION_KEY)
             stored = getattr(read, "dtype", None) is torch.int8 and (made is None or _has_8_bits(made.output_qspec))
-            yield giver if stored else None
+            yield producer if stored else None

@@ -10,7 +10,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 from torchao.quantization.pt2e.quantizer import SharedQuantizationSpec
 
-from tosaic.fx.source import DEQUANTIZE, QUANTIZE, aten, input_node, overload, torch_op
+from tosaic.fx.source import DEQUANTIZE, QUANTIZE, aten, find_reachable, input_node, overload, torch_op
 from tosaic.lower.arguments import is_sequence
 from tosaic.quantization.prepare import ANNOTATION_KEY, KEPT_META
 from tosaic.quantization.recurrent import LOOP, run_steps
@@ -76,10 +76,10 @@ class _Unrolling:
         assert isinstance(products, Node) and is_sequence(start)
         self.axis = int(str(axis))
         ends = _find_ends(self.graph, self.loop)
-        after = _follow([self.loop])
-        lead = set(_lead_to(ends))
-        cell = [n for n in self.graph.nodes if n is not self.loop and n in after and (n in lead or _stores(n, ends))]
-        rolled = _follow([_behind(products)]) - set(cell)
+        after = find_reachable([self.loop], lambda n: n.users)
+        before = find_reachable(ends, lambda n: n.all_input_nodes)
+        cell = [n for n in self.graph.nodes if n is not self.loop and n in after and (n in before or _stores(n, ends))]
+        rolled = find_reachable([_behind(products)], lambda n: n.users) - set(cell)
         count = int(_behind(products).meta["val"].shape[self.axis])
         state = [part for part in start if isinstance(part, Node)]
         with self.graph.inserting_before(self._find_first_reader(cell)):
@@ -109,7 +109,7 @@ class _Unrolling:
         stored = args[0]
         if (
             isinstance(stored, Node)
-            and (_overload(node), _overload(stored)) == (QUANTIZE, DEQUANTIZE)
+            and (overload(node), overload(stored)) == (QUANTIZE, DEQUANTIZE)
             and args[1:] == stored.args[1:]
         ):
             return input_node(stored)
@@ -135,7 +135,7 @@ class _Unrolling:
         """Emit a data movement of dequantized numbers, quantized like what it reads."""
         moved = self.graph.call_function(aten(name), (value, *args))
         moved.meta = {key: _behind(like).meta[key] for key in KEPT_META if key in _behind(like).meta} | {"val": val}
-        if _overload(like) != DEQUANTIZE:
+        if overload(like) != DEQUANTIZE:
             return moved
         quantize = input_node(like)
         stored = self.graph.call_function(torch_op(quantize), (moved, *quantize.args[1:]))
@@ -155,47 +155,21 @@ class _Unrolling:
                 user.replace_input_with(node, stacked)
 
 
-def _follow(nodes: Iterable[Node]) -> set[Node]:
-    """Find all nodes that depend on some."""
-    found, queue = set(nodes), list(nodes)
-    while queue:
-        for user in queue.pop().users:
-            if user not in found:
-                found.add(user)
-                queue.append(user)
-    return found
-
-
-def _lead_to(nodes: Iterable[Node]) -> set[Node]:
-    """Find all nodes that some depend on, and these."""
-    found, queue = set(nodes), list(nodes)
-    while queue:
-        for giver in queue.pop().all_input_nodes:
-            if giver not in found:
-                found.add(giver)
-                queue.append(giver)
-    return found
-
-
 def _behind(node: Node) -> Node:
     """Return what a dequantized value is made of."""
-    while _overload(node) in (QUANTIZE, DEQUANTIZE):
+    while overload(node) in (QUANTIZE, DEQUANTIZE):
         node = node.all_input_nodes[0]
     return node
 
 
-def _overload(node: Node) -> str:
-    return overload(node) if node.op == "call_function" else ""
-
-
 def _stores(node: Node, ends: list[Node]) -> bool:
     """Tell whether a node quantizes or dequantizes one of the ends."""
-    return _overload(node) in (QUANTIZE, DEQUANTIZE) and _behind(node) in ends
+    return overload(node) in (QUANTIZE, DEQUANTIZE) and _behind(node) in ends
 
 
 def _last_reader(end: Node, made: dict[Node, Node]) -> Node:
     """Return what the next step reads of the state: dequantized, if it is quantized."""
-    stored = [user for user in end.users if _overload(user) == QUANTIZE]
+    stored = [user for user in end.users if overload(user) == QUANTIZE]
     return made[next(iter(stored[0].users))] if stored else made[end]
 
 

@@ -52,7 +52,7 @@ def _describe(layer: Node, norm: Node) -> tuple[object, ...]:
 
 
 def _has(node: Node, field: str, value: object) -> bool:
-    record = registry().find(overload(node)) if node.op == "call_function" else None
+    record = registry().find(overload(node))
     return record is not None and getattr(record, field) == value
 
 

@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 from torchao.quantization import pt2e
 from torchao.quantization.pt2e import quantizer as specs
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
 from tosaic.core.errors import Invalid
+from tosaic.fx.source import find_reachable
 from tosaic.fx.torch_compat import FakeTensor, LazyGraphModule
 from tosaic.quantization.convert import has_fixed_range, has_inner_graphs
 from tosaic.quantization.prepare import ANNOTATION_KEY, attribute, mutates
@@ -76,21 +76,21 @@ class _Insertion:
         node.args = map_arg(node.args, lambda read: self._observe_input(node, read))
 
     def _observe_input(self, node: Node, read: Node) -> Node:
-        giver = read
-        while giver in self.calls:
-            giver = self.calls[giver]
-        observer = self.observers.get((giver, node))
-        if observer is None or observer is self.observers.get(giver) or self._is_overwritten(node, giver):
+        producer = read
+        while producer in self.calls:
+            producer = self.calls[producer]
+        observer = self.observers.get((producer, node))
+        if observer is None or observer is self.observers.get(producer) or self._is_overwritten(node, producer):
             return read
-        known = (u for u in read.users if u in self.calls and self._get_observer(u) is observer)
+        known = (u for u in read.users if u in self.calls and self.module.get_submodule(str(u.target)) is observer)
         return next(known, None) or self._insert(read, observer)
 
-    def _is_overwritten(self, node: Node, giver: Node) -> bool:
+    def _is_overwritten(self, node: Node, producer: Node) -> bool:
         """Tell whether a call writes to a buffer: what is observed would be a copy of it."""
-        if node.op != "call_function" or not mutates(node) or node.args[0] is not giver:
+        if node.op != "call_function" or not mutates(node) or node.args[0] is not producer:
             return False
-        givers = list(_list_givers(giver))
-        return any(_is_buffer(self.module, n) for n in givers) and not any(n.op == "placeholder" for n in givers)
+        before = find_reachable([producer], lambda n: n.all_input_nodes)
+        return any(_is_buffer(self.module, n) for n in before) and not any(n.op == "placeholder" for n in before)
 
     def observe_result(self, node: Node) -> None:
         """Let all readers of a node read it through its observer."""
@@ -100,9 +100,6 @@ class _Insertion:
             call.meta["from_node"] = node.meta["from_node"]
         for reader in readers:
             reader.replace_input_with(node, call)
-
-    def _get_observer(self, call: Node) -> Module:
-        return self.module.get_submodule(str(call.target))
 
     def _insert(self, node: Node, observer: pt2e.ObserverOrFakeQuantize) -> Node:
         name = f"activation_post_process_{self.count}"
@@ -118,23 +115,13 @@ def _is_buffer(module: GraphModule, node: Node) -> bool:
     return node.op == "get_attr" and not isinstance(attribute(module, node), Parameter)
 
 
-def _list_givers(node: Node) -> Iterator[Node]:
-    """Yield a node and all that it depends on."""
-    found, queue = {node}, [node]
-    while queue:
-        one = queue.pop()
-        yield one
-        queue += [n for n in one.all_input_nodes if n not in found]
-        found.update(one.all_input_nodes)
-
-
 def _make_observers(module: GraphModule) -> dict[Place, pt2e.ObserverOrFakeQuantize]:
     """Make the observers of all places; places of one group share an observer."""
     asked: dict[Place, Spec] = {}
     for node in module.graph.nodes:
         annotation = node.meta.get(ANNOTATION_KEY)
         if annotation is not None:
-            asked |= {(giver, node): spec for giver, spec in annotation.input_qspec_map.items()}
+            asked |= {(producer, node): spec for producer, spec in annotation.input_qspec_map.items()}
             if annotation.output_qspec is not None:
                 asked[node] = annotation.output_qspec
     groups = _Groups(asked)
@@ -170,12 +157,12 @@ class _Groups:
 
     def join_tensor(self, place: tuple[Node, Node], spec: Spec) -> None:
         """Join what a node reads with the other places of the same tensor, if they are of one type."""
-        giver, node = place
+        producer, node = place
         if not node.meta[ANNOTATION_KEY].allow_implicit_sharing:
             return
         own = self.resolve(spec)
         # The result comes last: the groups of its readers are complete then.
-        for other in (*((giver, reader) for reader in giver.users if reader is not node), giver):
+        for other in (*((producer, reader) for reader in producer.users if reader is not node), producer):
             if other in self.asked and _has_same_type(self.resolve(self.asked[other]), own):
                 self._join(other, place)
 

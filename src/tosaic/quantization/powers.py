@@ -40,7 +40,7 @@ def _forget(node: Node) -> None:
 
 
 def _is(node: Node, step: NormStep) -> bool:
-    record = registry().find(overload(node)) if node.op == "call_function" else None
+    record = registry().find(overload(node))
     return record is not None and record.in_norm == step
 
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from torch.fx import Graph
 
-from tosaic.core.errors import Invalid
+from tosaic.core.errors import Invalid, check_choice
 from tosaic.fx.source import list_enclosing, module_stack
 from tosaic.quantization.quantizer import TosaQuantizer
 from tosaic.quantization.recipes import (
@@ -59,9 +59,9 @@ class Precision:
     per_channel: bool = True
 
     def __post_init__(self) -> None:
-        _check_choice("precision", self.everywhere, PRECISIONS)
+        check_choice("precision", self.everywhere, PRECISIONS)
         for name, chosen in self.parts.items():
-            _check_choice(f"the precision of `{name}`", chosen, ACTIVATIONS)
+            check_choice(f"the precision of `{name}`", chosen, ACTIVATIONS)
 
     @property
     def is_default(self) -> bool:
@@ -111,8 +111,3 @@ def _unknown_module(name: str, known: Iterable[str]) -> Invalid:
     near = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.4)
     fix = f"did you mean {' or '.join(f'`{n}`' for n in near)}?" if near else "use a path of `model.named_modules()`"
     return Invalid(f"the model has no module or class `{name}`", why="no operator is inside one of that name", fix=fix)
-
-
-def _check_choice(what: str, value: str, choices: Iterable[str]) -> None:
-    if value not in choices:
-        raise Invalid(f"{what} is `{value}`", fix=f"use one of {', '.join(choices)}")

@@ -145,16 +145,16 @@ def _list_producers(node: Node, observed: set[Node]) -> Iterator[Node]:
     found = set(node.all_input_nodes)
     left = list(found)
     while left:
-        giver = left.pop()
-        if giver in observed:
-            yield giver
+        producer = left.pop()
+        if producer in observed:
+            yield producer
         else:
-            left += [n for n in giver.all_input_nodes if n not in found]
-            found.update(giver.all_input_nodes)
+            left += [n for n in producer.all_input_nodes if n not in found]
+            found.update(producer.all_input_nodes)
 
 
 def _describe_range(seen: _Seen, used: float) -> str:
-    name = overload(seen.node) if seen.node.op == "call_function" else "an input"
+    name = overload(seen.node) or "an input"
     line = source_line(seen.node)
     low, high = seen.find_range()
     return (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -74,10 +73,6 @@ class AdviceReport:
         """Return the report under its schema name, ready for json.dumps."""
         return {"schema": SCHEMA, **asdict(self)}
 
-    def name_command(self, choice: Choice) -> str:
-        """Return the command line that makes a choice."""
-        return shlex.join(["tosaic", "compile", self.model, *choice.options.list_words(), *self.given])
-
 
 def show_advice(page: Page, found: AdviceReport) -> None:
     """Print the advice, the most useful first."""
@@ -90,7 +85,8 @@ def show_advice(page: Page, found: AdviceReport) -> None:
         page.line(line)
     if found.advice:
         page.title("command")
-        page.raw(found.name_command((found.together or found.advice[0]).choice))
+        best = found.together or found.advice[0]
+        page.raw(best.choice.options.name_command(found.model, found.given))
     for note in found.notes:
         page.line(f"warning: {note}", "yellow")
 

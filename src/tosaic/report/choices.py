@@ -46,6 +46,10 @@ class Options:
         )
         return ["-t", self.target, *(word for name, value in pairs if value for word in (name, value))]
 
+    def name_command(self, model: str, given: Sequence[str]) -> str:
+        """Return the command line that compiles a model; `given` are words that every command needs."""
+        return shlex.join(["tosaic", "compile", model, *self.list_words(), *given])
+
     def describe(self) -> str:
         """Describe what differs from the defaults, on one line."""
         return " ".join(self.list_words()[2:]) or "defaults"
@@ -150,10 +154,6 @@ class FitReport:
     compiles: int
     notes: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
-
-    def name_command(self, choice: Choice, more: Sequence[str] = ()) -> str:
-        """Return the command line that makes a choice."""
-        return shlex.join(["tosaic", "compile", self.model, *choice.options.list_words(), *self.given, *more])
 
     def to_json(self) -> dict[str, Any]:
         """Return the report under its schema name, ready for json.dumps."""

@@ -284,8 +284,7 @@ def _read_pte(
     data: bytes, beside: bytes | None, files: Sequence[bytes], text: bool, max_memory: int | None
 ) -> PteContents:
     program = external.read(data, files, max_memory=max_memory)
-    budget = Budget(len(data) + program.data_size, max_memory)
-    budget.take(program.taken, "the .pte file")
+    budget = program.make_budget(max_memory)
     constant = {plan.name: plan.values[plan.outputs[0]] for plan in program.plans if _is_constant(plan)}
     kept, note = open_sidecar(data, beside, max_memory)
     ports = _read_ports(constant.get(IO_METHOD), kept)
@@ -298,7 +297,7 @@ def _read_pte(
 
 def _is_constant(plan: pte.Plan) -> bool:
     """Tell whether a method has neither inputs nor instructions, so that it only returns what is in the file."""
-    return not plan.inputs and len(plan.outputs) == 1 and not any(chain.instructions for chain in plan.chains)
+    return not plan.inputs and len(plan.outputs) == 1 and not plan.instructions
 
 
 def open_sidecar(data: bytes, beside: bytes | None, max_memory: int | None) -> tuple[sidecar.Sidecar | None, str]:
@@ -347,8 +346,7 @@ def _read_method(
     text: bool,
     budget: Budget,
 ) -> MethodContents:
-    instructions = [instruction for chain in plan.chains for instruction in chain.instructions]
-    calls = Counter(str(plan.operators[i.operator]) for i in instructions if isinstance(i, pte.KernelCall))
+    calls = Counter(str(plan.operators[i.operator]) for i in plan.instructions if isinstance(i, pte.KernelCall))
     delegates = [_read_delegate(delegate, text, budget) for delegate in plan.delegates]
     if len(known) == len(delegates):
         pairs = zip(delegates, known, strict=True)
@@ -358,7 +356,7 @@ def _read_method(
         inputs=_merge([plan.values[i] for i in plan.inputs], ports[0]),
         outputs=_merge([plan.values[i] for i in plan.outputs], ports[1]),
         operators=dict(calls),
-        instructions=len(instructions),
+        instructions=len(plan.instructions),
         planned=plan.planned_sizes,
         constant_bytes=sum(len(v.data) for v in plan.values if isinstance(v, pte.Tensor) and v.data is not None),
         delegates=tuple(delegates),

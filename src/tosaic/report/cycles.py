@@ -72,9 +72,20 @@ def describe_traffic(traffic: Mapping[str, Traffic]) -> str:
 
 def describe_total(found: Estimate, vela: float | None = None) -> str:
     """Describe the cycles and the MAC utilization, and Vela's cycles if given, with the reason why they differ."""
-    clock = f"{describe_time(found.seconds)} at {found.clock / 1e6:g} MHz"
+    clock = describe_duration(found.seconds, found.clock)
     beside = "" if vela is None else f"; {vela:,.0f}, Vela's own estimate: {WHY_DIFFERENT}"
     return f"{found.cycles:,} ({clock}, {found.utilization:.0%} of the MACs used), an estimate{beside}"
+
+
+def describe_sum(found: Sequence[Estimate]) -> str:
+    """Describe the cycles of several delegates together."""
+    cycles, seconds = sum(one.cycles for one in found), sum(one.seconds for one in found)
+    return f"{cycles:,} ({describe_duration(seconds, found[0].clock)}), an estimate"
+
+
+def describe_duration(seconds: float, clock: float) -> str:
+    """Describe how long something takes at a clock."""
+    return f"{describe_time(seconds)} at {clock / 1e6:g} MHz"
 
 
 def describe_time(seconds: float) -> str:

@@ -93,32 +93,19 @@ def _measure_memory(
 ) -> dict[str, int]:
     """Measure what SRAM, DRAM and flash hold; delegates share scratch."""
     assert contents.pte is not None
-    planned = tuple(size for method in contents.pte.methods for size in method.planned)
-    reports: list[MemoryReport] = []
-    for index, delegate in enumerate(delegates):
-        assert delegate.blob is not None and delegate.blob.estimate is not None
-        specs = [(name, text.encode()) for name, text in delegate.settings.items()]
-        place = place_regions(find_options(delegate.blob.estimate.accelerator, specs))
-        fast = 0
-        if place.fast_scratch and kept is not None and index < len(kept.delegates):
-            fast = int(kept.delegates[index].summary.get("sram_memory_used", 0.0) * _KIB)
-        reports.append(
-            MemoryReport(
-                network_in=place.network,
-                scratch=delegate.blob.scratch,
-                scratch_in=place.scratch,
-                fast_scratch=fast,
-                fast_scratch_in=place.fast_scratch,
-            )
-        )
-    largest = max(reports, key=lambda report: report.scratch)
+    blobs = [(delegate.blob, delegate.settings) for delegate in delegates if delegate.blob is not None]
+    largest, settings = max(blobs, key=lambda pair: pair[0].scratch)
+    assert largest.estimate is not None
+    specs = [(name, text.encode()) for name, text in settings.items()]
+    place = place_regions(find_options(largest.estimate.accelerator, specs))
+    summaries = [files.summary for files in kept.delegates] if kept is not None and place.fast_scratch else []
     whole = MemoryReport(
-        planned=planned,
-        network_in=largest.network_in,
+        planned=tuple(size for method in contents.pte.methods for size in method.planned),
+        network_in=place.network,
         scratch=largest.scratch,
-        scratch_in=largest.scratch_in,
-        fast_scratch=max(report.fast_scratch for report in reports),
-        fast_scratch_in=largest.fast_scratch_in,
+        scratch_in=place.scratch,
+        fast_scratch=max((int(one.get("sram_memory_used", 0.0) * _KIB) for one in summaries), default=0),
+        fast_scratch_in=place.fast_scratch,
     )
     uses = whole.list_uses(contents.bytes + data_bytes)
     return {memory: sum(held.values()) for memory, held in uses.items()}

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
 from tosaic.core.tensor_info import TensorInfo
 from tosaic.formats import blob, external, foreign, pte
@@ -46,8 +45,7 @@ def open_program(
     program = external.read(data, files, max_memory=max_memory)
     kept, note = open_sidecar(data, beside, max_memory)
     why = "there is no .tosaic file next to the .pte" if beside is None else f"the .tosaic file is {note}"
-    budget = Budget(len(data) + program.data_size, max_memory)
-    budget.take(program.taken, "the .pte file")
+    budget = program.make_budget(max_memory)
     profile = make_profile(program, kept, method=method, why_no_sidecar=why, budget=budget)
     return Opened(data, tuple(files), program, kept, profile)
 

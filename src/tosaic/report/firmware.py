@@ -33,11 +33,8 @@ def _list_lines(design: Design, files: Mapping[Path, bytes]) -> Iterator[str]:
     for path, data in shown:
         yield f"wrote `{path}` ({len(data):,} bytes)"
     if not shown:
-        yield f"wrote {len(files)} files to `{_find_folder(files)}`"
-
-
-def _find_folder(files: Mapping[Path, bytes]) -> Path:
-    return min((path.parent for path in files), key=lambda folder: len(folder.parts))
+        folder = min((path.parent for path in files), key=lambda folder: len(folder.parts))
+        yield f"wrote {len(files)} files to `{folder}`"
 
 
 def firmware_to_json(design: Design, files: Mapping[Path, bytes]) -> dict[str, Json]:

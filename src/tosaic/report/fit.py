@@ -46,7 +46,7 @@ def _show_front(page: Page, found: FitReport) -> None:
             page.raw(line)
     page.title("commands, the best choice first")
     for choice in found.front:
-        page.raw(found.name_command(choice))
+        page.raw(choice.options.name_command(found.model, found.given))
 
 
 def _describe_checks(front: Sequence[Choice]) -> str:

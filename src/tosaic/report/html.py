@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from tosaic.core.reason import Reason
 from tosaic.core.tensor_info import TensorInfo
-from tosaic.formats.sidecar import Fallback
+from tosaic.report.causes import group_causes
 from tosaic.report.charts import (
     classify,
     format_bytes,
@@ -26,7 +26,7 @@ from tosaic.report.charts import (
 )
 from tosaic.report.cycles import describe_time
 from tosaic.report.modules import fold_graph
-from tosaic.report.profile import Layer, Profile
+from tosaic.report.profile import Layer, Profile, shorten_op
 
 _CODE = re.compile("`([^`]+)`")
 
@@ -77,7 +77,7 @@ class ReportData:
     options: Mapping[str, str]
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    reasons: tuple[Fallback, ...] | None = None
+    reasons: tuple[Reason, ...] | None = None
     warnings: tuple[str, ...] = ()
     accuracy: tuple[Accuracy, ...] = ()
     check: Check | None = None
@@ -112,35 +112,6 @@ class ReportData:
 def is_conversion(op: str) -> bool:
     """Tell whether an operator only quantizes or dequantizes."""
     return op.startswith("quantized_decomposed")
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """A reason for the CPU, with all nodes that have it and the number of nodes that follow them."""
-
-    op: str
-    why: str
-    fix: str
-    nodes: tuple[Fallback, ...]
-    followers: Mapping[str, int]
-
-
-def group_causes(reasons: Sequence[Fallback]) -> list[Cause]:
-    """Group the nodes on the CPU by reason; conversions at inputs and outputs come last."""
-    roots = {reason.node for reason in reasons if not reason.cause}
-    groups: dict[tuple[bool, str, str, str], list[Fallback]] = {}
-    for reason in reasons:
-        if reason.cause not in roots:
-            key = (reason.is_io, "float inputs and outputs" if reason.is_io else reason.op, reason.why, reason.fix)
-            groups.setdefault((key[0], key[1], "" if reason.is_io else reason.why, reason.fix), []).append(reason)
-    causes: list[Cause] = []
-    for _, op, why, fix in sorted(groups, key=lambda key: key[0]):
-        nodes = groups[op.startswith("float inputs"), op, why, fix]
-        names = {node.node for node in nodes}
-        followers = Counter(reason.op for reason in reasons if reason.cause in names)
-        text = why or "the program takes and returns float tensors; the CPU converts them"
-        causes.append(Cause(op, text, fix, tuple(nodes), followers))
-    return causes
 
 
 def render(data: ReportData) -> str:
@@ -207,7 +178,7 @@ def _load_templates() -> Environment:
         "comma": _separate,
         "percent": _to_percent,
         "conversion": is_conversion,
-        "operator": _shorten,
+        "operator": shorten_op,
         "marked": _mark_code,
     }
     for name, function in functions.items():
@@ -226,8 +197,3 @@ def _separate(number: int) -> str:
 
 def _to_percent(share: float) -> str:
     return f"{share:.1%}" if share >= 0.0005 or not share else "< 0.1%"
-
-
-def _shorten(op: str) -> str:
-    parts = op.replace("::", ".").split(".")
-    return parts[1] if len(parts) > 1 else op

@@ -6,8 +6,8 @@ import csv
 import io
 from collections.abc import Iterator
 
-from tosaic.report.cycles import describe_time, describe_traffic
-from tosaic.report.profile import Layer, Profile
+from tosaic.report.cycles import describe_duration, describe_traffic
+from tosaic.report.profile import Layer, Profile, shorten_op
 from tosaic.report.terminal import Page, count
 
 _COLUMNS = ("cycles", "share", "limited by", "layer")
@@ -31,7 +31,7 @@ def show_profile(page: Page, profile: Profile, file: str) -> None:
 
 def _pair_totals(profile: Profile) -> Iterator[tuple[str, str]]:
     if profile.cycles is not None:
-        when = f"{describe_time(profile.cycles / profile.clock)} at {profile.clock / 1e6:g} MHz"
+        when = describe_duration(profile.cycles / profile.clock, profile.clock)
         used = f"{profile.utilization:.0%} of the MACs used"
         yield "NPU cycles", f"{profile.cycles:,} ({when}, {used}) on {profile.accelerator}, an estimate"
         yield "limited by", ", ".join(f"{name} {cycles:,}" for name, cycles in profile.limits.items())
@@ -49,7 +49,7 @@ def _describe_row(profile: Profile, layer: Layer) -> tuple[str, ...]:
 
 def describe_layer(layer: Layer) -> str:
     """Describe a layer in one line: its name, its operators, its tensors, and what it costs."""
-    operators = " + ".join([layer.short_op, *(op.split(".")[1] for op in layer.fused if "." in op)])
+    operators = " + ".join([layer.short_op, *(shorten_op(op) for op in layer.fused if "." in op)])
     name = "" if layer.name == layer.op else f"`{layer.name}` "
     parts = [f"{name}{operators}"]
     # Vela adds operations that no operator of the model and no tensor of the TOSA graph stands for.

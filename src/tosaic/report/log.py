@@ -27,7 +27,7 @@ from tosaic.npu.accelerator import ACCELERATORS
 from tosaic.npu.perf import Estimate
 from tosaic.npu.pmu import PMU_EVENTS, count_events
 from tosaic.npu.stream import parse
-from tosaic.report.cycles import SOURCE, describe_row, describe_time, estimate_delegate
+from tosaic.report.cycles import SOURCE, describe_row, describe_sum, estimate_delegate
 from tosaic.report.device import describe_device
 from tosaic.report.terminal import Page, describe_counts
 
@@ -153,7 +153,9 @@ class RunLog:
         yield "Profiler report, cycles per operator:"
         for call in ran:
             delegate = self.delegates[call.index]
-            yield f"{call.name} {call.index} : cycle_cnt : {_show_delegate(delegate)}"
+            on_cpu = delegate.backend in _ON_CPU
+            cycles = f"{_UNKNOWN} CPU cycles" if on_cpu else _show_cycles(delegate.cycles, delegate.vela)
+            yield f"{call.name} {call.index} : cycle_cnt : {cycles}"
             yield from _operation_lines(delegate.estimate)
         for name, count in Counter(call.name for call in self.calls if call.kind == "kernel").items():
             yield f"{name} : {count} calls : cycle_cnt : {_UNKNOWN} CPU cycles"
@@ -282,11 +284,6 @@ def _show(value: float | None) -> str:
     return _UNKNOWN if value is None else f"{value:.0f} ({SOURCE})"
 
 
-def _show_delegate(delegate: DelegateInfo) -> str:
-    on_cpu = delegate.backend in _ON_CPU
-    return f"{_UNKNOWN} CPU cycles" if on_cpu else _show_cycles(delegate.cycles, delegate.vela)
-
-
 def _show_cycles(cycles: float | None, vela: float | None) -> str:
     ours = f"{_UNKNOWN} NPU cycles" if cycles is None else f"{cycles:.0f} NPU cycles ({SOURCE})"
     return ours if vela is None else f"{ours}, {vela:.0f} (Vela's estimate)"
@@ -342,8 +339,7 @@ def show_summary(page: Page, log: RunLog, max_values: int) -> None:
 def _pair_summary(log: RunLog) -> Iterator[tuple[str, str]]:
     found = [delegate.estimate for delegate in log.ran if delegate.estimate is not None]
     if found:
-        cycles, seconds = sum(one.cycles for one in found), sum(one.seconds for one in found)
-        yield "NPU cycles", f"{cycles:,} ({describe_time(seconds)} at {found[0].clock / 1e6:g} MHz), an estimate"
+        yield "NPU cycles", describe_sum(found)
     kernels = Counter(call.name for call in log.calls if call.kind == "kernel" or call.name in _ON_CPU)
     if kernels:
         yield "on the CPU", describe_counts(kernels)

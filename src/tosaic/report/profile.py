@@ -96,8 +96,7 @@ class Layer:
     @property
     def short_op(self) -> str:
         """The operator without namespace and overload."""
-        parts = self.op.replace("::", ".").split(".")
-        return parts[1] if len(parts) > 1 else self.op
+        return shorten_op(self.op)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "limit": self.limit}
@@ -227,3 +226,9 @@ class Profile:
 def _describe_buffer(buffer: Buffer) -> dict[str, Any]:
     names = ("name", "memory", "usage", "start", "end", "first", "last")
     return {name: getattr(buffer, name) for name in names}
+
+
+def shorten_op(op: str) -> str:
+    """Return an operator without its namespace and overload."""
+    parts = op.replace("::", ".").split(".")
+    return parts[1] if len(parts) > 1 else op

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from tosaic.core.budget import Budget
 from tosaic.core.errors import Invalid
+from tosaic.core.reason import Reason
 from tosaic.formats import blob, pte
-from tosaic.formats.sidecar import DelegateFiles, Fallback, Sidecar
+from tosaic.formats.sidecar import DelegateFiles, Sidecar
 from tosaic.formats.tosa_reader import read as read_tosa
 from tosaic.ir.encode import count_bytes
 from tosaic.ir.graph import Graph, Op, Value
@@ -19,7 +20,7 @@ from tosaic.npu.reads import CommandReads, list_reads
 from tosaic.npu.stream import parse
 from tosaic.npu.system import System, find_options, read_system
 from tosaic.report.attribution import Share, divide
-from tosaic.report.profile import Layer, MemoryPlan, Profile, Span
+from tosaic.report.profile import Layer, MemoryPlan, Profile, Span, shorten_op
 from tosaic.report.schedule import Origin, Schedule, read_origins, read_schedule
 from tosaic.tools.vela_options import VelaOptions
 
@@ -89,11 +90,11 @@ class _Maker:
         known = files if len(files) == len(self._plan.delegates) else ()
         if self._kept is not None and len(known) != len(self._plan.delegates):
             self.missing.append("names of layers: the .tosaic file describes another number of delegates")
-        fallbacks = _match_fallbacks(self._plan, self._kept.reasons if self._kept is not None else ())
+        found = _match_reasons(self._plan, self._kept.reasons if self._kept is not None else ())
         seen: set[int] = set()
-        for number, instruction in enumerate(i for chain in self._plan.chains for i in chain.instructions):
+        for number, instruction in enumerate(self._plan.instructions):
             if isinstance(instruction, pte.KernelCall):
-                self._add_kernel(instruction, fallbacks.get(number))
+                self._add_kernel(instruction, found.get(number))
             elif isinstance(instruction, pte.DelegateCall) and instruction.delegate not in seen:
                 seen.add(instruction.delegate)
                 index = instruction.delegate
@@ -101,7 +102,7 @@ class _Maker:
         if any(layer.device == "CPU" for layer in self.layers):
             self.missing.append("cycles on the CPU: they are not modeled")
 
-    def _add_kernel(self, call: pte.KernelCall, fallback: Fallback | None) -> None:
+    def _add_kernel(self, call: pte.KernelCall, reason: Reason | None) -> None:
         """Add an operator on the CPU. Its last arguments are its results."""
         tensors = {i: value for i in call.args if isinstance(value := self._plan.values[i], pte.Tensor)}
         last = self._plan.values[call.args[-1]] if call.args else None
@@ -109,7 +110,7 @@ class _Maker:
         results = last.items if isinstance(last, pte.TensorList) else call.args[-1:]
         outputs = tuple(tensors[i] for i in results if i in tensors)
         inputs = tuple(tensor for i, tensor in tensors.items() if i not in results)
-        found = fallback or Fallback()
+        found = reason or Reason()
         self.layers.append(
             Layer(
                 index=len(self.layers),
@@ -187,16 +188,16 @@ def _describe_type(dtype: str, shape: Sequence[int]) -> str:
     return f"{dtype}[{','.join(map(str, shape))}]"
 
 
-def _match_fallbacks(plan: pte.Plan, reasons: Sequence[Fallback]) -> dict[int, Fallback]:
+def _match_reasons(plan: pte.Plan, reasons: Sequence[Reason]) -> dict[int, Reason]:
     """Find the torch node of each call on the CPU: the n-th call of an operator is its n-th node.
 
     Where calls and nodes of an operator differ in number, nothing is claimed.
     """
     calls: dict[str, list[int]] = {}
-    for number, instruction in enumerate(i for chain in plan.chains for i in chain.instructions):
+    for number, instruction in enumerate(plan.instructions):
         if isinstance(instruction, pte.KernelCall):
             calls.setdefault(_find_stem(str(plan.operators[instruction.operator])), []).append(number)
-    nodes: dict[str, list[Fallback]] = {}
+    nodes: dict[str, list[Reason]] = {}
     for reason in reasons:
         nodes.setdefault(_find_stem(reason.op), []).append(reason)
     pairs = ((calls[stem], nodes[stem]) for stem in calls if len(calls[stem]) == len(nodes.get(stem, ())))
@@ -209,8 +210,7 @@ def _find_stem(op: str) -> str:
     `aten::to.dtype` is called as `dim_order_ops::_to_dim_order_copy.out`, `aten::softmax.int` as
     `aten::_softmax.out`.
     """
-    parts = op.replace("::", ".").split(".")
-    return (parts[1] if len(parts) > 1 else op).removeprefix("_").removesuffix("_copy").removesuffix("_dim_order")
+    return shorten_op(op).removeprefix("_").removesuffix("_copy").removesuffix("_dim_order")
 
 
 def _name_layer(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tosaic.core.reason import Reason
 from tosaic.core.tensor_info import TensorInfo
 from tosaic.npu.perf import Estimate
-
-if TYPE_CHECKING:
-    from tosaic.driver.reason import Reason
 
 SCHEMA = "tosaic-report/3"
 #: Vela's names of memories; all others are flash.

@@ -70,14 +70,15 @@ def read_result(line: Mapping[str, Any], job: Job) -> Result | None:
     if status != DONE:
         return Result(job, status, why) if found is None else None
     kinds = {one.name: one.type for one in fields(Choice) if one.name != "options"}
-    if not _is_table(found) or set(found) != set(kinds):
+    if not is_table(found) or set(found) != set(kinds):
         return None
     if not all(_has_type(value, str(kinds[name])) for name, value in found.items()):
         return None
     return Result(job, status, why, Choice(job.options, **found))
 
 
-def _is_table(value: object) -> TypeGuard[dict[str, Any]]:
+def is_table(value: object) -> TypeGuard[dict[str, Any]]:
+    """Tell whether a value of JSON is an object."""
     return isinstance(value, dict)
 
 
@@ -166,14 +167,11 @@ def show_sweep(page: Page, results: Sequence[Result], known: int, folder: str) -
     for result in results:
         options = result.job.options
         name = Path(result.job.model).name
-        figures = _describe_figures(result.choice)
+        found = result.choice
+        figures = ["", "", ""] if found is None else [f"{n:,}" for n in (found.cycles, found.sram, found.flash)]
         rows.append([name, options.target, result.status, *figures, result.why or options.describe()])
     page.rows(("model", "target", "status", "cycles", "SRAM", "flash", "options"), rows)
     counts = Counter(result.status for result in results)
     states = ", ".join(f"{number:,} {status}" for status, number in counts.items())
     before = f", {known:,} of them before" if known else ""
     page.line(f"{states}{before}; `{folder}` has the table and the figures")
-
-
-def _describe_figures(choice: Choice | None) -> list[str]:
-    return ["", "", ""] if choice is None else [f"{n:,}" for n in (choice.cycles, choice.sram, choice.flash)]

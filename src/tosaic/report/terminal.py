@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from tosaic.core.location import describe_place
+from tosaic.core.reason import Reason
 from tosaic.core.tensor_info import TensorInfo
-from tosaic.report.cycles import WHY_DIFFERENT, describe_time
+from tosaic.report.causes import count_ops, group_causes
+from tosaic.report.cycles import WHY_DIFFERENT, describe_sum, describe_time
 from tosaic.report.schema import MemoryReport, Report
-
-if TYPE_CHECKING:
-    from tosaic.driver.reason import Reason
 
 #: below this many characters, columns are dropped or the terminal's width is ignored
 _LEAST_WIDTH = 24
@@ -42,12 +39,11 @@ class Page:
     def title(self, text: str, *, gap: bool = True) -> None:
         """Print a heading, with an empty line before it."""
         if gap:
-            self._print("")
+            self._print([""])
         self.line(text, "bold")
 
     def line(self, text: str, style: str = "", indent: int = 0) -> None:
-        lines = _wrap(text, self._console.width - indent)
-        self._print("\n".join(" " * indent + line for line in lines), style)
+        self._print(_wrap(text, self._console.width - indent), style, indent)
 
     def pairs(self, pairs: Iterable[tuple[str, str]], indent: int = 0) -> None:
         """Print labels and values in two columns."""
@@ -60,7 +56,7 @@ class Page:
             else:
                 first, *rest = _wrap(value, width - label_width)
                 lines = [f"{label:<{label_width}}{first}", *(" " * label_width + line for line in rest)]
-            self._print("\n".join(" " * indent + line for line in lines))
+            self._print(lines, indent=indent)
 
     def rows(self, head: Sequence[str], rows: Iterable[Sequence[str]], indent: int = 0) -> None:
         """Print a table; the last column is wrapped, and if it would be too narrow each row becomes a list of pairs."""
@@ -70,20 +66,20 @@ class Page:
         if left < _LEAST_CELL:
             for row in table:
                 self.pairs(zip(head, row, strict=True), indent)
-                self._print("")
+                self._print([""])
             return
         for number, row in enumerate([list(head), *table]):
             start = "".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False))
             first, *rest = _wrap(row[-1], left, _LEAST_CELL)
             lines = [start + first, *(" " * len(start) + line for line in rest)]
-            self._print("\n".join(" " * indent + line for line in lines), "" if number else "bold")
+            self._print(lines, "" if number else "bold", indent)
 
     def raw(self, text: str) -> None:
         """Print a line as it is, such as a command to paste: it is not wrapped."""
-        self._print(text)
+        self._print(text.split("\n"))
 
-    def _print(self, text: str, style: str = "") -> None:
-        clean = "\n".join(line.rstrip() for line in text.split("\n"))
+    def _print(self, lines: Iterable[str], style: str = "", indent: int = 0) -> None:
+        clean = "\n".join((" " * indent + line).rstrip() for line in lines)
         self._console.print(Text(clean, style=style), soft_wrap=True)
 
 
@@ -153,8 +149,7 @@ def _pair_cycles(report: Report, verbose: bool) -> Iterator[tuple[str, str]]:
     """Yield the estimate from the commands; on request also Vela's, and what the difference comes from."""
     found = [delegate.estimate for delegate in report.delegates if delegate.estimate]
     if found:
-        cycles, seconds = sum(one.cycles for one in found), sum(one.seconds for one in found)
-        yield "NPU cycles", f"{cycles:,} ({describe_time(seconds)} at {found[0].clock / 1e6:g} MHz), an estimate"
+        yield "NPU cycles", describe_sum(found)
     vela = [delegate.vela for delegate in report.delegates if delegate.vela]
     if vela and verbose:
         cycles = int(sum(v.get("cycles_total", 0.0) for v in vela))
@@ -201,32 +196,18 @@ def describe_tensor(tensor: TensorInfo) -> str:
 
 def _explain_cpu(page: Page, reasons: Sequence[Reason]) -> None:
     """Print every cause once, with the locations it applies to and the nodes that follow it to the CPU."""
-    groups: dict[tuple[str, str, str], list[Reason]] = {}
-    roots = {reason.node for reason in reasons if not reason.cause and not reason.is_io}
-    for reason in reasons:
-        if not reason.is_io and reason.cause not in roots:
-            groups.setdefault((reason.op, reason.why, reason.fix), []).append(reason)
     if reasons:
         page.title("why these are on the CPU", gap=False)
-    for (op, why, fix), members in groups.items():
-        names = {reason.node for reason in members}
-        followers = [reason for reason in reasons if reason.cause in names]
-        page.line(f"`{op}` x{len(members)}", indent=2)
-        pairs = (("why", why), ("fix", fix), ("where", _list_places(members)), ("also", _count_followers(followers)))
+    for cause in group_causes(reasons):
+        if cause.is_io:
+            page.line(f"float I/O: {describe_counts(count_ops(cause.nodes))}", indent=2)
+            page.pairs([("fix", cause.fix)], indent=4)
+            continue
+        page.line(f"`{cause.op}` x{len(cause.nodes)}", indent=2)
+        others = count(sum(cause.followers.values()), "node")
+        also = f"{others} because of it: {describe_counts(cause.followers)}" if cause.followers else ""
+        pairs = (("why", cause.why), ("fix", cause.fix), ("where", _list_places(cause.nodes)), ("also", also))
         page.pairs(((label, text) for label, text in pairs if text), indent=4)
-    conversions = [reason for reason in reasons if reason.is_io and reason.cause not in roots]
-    if conversions:
-        page.line(f"float I/O: {_count_ops(conversions)}", indent=2)
-        page.pairs([("fix", conversions[0].fix)], indent=4)
-
-
-def _count_followers(followers: Sequence[Reason]) -> str:
-    return f"{count(len(followers), 'node')} because of it: {_count_ops(followers)}" if followers else ""
-
-
-def _count_ops(reasons: Sequence[Reason]) -> str:
-    """Count the operators among some nodes, by their short names."""
-    return describe_counts(Counter(reason.op.split(".")[1] for reason in reasons))
 
 
 def _list_places(reasons: Sequence[Reason]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from tosaic.cli.quiet import import_torch
 from tosaic.core.errors import ExitStatus, Invalid
 from tosaic.core.output import write_files
-from tosaic.scripts.entry import TARGET, Parser, run_script
+from tosaic.scripts.entry import TARGET, Parser, script
 
 #: with these flags, ExecuTorch's option compiles for the driver of a Linux system
 _DIRECT_DRIVE = ("--separate-io-regions", "--cop-format=COP2")
@@ -70,12 +70,9 @@ def file_name(model: str, delegate: bool) -> str:
     return f"{stem}_arm_delegate.pte" if delegate else f"{stem}.pte"
 
 
+@script
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile with the given options and print the path of the file."""
-    return run_script(_run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
     sys.stdout.write(f"PTE file saved as {_compile(parse(arguments))}\n")
     return ExitStatus.DONE
 

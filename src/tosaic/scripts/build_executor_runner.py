@@ -9,18 +9,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tosaic.scripts.entry import TARGET, Parser, call_tosaic, run_script
+from tosaic.scripts.entry import TARGET, Parser, call_tosaic, script
 
 #: The name of the ELF file, and of the folder that it is in.
 ELF, FOLDER = "arm_executor_runner", "cmake-out"
 
 
+@script
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build the firmware: NAME/cmake-out/arm_executor_runner for NAME.pte."""
-    return run_script(_run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
     parser = Parser("build_executor_runner", "Build the firmware of Corstone-300 or Corstone-320 with a .pte in it.")
     parser.add_argument("--pte", type=Path, required=True, help="the compiled model")
     parser.add_argument("--target", default=TARGET, help="the NPU of the board; default: %(default)s")

@@ -11,15 +11,12 @@ from os import environ
 
 from tosaic.core.errors import ExitStatus
 from tosaic.core.output import write_files
-from tosaic.scripts.entry import Parser, run_script
+from tosaic.scripts.entry import Parser, script
 
 
+@script
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build the libraries and print their paths."""
-    return run_script(_run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
     from tosaic.board.libraries import make_libraries
     from tosaic.board.toolchain import AUTO
 

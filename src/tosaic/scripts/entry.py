@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import tosaic
 from tosaic.cli.guard import exit_code, explain
@@ -33,16 +34,27 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-y", "--yes", action="store_true", help="install without asking")
 
 
-def run_script(script: Callable[[Sequence[str] | None], int], arguments: Sequence[str] | None) -> int:
-    """Run a script; report its errors on stderr, and return its exit code."""
-    try:
-        return script(arguments)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return ExitStatus.INTERRUPTED
-    except Exception as error:
-        sys.stderr.write(f"{explain(error)}\n")
-        return exit_code(error)
+class Script(Protocol):
+    """The main function of a script."""
+
+    def __call__(self, arguments: Sequence[str] | None = None) -> int: ...
+
+
+def script(main: Script) -> Script:
+    """Let a main function report its errors on stderr, and return its exit code."""
+
+    @functools.wraps(main)
+    def run(arguments: Sequence[str] | None = None) -> int:
+        try:
+            return main(arguments)
+        except KeyboardInterrupt:
+            sys.stderr.write("interrupted\n")
+            return ExitStatus.INTERRUPTED
+        except Exception as error:
+            sys.stderr.write(f"{explain(error)}\n")
+            return exit_code(error)
+
+    return run
 
 
 def call_tosaic(*words: str | Path) -> int:

@@ -9,15 +9,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tosaic.scripts.entry import Parser, call_tosaic, run_script
+from tosaic.scripts.entry import Parser, call_tosaic, script
 
 
+@script
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a .pte and print its outputs."""
-    return run_script(_run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
     parser = Parser("executor_runner", "Run a .pte on this machine: one for VGF with Vulkan, others on simulators.")
     parser.add_argument("--model_path", type=Path, default=Path("model.pte"), help="default: %(default)s")
     parser.add_argument("--inputs", default="", help="files with inputs, separated by commas; default: ones")

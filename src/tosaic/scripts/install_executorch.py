@@ -8,15 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from tosaic.scripts.entry import Parser, call_tosaic, find_checkout, run_script
+from tosaic.scripts.entry import Parser, call_tosaic, find_checkout, script
 
 
+@script
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check the installation."""
-    return run_script(_run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
     parser = Parser("install_executorch", "Check the installation, which pip has made.")
     parser.add_argument("--editable", action="store_true", help="check that it is an editable one too")
     if parser.parse_args(arguments).editable:

@@ -13,7 +13,7 @@ from pathlib import Path
 from tosaic.core.errors import ExitStatus
 from tosaic.core.targets import find
 from tosaic.scripts import aot_arm_compiler, build_executor_runner, executor_runner, run_fvp
-from tosaic.scripts.entry import TARGET, Parser, run_script
+from tosaic.scripts.entry import TARGET, Parser, script
 
 #: The models of the tutorial, and how it compiles them.
 TUTORIAL = {"softmax": "", "add": "--delegate", "mv2": "--delegate --quantize"}
@@ -22,12 +22,9 @@ _FLAGS = "--delegate --quantize"
 _FOLDER = Path("examples", "arm", "executor_runner")
 
 
+@script
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile, build and run a model, or the three of the tutorial."""
-    return run_script(_run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
     parser = Parser(
         "run", "Compile a model, build the firmware of its board, and run that; a model for VGF needs no board."
     )

@@ -10,15 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tosaic.core.errors import Invalid
-from tosaic.scripts.entry import TARGET, Parser, call_tosaic, run_script
+from tosaic.scripts.entry import TARGET, Parser, call_tosaic, script
 
 
+@script
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a firmware and print its log; return 1 if a test in it fails."""
-    return run_script(_run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
     from tosaic.board.options import RUNNERS
 
     parser = Parser("run_fvp", "Run a firmware in Arm's FVP if that is on PATH, else on the virtual board.")

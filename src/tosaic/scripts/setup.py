@@ -10,15 +10,12 @@ from collections.abc import Sequence
 
 from tosaic.core.errors import Invalid
 from tosaic.doctor import BOARD, TESTS, VGF
-from tosaic.scripts.entry import Parser, call_each, run_script
+from tosaic.scripts.entry import Parser, call_each, script
 
 
+@script
 def main(arguments: Sequence[str] | None = None) -> int:
     """Install the cross compiler and the virtual board for an Ethos-U, or what the options ask for."""
-    return run_script(_run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
     parser = Parser("setup", "Install what a target needs. Shows the commands and asks first.")
     parser.add_argument(
         "--i-agree-to-the-contained-eula", action="store_true", help="accepted for old scripts: nothing here has a EULA"

@@ -9,15 +9,12 @@ import sys
 from collections.abc import Sequence
 
 from tosaic.doctor import BOARD, TESTS
-from tosaic.scripts.entry import Parser, call_each, run_script
+from tosaic.scripts.entry import Parser, call_each, script
 
 
+@script
 def main(arguments: Sequence[str] | None = None) -> int:
     """Install what the tests of boards need."""
-    return run_script(_run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
     parser = Parser("setup_testing", "Install what the tests of boards need. Shows the commands and asks first.")
     parser.add_yes()
     options = parser.parse_args(arguments)

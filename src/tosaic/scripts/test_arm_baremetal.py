@@ -16,7 +16,7 @@ from types import MappingProxyType
 from tosaic.core.errors import ExitStatus
 from tosaic.doctor import BOARD, TESTS, VGF
 from tosaic.scripts import run
-from tosaic.scripts.entry import Parser, call_each, find_checkout, run_script
+from tosaic.scripts.entry import Parser, call_each, find_checkout, script
 
 #: What pytest runs for each command, and what must be installed for it.
 _PYTEST: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType(
@@ -34,12 +34,9 @@ _TARGETS = ("ethos-u55-128", "ethos-u85-256")
 _EXIT_CODES = {0: ExitStatus.DONE, 1: ExitStatus.CHECK_FAILED, 4: ExitStatus.BAD_INPUT, 5: ExitStatus.BAD_INPUT}
 
 
+@script
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tests of a command."""
-    return run_script(_run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
     parser = Parser("test_arm_baremetal", "Run tests; where the original uses Corstone's FVP, on the virtual board.")
     parser.add_argument("command", choices=(*_PYTEST, _RUN))
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=f"further options of pytest, or of run for {_RUN}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from support.modules import Call
 from tosaic.fx.source import Source, overload, torch_op
 from tosaic.lower.samples import Input, Sample
 from tosaic.ops import registry
@@ -42,15 +43,6 @@ class Template:
     kwargs: tuple[tuple[str, Any], ...]
 
 
-class _Call(torch.nn.Module):
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self.function(*inputs)
-
-
 def _draw(spec: Input, generator: torch.Generator) -> torch.Tensor:
     if spec.dtype == "float32":
         return torch.rand(spec.shape, generator=generator) * (spec.high - spec.low) + spec.low
@@ -61,7 +53,7 @@ def _make(sample: Sample, name: str) -> tuple[torch.nn.Module, tuple[torch.Tenso
     seed = zlib.crc32(name.encode())
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = sample.call() if sample.module else _Call(sample.call)
+        model = sample.call() if sample.module else Call(sample.call)
     generator = torch.Generator().manual_seed(seed)
     return model.eval(), tuple(_draw(i, generator) for i in sample.inputs)
 
