@@ -79,7 +79,7 @@ def test_float_inputs_and_outputs_are_one_choice() -> None:
 
 def choose_sorted(x: torch.Tensor) -> torch.Tensor:
     above = x > 0.5
-    return torch.where(above, (torch.sort(above.to(torch.int8), 1)[0] != 0).float() * x, x)
+    return torch.where(above, (torch.sort(above.to(torch.int32), 1)[0] != 0).float() * x, x)
 
 
 def test_what_is_fused_around_an_operator_of_the_cpu_follows_it() -> None:
