@@ -431,12 +431,6 @@ CASES = {
         program(lambda x: x + 2**40, i(3, 4)),
         program(lambda x: x + 2**20, i(3, 4)),
     ),
-    "positions": Case(
-        "the positions of the maxima are not available",
-        "use return_indices=False",
-        program(lambda x: F.adaptive_max_pool2d(x, 2, return_indices=True), r(1, 3, 4, 4)),
-        program(lambda x: F.max_pool2d(x, 2), r(1, 3, 4, 4)),
-    ),
     "cummax": Case(
         "the positions of `cummax` are not available",
         "use the values of cummax only",
