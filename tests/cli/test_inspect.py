@@ -36,7 +36,7 @@ def blob(codes: tuple[Path, Outcome], tmp_path: Path) -> Path:
 
 
 def test_pte(tosaic: Command, codes: tuple[Path, Outcome]) -> None:
-    done = tosaic("inspect", codes[0])
+    done = tosaic("inspect", codes[0], env={"COLUMNS": "120"})
     assert done.code == 0, done.stderr
     text = " ".join(done.stdout.split())
     border = codes[1].json["inputs"][0]

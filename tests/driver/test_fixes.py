@@ -28,7 +28,7 @@ def leave(one: Program, target: str) -> dict[str, str]:
     model = one.model if isinstance(one.model, nn.Module) else Call(one.model)
     with without_qat_patterns():
         reasons = tosaic.compile(model.eval(), one.inputs, target).reasons
-    return {r.why: r.fix for r in reasons if not r.is_io}
+    return {r.why: r.fix for r in reasons if not (r.is_io and "quantize_per" in r.op)}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -79,7 +79,7 @@ def test_float_inputs_and_outputs_are_one_choice() -> None:
 
 def choose_sorted(x: torch.Tensor) -> torch.Tensor:
     above = x > 0.5
-    return torch.where(above, (torch.sort(above.to(torch.int8), 1)[0] != 0).float() * x, x)
+    return torch.where(above, (torch.sort(above.to(torch.int32), 1)[0] != 0).float() * x, x)
 
 
 def test_what_is_fused_around_an_operator_of_the_cpu_follows_it() -> None:

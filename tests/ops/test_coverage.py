@@ -75,7 +75,6 @@ def test_every_record_has_samples() -> None:
         "quantize_channel": "a weight left unfolded: tests/quantization",
         "dequantize_channel": "any convolution",
         "convolution": "conv2d through the ExecuTorch API",
-        "max_pool3d_with_indices": "max_pool3d through to_edge",
         "batch_norm_legit": "batch_norm through the ExecuTorch API",
         "native_layer_norm": "layer_norm through to_edge",
         "native_group_norm": "group_norm through to_edge",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,15 +37,9 @@ def pool(x: torch.Tensor) -> Any:
 
 CASES = {
     "pool": (pool, "aten._to_copy.default"),
-    "spread_pool": (
-        lambda x: F.max_pool2d(x * 2.0, 2, 1, 1, 2, return_indices=True),
-        {"TOSA-1.0+INT": "aten.max_pool2d_with_indices.default", "TOSA-1.0+FP": "aten._to_copy.default"},
-    ),
+    "spread_pool": (lambda x: F.max_pool2d(x * 2.0, 2, 1, 1, 2, return_indices=True), "aten._to_copy.default"),
     "pool_values": (lambda x: pool(x)[0] * 2.0, None),
-    "adaptive_pool": (
-        lambda x: F.adaptive_max_pool2d(x * 2.0, 2, return_indices=True),
-        "aten.adaptive_max_pool2d.default",
-    ),
+    "adaptive_pool": (lambda x: F.adaptive_max_pool2d(x * 2.0, 2, return_indices=True), "aten._to_copy.default"),
     "max": (lambda x: (x * 2.0).max(1), "aten._to_copy.default"),
     "topk_values": (lambda x: (x * 2.0).topk(2, -1)[0] * 2.0, None),
     "sort": (lambda x: (x * 2.0).sort(-1), "aten._to_copy.default"),
@@ -64,7 +59,6 @@ def test_every_result_is_that_of_torch(name: str, spec: str) -> None:
     function, left = CASES[name]
     program = tosaic.compile(samples.Call(function).eval(), (IMAGE,), spec, calibration=[IMAGE])
     kept = [r.op for r in program.reasons if not r.is_io and "quantize_per_tensor" not in r.op]
-    left = left[spec] if isinstance(left, dict) else left
     assert kept == ([] if left is None else [left])
     assert program.delegates
     got, want = program.run(IMAGE, engine="tosa"), tree_leaves(function(IMAGE))
@@ -78,10 +72,25 @@ def test_every_result_is_that_of_torch(name: str, spec: str) -> None:
             assert np.array_equal(a, b.numpy())
 
 
-def test_positions_of_maxima_are_the_reason() -> None:
-    program = tosaic.compile(samples.Call(CASES["adaptive_pool"][0]).eval(), (IMAGE,), "TOSA-1.0+FP")
-    (reason,) = program.reasons
-    assert reason.why == "the positions of the maxima are not available on the NPU"
+POOLS: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = {
+    "padded": lambda x: F.max_pool3d(x, 3, 2, 1, return_indices=True),
+    "dilated": lambda x: F.max_pool3d(x, 2, 1, 1, dilation=(2, 1, 2), return_indices=True),
+    "adaptive": lambda x: F.adaptive_max_pool3d(x, (2, 3, 4), return_indices=True),
+    "rows": lambda x: F.adaptive_max_pool1d(x.flatten(2), 7, return_indices=True),
+}
+
+
+@pytest.mark.parametrize("target", ["TOSA-1.0+FP", "ethos-u55-128", "ethos-u85-256"])
+@pytest.mark.parametrize("name", POOLS)
+def test_of_equal_maxima_the_first_is_found(name: str, target: str) -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return POOLS[name](x)[1].to(torch.int32)
+
+    x = torch.randint(-2, 3, (2, 3, 4, 5, 6), generator=torch.Generator().manual_seed(3)) * 1.0
+    program = tosaic.compile(samples.Call(run).eval(), (x,), target, calibration=[x])
+    assert len(program.delegates) == 1
+    (got,) = program.run(x, engine="npu" if "ethos" in target else "tosa")
+    assert np.array_equal(got, run(x).numpy())
 
 
 @pytest.mark.parametrize("name", ["pool", "pool_values"])

@@ -109,22 +109,22 @@ def test_layers_have_names_lines_and_shapes(profile: Profile, lines: dict[str, i
 
 
 def test_an_operator_on_the_cpu_has_its_reason_and_no_cycles(profile: Profile, lines: dict[str, int]) -> None:
-    (sort,) = [x for x in profile.layers if x.short_op == "sort"]
-    assert (sort.device, sort.delegate, sort.cycles, sort.macs) == ("CPU", None, None, None)
-    assert sort.where.endswith(f"conftest.py:{lines['torch.sort']}") and sort.reason and sort.fix
+    (drop,) = [x for x in profile.layers if x.short_op == "native_dropout"]
+    assert (drop.device, drop.delegate, drop.cycles, drop.macs) == ("CPU", None, None, None)
+    assert drop.where.endswith(f"conftest.py:{lines['torch.native_dropout']}") and drop.reason and drop.fix
     order = [x.delegate for x in profile.layers if x.delegate is not None]
     assert order == sorted(order)
-    before = [x.delegate for x in profile.layers[: sort.index] if x.delegate is not None]
-    after = [x.delegate for x in profile.layers[sort.index :] if x.delegate is not None]
+    before = [x.delegate for x in profile.layers[: drop.index] if x.delegate is not None]
+    after = [x.delegate for x in profile.layers[drop.index :] if x.delegate is not None]
     assert set(before) == {0} and set(after) == {1}
     # It returns a list of tensors.
-    assert (len(sort.inputs), len(sort.outputs)) == (1, 2)
+    assert (len(drop.inputs), len(drop.outputs)) == (1, 2)
     assert "cycles on the CPU: they are not modeled" in profile.missing
 
 
 def test_operators_on_the_cpu_of_one_kind_keep_their_own_reasons(profile: Profile) -> None:
     before, after = [x for x in profile.layers if x.short_op == "dequantize_per_tensor"]
-    assert "`sort`" in before.reason and after.reason == "its result leaves the model in float"
+    assert "`native_dropout`" in before.reason and after.reason == "its result leaves the model in float"
 
 
 def test_an_operator_that_exir_renames_has_its_reason() -> None:
@@ -196,7 +196,7 @@ def test_without_a_sidecar_it_says_what_is_missing(program: Program, profile: Pr
 def test_reasons_and_warnings_survive_in_the_sidecar(program: Program) -> None:
     kept = sidecar.read(program.sidecar())
     assert [reason.node for reason in kept.reasons] == [reason.node for reason in program.reasons]
-    assert any("sort" in reason.op and reason.why for reason in kept.reasons)
+    assert any("native_dropout" in reason.op and reason.why for reason in kept.reasons)
     assert all(
         "/" not in reason.where.partition("conftest.py")[0] or "tests" in reason.where for reason in kept.reasons
     )
@@ -286,7 +286,7 @@ def test_trace(profile: Profile) -> None:
     assert last == pytest.approx((profile.cycles or 0) / profile.clock * 1e6)
     kernels = [event for event in slices if event["cat"] == "command"]
     assert len(kernels) + sum(e["cat"] == "dma" for e in slices) == sum(layer.commands for layer in profile.layers)
-    assert any(event["ph"] == "i" and "sort" in event["name"] for event in events)
+    assert any(event["ph"] == "i" and "native_dropout" in event["name"] for event in events)
     assert any(event["ph"] == "C" and event["args"]["bytes"] > 0 for event in events)
 
 

@@ -31,7 +31,7 @@ class Softmax(torch.nn.Module):
 
 
 class Conv(torch.nn.Module):
-    """Two inputs, two outputs; the CPU puts the pixels in order, more than an NPU can, between two delegates."""
+    """Two inputs, two outputs; the CPU has an operator between two delegates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,8 +39,8 @@ class Conv(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         z = torch.relu(self.conv(x))
-        ordered = torch.topk(z.flatten(2), z.shape[2] * z.shape[3], 2)[0].reshape(z.shape)
-        return torch.relu(ordered + y), torch.mean(z, (2, 3))
+        same = torch.native_dropout(z, 0.0, True)[0]
+        return torch.relu(same + y), torch.mean(z, (2, 3))
 
 
 class Mixed(torch.nn.Module):

@@ -27,7 +27,7 @@ class Fused(Unsupported):
 
 #: what casts between float types
 _CASTS = frozenset({"aten.to.dtype", "aten._to_copy.default", "dim_order_ops._to_dim_order_copy.default"})
-_FLOAT32 = "make the model float32 with model.float(), and call it with float32 tensors"
+_FLOAT32 = "make the model float32 with model.float(), pass float32 tensors, and return no other float type"
 #: for what has no better one
 _NO_FIX = "write it with other operators, or leave it on the CPU"
 

@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType, Value
 from tosaic.ir.qparams import QParams
 from tosaic.lower import arithmetic as arith
-from tosaic.lower import movement, positions
-from tosaic.lower.arguments import Sizes, integers, pair
+from tosaic.lower import movement
+from tosaic.lower.arguments import Sizes, pair
 from tosaic.lower.lowering import NHWC, Lowering, concat_values, of_image
 from tosaic.lower.tensor import Tensor, of_value
 
@@ -127,78 +126,6 @@ def pool_max(
     image, pad = arith.fit_window(lo, lo.to_layout(x, NHWC), window.kernel, window.as_conv())
     value = tosa.max_pool2d(lo.b, image, kernel=window.kernel, stride=window.steps, pad=pad)
     return subsample(lo, of_image(value, x.q), window)
-
-
-def locate_max(lo: Lowering, x: Tensor, window: PoolWindow) -> Tensor:
-    """Find where in its image the maximum of each window is: row times width plus column, the first of several."""
-    image = _pad_for_positions(lo, x if x.rank == 4 else lo.reshape(x, (1, *x.shape)), window)
-    image = lo.permute(image, (0, 2, 3, 1))
-    counts = [
-        (size - step * (kernel - 1) - 1) // stride + 1
-        for size, kernel, step, stride in zip(
-            image.shape[1:3], window.kernel, window.dilation, window.stride, strict=True
-        )
-    ]
-    shape = (image.shape[0], *counts, image.shape[3])
-    wrong = positions.check_size(lo, math.prod(window.kernel), math.prod(shape))
-    if wrong:
-        raise Unsupported(f"{positions.FEW_NUMBERS}; here {wrong}", positions.FEW_NUMBERS_FIX)
-    places: list[Tensor] = []
-    for offsets in itertools.product(*map(range, window.kernel)):
-        place = image
-        for axis, (offset, count) in enumerate(zip(offsets, counts, strict=True)):
-            stride, first = window.stride[axis], offset * window.dilation[axis]
-            span = movement.crop(lo, place, 1 + axis, first, (count - 1) * stride + 1)
-            place = movement.subsample(lo, span, 1 + axis, stride)
-        places.append(lo.reshape(place, (math.prod(shape), 1)))
-    found = positions.find(lo, movement.concatenate(lo, places, 1), 1, False, True)
-    pixels = _count_pixels(lo, integers(lo, found, shape), window, x.shape[-2:], counts)
-    out = lo.permute(of_value(pixels), (0, 3, 1, 2))
-    shape = out.shape[4 - x.rank :]
-    return lo.reshape(out, shape) if "INT" in lo.spec.profiles else of_value(integers(lo, out, shape))
-
-
-def _pad_for_positions(lo: Lowering, x: Tensor, window: PoolWindow) -> Tensor:
-    """Pad with less than all numbers; where no number is less than all codes, with those at the edge.
-
-    An edge is in every window that reaches beyond it, unless the window skips rows or columns.
-    """
-    top, bottom, left, right = window.padding
-    if not any(window.padding):
-        return x
-    if x.is_float:
-        return movement.pad(lo, x, [(0, 0), (0, 0), (top, bottom), (left, right)], -math.inf)
-    if window.dilation != (1, 1):
-        raise Unsupported("positions of maxima are not found with both padding and dilation", "use dilation=1")
-    return movement.pad_from_itself(lo, x, (left, right, top, bottom), "replicate")
-
-
-def _count_pixels(lo: Lowering, place: Value, window: PoolWindow, size: Sequence[int], counts: Sequence[int]) -> Value:
-    """Return the pixel of a place in a window, both counted row by row."""
-
-    def number(value: int) -> Value:
-        return lo.b.number(value, place, DType.I32)
-
-    b, columns = lo.b, window.kernel[1]
-    row = _divide(lo, place, columns)
-    pixel: list[Value] = []
-    for axis, steps in enumerate((row, tosa.sub(b, place, tosa.mul(b, row, number(columns))))):
-        first = np.arange(counts[axis]) * window.stride[axis] - window.pad[axis]
-        base = lo.constant(first.reshape([-1 if i == axis + 1 else 1 for i in range(4)]), DType.I32)
-        at = tosa.add(b, base, tosa.mul(b, steps, number(window.dilation[axis])))
-        if any(window.padding[2 * axis : 2 * axis + 2]) and "INT" in lo.spec.profiles:
-            at = tosa.minimum(b, tosa.maximum(b, at, number(0)), number(size[axis] - 1))
-        pixel.append(at)
-    return tosa.add(b, tosa.mul(b, pixel[0], number(size[1])), pixel[1])
-
-
-def _divide(lo: Lowering, value: Value, divisor: int) -> Value:
-    """Divide small natural numbers by a constant, rounded down."""
-    if "INT" not in lo.spec.profiles:
-        return tosa.intdiv(lo.b, value, lo.b.number(divisor, value, DType.I32))
-    # Between two multiples, so that rounding to the nearest rounds down.
-    middle = tosa.sub(lo.b, tosa.add(lo.b, value, value), lo.b.number(divisor - 1, value, DType.I32))
-    return lo.rescale(middle, DType.I32, [0.5 / divisor])
 
 
 def _pool_dilated(lo: Lowering, x: Tensor, window: PoolWindow, axis: int) -> Tensor:

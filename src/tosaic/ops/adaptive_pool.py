@@ -12,9 +12,10 @@ from tosaic.lower import arithmetic as arith
 from tosaic.lower import movement, pooling
 from tosaic.lower.arguments import pair, triple
 from tosaic.lower.lowering import Lowering
-from tosaic.lower.pooling import Cells, PoolWindow
+from tosaic.lower.pool_positions import list_cells, locate_max
+from tosaic.lower.pooling import Cells, PoolWindow, find_cells
 from tosaic.lower.registry import Arguments, Constraint, op
-from tosaic.lower.samples import F, Input, Sample, call, f32
+from tosaic.lower.samples import F, Input, Sample, call, f32, torch
 from tosaic.lower.tensor import Stored, Tensor
 
 
@@ -161,46 +162,72 @@ def _find_maxima(lo: Lowering, x: Tensor, counts: Sequence[int]) -> Tensor:
     return movement.tile(lo, x, (1, 1, *times))
 
 
-def _with_indices(values: Tensor) -> tuple[Tensor, Unsupported]:
-    return values, Unsupported("the positions of the maxima are not available on the NPU", "use return_indices=False")
+def _locate(lo: Lowering, x: Tensor, counts: Sequence[int]) -> Tensor | Unsupported:
+    sizes = x.shape[x.rank - len(counts) :]
+    axes = [list_cells(find_cells(size, count)) for size, count in zip(sizes, counts, strict=True)]
+    return locate_max(lo, x, axes)
+
+
+def _samples_max(name: str, size: int) -> list[Sample]:
+    """Return the samples of the maxima alone, and with their positions as the targets hold them."""
+
+    def both(*sizes: int | None) -> Callable[[Any], Any]:
+        def run(x: Any) -> Any:
+            values, indices = getattr(F, name)(x, sizes[-size:], return_indices=True)
+            return values, indices.to(torch.int32)
+
+        return run
+
+    return [
+        *_samples(name, size),
+        call(both(2, 2, 3), f32(3, 3, *(4, 6, 6)[-size:])),
+        call(both(2, 3, 4), f32(1, 17, *(3, 7, 9)[-size:])),
+        call(both(3, 1, 2), f32(64, *(2, 5, 1)[-size:])),
+    ]
 
 
 @op(
     "adaptive_max_pool2d",
     quant="share",
     computes_in_float32=True,
-    samples=lambda: _samples("adaptive_max_pool2d", 2),
+    fits_int32=True,
+    samples=lambda: _samples_max("adaptive_max_pool2d", 2),
 )
-def adaptive_max_pool2d(lo: Lowering, self: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Unsupported]:
+def adaptive_max_pool2d(lo: Lowering, self: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor | Unsupported]:
     x = self if self.q is None else lo.codes(self)
-    return _with_indices(pooling.apply_to_images(lo, x, lambda image: _find_maxima(lo, image, pair(output_size))))
+    counts = pair(output_size)
+    values = pooling.apply_to_images(lo, x, lambda image: _find_maxima(lo, image, counts))
+    return values, _locate(lo, self, counts)
 
 
 @op(
     "adaptive_max_pool1d",
     quant="share",
     computes_in_float32=True,
-    samples=lambda: _samples("adaptive_max_pool1d", 1),
+    fits_int32=True,
+    samples=lambda: _samples_max("adaptive_max_pool1d", 1),
 )
-def adaptive_max_pool1d(lo: Lowering, self: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Unsupported]:
+def adaptive_max_pool1d(lo: Lowering, self: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor | Unsupported]:
     x = self if self.q is None else lo.codes(self)
-    return _with_indices(pooling.apply_to_rows(lo, x, lambda image: _find_maxima(lo, image, (1, int(output_size[0])))))
+    counts = (int(output_size[0]),)
+    values = pooling.apply_to_rows(lo, x, lambda image: _find_maxima(lo, image, (1, *counts)))
+    return values, _locate(lo, self, counts)
 
 
 @op(
     "adaptive_max_pool3d",
     quant="share",
     computes_in_float32=True,
-    samples=lambda: _samples("adaptive_max_pool3d", 3),
+    fits_int32=True,
+    samples=lambda: _samples_max("adaptive_max_pool3d", 3),
 )
-def adaptive_max_pool3d(lo: Lowering, self: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Unsupported]:
+def adaptive_max_pool3d(lo: Lowering, self: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor | Unsupported]:
     x = self if self.q is None else lo.codes(self)
     d, h, w = triple(output_size)
-    return _with_indices(
-        pooling.apply_to_volumes(
-            lo,
-            x,
-            lambda image: _find_maxima(lo, image, (h, w)),
-            lambda image: _find_maxima(lo, image, (image.shape[2], d)),
-        )
+    values = pooling.apply_to_volumes(
+        lo,
+        x,
+        lambda image: _find_maxima(lo, image, (h, w)),
+        lambda image: _find_maxima(lo, image, (image.shape[2], d)),
     )
+    return values, _locate(lo, self, (d, h, w))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tosaic.core.errors import Unsupported
-from tosaic.lower import pooling
+from tosaic.lower import pool_positions, pooling
 from tosaic.lower.arguments import Sizes
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.pooling import PoolWindow
@@ -100,6 +100,7 @@ def max_pool2d(
         call(lambda x: _with_indices(x, (2, 3), (3, 1), 0, (1, 2), ceil_mode=True), f32(1, 5, 6, 11)),
         call(lambda x: _with_indices(x, 2, ceil_mode=True), f32(3, 5, 5, low=-30.0, high=-1.0)),
         call(lambda x: _with_indices(x, (4, 1), padding=(2, 0)), f32(1, 64, 4, 4)),
+        call(lambda x: _with_indices(x, 3, 2, 1, 2), f32(1, 3, 8, 9)),
         call(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True)[0], f32(1, 3, 8, 8)),
     ],
 )
@@ -114,13 +115,8 @@ def max_pool2d_with_indices(
 ) -> tuple[Tensor, Tensor | Unsupported]:
     """Lower the form that exir decomposes to, too."""
     values = max_pool2d(lo, self, kernel_size, stride, padding, dilation, ceil_mode)
-    x = self if self.q is None else lo.codes(self)
-    window = PoolWindow(x.shape, kernel_size, stride, padding, ceil_mode, dilation)
-    try:
-        places: Tensor | Unsupported = pooling.locate_max(lo, x, window)
-    except Unsupported as error:
-        places = error
-    return values, places
+    window = PoolWindow(self.shape, kernel_size, stride, padding, ceil_mode, dilation)
+    return values, pool_positions.locate_max(lo, self, pool_positions.list_axes(self.shape[-2:], window))
 
 
 def _with_indices(*args: Any, **kwargs: Any) -> Any:

@@ -16,9 +16,10 @@ from tosaic.lower import arithmetic as arith
 from tosaic.lower import convolution3d, movement, pooling
 from tosaic.lower.arguments import Sizes, triple
 from tosaic.lower.lowering import Lowering
+from tosaic.lower.pool_positions import list_axes, locate_max
 from tosaic.lower.pooling import PoolWindow
 from tosaic.lower.registry import Arguments, op
-from tosaic.lower.samples import F, Sample, call, f32
+from tosaic.lower.samples import F, Sample, call, f32, torch
 from tosaic.lower.tensor import Const, Tensor
 
 
@@ -85,19 +86,39 @@ def max_pool3d(lo: Lowering, self: Tensor, **arguments: Any) -> Tensor:
     )
 
 
-@op("max_pool3d_with_indices", quant="none", computes_in_float32=True)
-def max_pool3d_with_indices(lo: Lowering, **arguments: Any) -> tuple[Tensor, Unsupported]:
-    """Lower the form that exir decomposes to. The values are on the NPU; the indices are not."""
-    return max_pool3d(lo, **arguments), Unsupported(
-        "the positions of the maxima are not available on the NPU", "use return_indices=False"
-    )
+@op(
+    "max_pool3d_with_indices",
+    quant="share",
+    computes_in_float32=True,
+    fits_int32=True,
+    samples=lambda: [
+        call(lambda x: _with_indices(x, 2), f32(1, 3, 4, 6, 5)),
+        call(lambda x: _with_indices(x, 3, 2, 1), f32(3, 17, 3, 4, 5)),
+        call(lambda x: _with_indices(x, (1, 2, 3), (1, 3, 1), 0, (1, 2, 1), ceil_mode=True), f32(1, 2, 3, 6, 5)),
+        call(lambda x: _with_indices(x, 2, padding=1, dilation=2), f32(64, 4, 4, 4, low=-30.0, high=-1.0)),
+        call(lambda x: F.max_pool3d(x, 2, return_indices=True)[0], f32(1, 3, 4, 4, 4)),
+    ],
+)
+def max_pool3d_with_indices(lo: Lowering, self: Tensor, **arguments: Any) -> tuple[Tensor, Tensor | Unsupported]:
+    """Lower the form that exir decomposes to, too."""
+    within, along = _find_windows(self.shape, arguments)
+    axes = [*list_axes((1, self.shape[-3]), along)[1:], *list_axes(self.shape[-2:], within)]
+    return max_pool3d(lo, self=self, **arguments), locate_max(lo, self, axes)
+
+
+def _with_indices(*args: Any, **kwargs: Any) -> Any:
+    """Return the indices as the targets hold them, for samples."""
+    values, indices = F.max_pool3d(*args, **kwargs, return_indices=True)
+    return values, indices.to(torch.int32)
 
 
 def _find_windows(shape: Sequence[int], a: Arguments) -> tuple[PoolWindow, PoolWindow]:
     """Return the windows within the frames and along them."""
     sizes, ceil = _find_sizes(a), bool(a.get("ceil_mode"))
-    within, along = sizes.within()[:3], sizes.along()[:3]
-    return PoolWindow(shape, *within, ceil), PoolWindow((1, shape[-3]), *along, ceil)
+    kernel, stride, pad, dilation = sizes.within()
+    within = PoolWindow(shape, kernel, stride, pad, ceil, dilation)
+    kernel, stride, pad, dilation = sizes.along()
+    return within, PoolWindow((1, shape[-3]), kernel, stride, pad, ceil, dilation)
 
 
 def _divisor_is_fixed(shape: Sequence[int], a: Arguments) -> bool:

@@ -196,10 +196,9 @@ def _decompose_product(
     """Multiply halves until one number is left, so that the range of every product is observed."""
     if str(dtype) not in ("None", "torch.float32"):
         return None
-    shape = aten.shape(self)
-    of_all = dim is None or not shape
-    axis = 0 if dim is None or not shape else dim % len(shape)
+    of_all = dim is None or not aten.shape(self)
     x = aten("reshape.default", self, [-1]) if of_all else self
+    axis = (dim or 0) % len(aten.shape(x))
     while (size := aten.shape(x)[axis]) > 1:
         half = size // 2
         parts = [aten("slice.Tensor", x, axis, half * i, half * (i + 1)) for i in range(2)]
