@@ -20,7 +20,7 @@ from tosaic.core.heap import collect_garbage_after
 from tosaic.core.internal import InternalError, contained, is_strict
 from tosaic.core.output import write_files
 from tosaic.core.specification import Specification
-from tosaic.driver.interface import Unread, check_graph, compare_io
+from tosaic.driver.delegate_io import Unread, check_graph, compare_io
 from tosaic.driver.partition import Check, Partition, Plan, Trial, partition_and_lower
 from tosaic.driver.reason import explain
 from tosaic.driver.rehearsal import find_fault
@@ -233,12 +233,12 @@ def build(
     `caller_quantizes` are the quantize and dequantize nodes that the caller of the program performs, `excluded`
     other nodes that have to stay on the CPU.
     """
-    refused = {n: Unsupported('the caller does it, by io="int8"') for n in caller_quantizes} | dict(excluded or {})
-    allowed = len(refused) + MAX_REFUSALS
+    on_cpu = {n: Unsupported('the caller does it, by io="int8"') for n in caller_quantizes} | dict(excluded or {})
+    allowed = len(on_cpu) + MAX_REFUSALS
     while True:
         # All graphs with their constants are freed before a tool needs memory.
         with collect_garbage_after():
-            plan, lowered = _plan(source, spec, check, refused, nhwc)
+            plan, lowered = _plan(source, spec, check, on_cpu, nhwc)
         delegates: list[Delegate] = []
         for partition, one in zip(plan.partitions, lowered, strict=True):
             made = _compile(source, partition, one, spec, nhwc)
@@ -246,22 +246,22 @@ def build(
                 delegates.append(made)
                 continue
             nodes = made.nodes if made.proven else find_refused_nodes(source, partition, spec, made.nodes, nhwc)
-            if len(refused) + len(nodes) > allowed or not nodes:
+            if len(on_cpu) + len(nodes) > allowed or not nodes:
                 nodes = list(partition.nodes)
-            refused.update(dict.fromkeys(nodes, made.reason))
+            on_cpu.update(dict.fromkeys(nodes, made.reason))
             break
         else:
             return CompiledGraph(tuple(delegates), plan)
 
 
 def _plan(
-    source: Source, spec: ArmCompileSpec, check: Check | None, refused: Mapping[Node, Unsupported], nhwc: IoNodes
+    source: Source, spec: ArmCompileSpec, check: Check | None, on_cpu: Mapping[Node, Unsupported], nhwc: IoNodes
 ) -> tuple[Plan, list[Lowered | Failure]]:
     """Partition a graph and lower its partitions; everything falls back to the CPU if the partitioner itself fails."""
     try:
         with contained("partitioning the model"):
             plan, trial = partition_and_lower(
-                source, spec.target, check=check, refused=refused, move_data=spec.delegate_data_movement, nhwc=nhwc
+                source, spec.target, check=check, excluded=on_cpu, move_data=spec.delegate_data_movement, nhwc=nhwc
             )
     except InternalError as error:
         return Plan((), explain(dict.fromkeys(source.calls(), error))), []

@@ -26,7 +26,7 @@ from tosaic.lower.constraints import NO_STORED_BOOLEANS, SHAPE
 from tosaic.lower.convert import can_be_real
 from tosaic.lower.lowering import QUANTIZED_IO
 from tosaic.lower.tensor import Const, Opaque, Result, Stored, Tensor
-from tosaic.lower.walk import GraphLowering, is_pending
+from tosaic.lower.walk import GraphLowering, exists_only_inside
 from tosaic.ops import registry
 
 #: an additional check of the user: None, or the reason against the node
@@ -64,39 +64,39 @@ def partition_and_lower(
     target: Target,
     *,
     check: Check | None = None,
-    refused: Mapping[Node, Unsupported] | None = None,
+    excluded: Mapping[Node, Unsupported] | None = None,
     move_data: bool = False,
     carries: bool = False,
     nhwc: frozenset[Node] = frozenset(),
 ) -> tuple[Plan, Trial]:
     """Divide a graph between NPU and CPU, and return the plan with the lowering that it is based on.
 
-    `refused` are nodes that a tool has rejected, with its message. With `move_data`, partitions that only move data are
+    `excluded` are nodes that have to stay on the CPU: a tool has rejected them, or the caller computes them. With `move_data`, partitions that only move data are
     delegated too. With `carries`, results of a type that the target does not have may leave a delegate, if another type
     holds them. `nhwc` are inputs and outputs with channels last.
     """
-    out: dict[Node, Unsupported] = dict(refused or {})
+    on_cpu: dict[Node, Unsupported] = dict(excluded or {})
     for node in source.calls():
-        reason = check(node) if check is not None and node not in out else None
+        reason = check(node) if check is not None and node not in on_cpu else None
         if reason is not None:
-            out[node] = Unsupported(reason, "change the partitioner's additional_checks")
-        dynamic = find_dynamic(node) if node not in out else None
+            on_cpu[node] = Unsupported(reason, "change the partitioner's additional_checks")
+        dynamic = find_dynamic(node) if node not in on_cpu else None
         if dynamic is not None:
-            out[node] = dynamic
+            on_cpu[node] = dynamic
     while True:
-        trial = _lower_supported(source, target, nhwc, out)
-        if _exclude_escaping(source, trial.walk, out, carries):
+        trial = _lower_supported(source, target, nhwc, on_cpu)
+        if _exclude_escaping(source, trial.walk, on_cpu, carries):
             continue
-        cluster_of = _clusters(source, trial.walk, out)
-        if _exclude_cycles(source, cluster_of, out):
+        cluster_of = _clusters(source, trial.walk, on_cpu)
+        if _exclude_cycles(source, cluster_of, on_cpu):
             continue
         partitions = _make_partitions(source, cluster_of)
-        if not _exclude_idle(partitions, move_data, out):
+        if not _exclude_idle(partitions, move_data, on_cpu):
             break
-    for node, error in out.items():
-        if isinstance(error, InputRefused) and overload(node) not in QDQ and find_leader(node, out) is None:
-            out[node] = explain_float(source, target, node) or error
-    return Plan(tuple(partitions), explain(out)), trial
+    for node, error in on_cpu.items():
+        if isinstance(error, InputRefused) and overload(node) not in QDQ and find_leader(node, on_cpu) is None:
+            on_cpu[node] = explain_float(source, target, node) or error
+    return Plan(tuple(partitions), explain(on_cpu)), trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +126,12 @@ class Trial:
         return Graph(received, outputs, ops)
 
 
-def _lower_supported(source: Source, target: Target, nhwc: frozenset[Node], out: dict[Node, Unsupported]) -> Trial:
+def _lower_supported(source: Source, target: Target, nhwc: frozenset[Node], on_cpu: dict[Node, Unsupported]) -> Trial:
     """Lower everything that is not excluded yet; exclude what cannot be lowered, with the lowering's reason."""
     walk = GraphLowering(source, target, nhwc)
     spans: dict[Node, tuple[int, int]] = {}
     for node in source.calls():
-        if node in out:
+        if node in on_cpu:
             walk.receive(node)
             continue
         start = len(walk.lo.b.ops)
@@ -140,24 +140,26 @@ def _lower_supported(source: Source, target: Target, nhwc: frozenset[Node], out:
                 walk.run(node)
             spans[node] = start, len(walk.lo.b.ops)
         except Unsupported as error:
-            out[node] = error
+            on_cpu[node] = error
             walk.receive(node)
     return Trial(walk, spans)
 
 
-def _exclude_escaping(source: Source, walk: GraphLowering, out: dict[Node, Unsupported], carries: bool = False) -> bool:
+def _exclude_escaping(
+    source: Source, walk: GraphLowering, on_cpu: dict[Node, Unsupported], carries: bool = False
+) -> bool:
     """Exclude nodes whose result cannot be stored but is needed on the CPU. Return True if a new walk is needed."""
     again = False
     for node in reversed(list(source.calls())):
-        if node in out:
+        if node in on_cpu:
             continue
         result = walk.results[node]
-        outside = [u for u in node.users if (u.op != "call_function" or u in out) and overload(u) not in ASSERTIONS]
+        outside = [u for u in node.users if (u.op != "call_function" or u in on_cpu) and overload(u) not in ASSERTIONS]
         shape = _check_shape(walk, node) if outside else ""
         if shape:
             inherited = any(_check_shape(walk, n) for n in node.all_input_nodes)
-            out[node] = (InputRefused if inherited else Unsupported)(f"{SHAPE.sentence}; here {shape}", SHAPE.fix)
-            again = again or any(u not in out for u in node.users if u.op == "call_function")
+            on_cpu[node] = (InputRefused if inherited else Unsupported)(f"{SHAPE.sentence}; here {shape}", SHAPE.fix)
+            again = again or any(u not in on_cpu for u in node.users if u.op == "call_function")
             continue
         if result == () or not (_is_inner(source, node, result) or isinstance(result, tuple)):
             continue
@@ -167,8 +169,8 @@ def _exclude_escaping(source: Source, walk: GraphLowering, out: dict[Node, Unsup
             continue
         if not outside and node.users:
             continue
-        out[node] = _find_missing(result) or _explain_escape(source, node, result, bool(outside))
-        again = again or any(u not in out for u in node.users if u.op == "call_function")
+        on_cpu[node] = _find_missing(result) or _explain_escape(source, node, result, bool(outside))
+        again = again or any(u not in on_cpu for u in node.users if u.op == "call_function")
     return again
 
 
@@ -180,7 +182,7 @@ def _check_shape(walk: GraphLowering, node: Node) -> str:
 
 def _is_inner(source: Source, node: Node, result: Result) -> bool:
     """Tell whether a result exists only inside a delegate."""
-    return is_pending(result) or _is_narrow(source, node, result)
+    return exists_only_inside(result) or _is_narrow(source, node, result)
 
 
 def _is_narrow(source: Source, node: Node, result: Result) -> bool:
@@ -234,9 +236,9 @@ def _explain_escape(source: Source, node: Node, result: Result, used: bool) -> U
     return ResultRefused("its result leaves the model in float", fix, kind="float")
 
 
-def _clusters(source: Source, walk: GraphLowering, out: Mapping[Node, Unsupported]) -> dict[Node, Node]:
+def _clusters(source: Source, walk: GraphLowering, on_cpu: Mapping[Node, Unsupported]) -> dict[Node, Node]:
     """Group nodes that cannot be split (a pending result between them), by their first node."""
-    parent: dict[Node, Node] = {n: n for n in source.calls() if n not in out and overload(n) not in ASSERTIONS}
+    parent: dict[Node, Node] = {n: n for n in source.calls() if n not in on_cpu and overload(n) not in ASSERTIONS}
 
     def find(node: Node) -> Node:
         while parent[node] is not node:
@@ -290,7 +292,7 @@ def _levels(source: Source, cluster_of: Mapping[Node, Node]) -> dict[Node, int] 
     return None
 
 
-def _exclude_cycles(source: Source, cluster_of: Mapping[Node, Node], out: dict[Node, Unsupported]) -> bool:
+def _exclude_cycles(source: Source, cluster_of: Mapping[Node, Node], on_cpu: dict[Node, Unsupported]) -> bool:
     """Exclude a cluster that would have to wait for the CPU in the middle. Return True if there was one."""
     if _levels(source, cluster_of) is not None:
         return False
@@ -299,14 +301,14 @@ def _exclude_cycles(source: Source, cluster_of: Mapping[Node, Node], out: dict[N
         members.setdefault(cluster, []).append(node)
     for cluster in sorted(members.values(), key=len, reverse=True):
         inside = set(cluster)
-        between = _find_between(inside, out) if len(cluster) > 1 else None
+        between = _find_between(inside, on_cpu) if len(cluster) > 1 else None
         if between is not None:
-            out.update(dict.fromkeys(cluster, Fused(between)))
+            on_cpu.update(dict.fromkeys(cluster, Fused(between)))
             return True
     raise AssertionError("a circle between clusters without a cluster in it")
 
 
-def _find_between(inside: set[Node], out: Mapping[Node, Unsupported]) -> Node | None:
+def _find_between(inside: set[Node], on_cpu: Mapping[Node, Unsupported]) -> Node | None:
     """Find a node on the CPU that needs a result of a cluster, and gives one to it; None if nothing does."""
     seen: set[tuple[Node, bool]] = set()
     todo: list[tuple[Node, Node | None]] = [(u, None) for n in inside for u in n.users if u not in inside]
@@ -316,7 +318,7 @@ def _find_between(inside: set[Node], out: Mapping[Node, Unsupported]) -> Node | 
             if passed is not None:
                 return passed
             continue
-        passed = passed or (node if node in out else None)
+        passed = passed or (node if node in on_cpu else None)
         if (node, passed is not None) not in seen:
             seen.add((node, passed is not None))
             todo.extend((u, passed) for u in node.users)
@@ -355,17 +357,17 @@ def _make_partition(source: Source, nodes: Sequence[Node], cluster_of: Mapping[N
     return Partition(tuple(nodes), tuple(inputs), tuple(outputs), tuple(map(tuple, clusters.values())))
 
 
-def _exclude_idle(partitions: Sequence[Partition], move_data: bool, out: dict[Node, Unsupported]) -> bool:
+def _exclude_idle(partitions: Sequence[Partition], move_data: bool, on_cpu: dict[Node, Unsupported]) -> bool:
     """Exclude partitions that are not worth a delegate. Return True if there was one."""
     found = False
     for partition in partitions:
         if not partition.outputs:
             found = True
-            out.update(dict.fromkeys(partition.nodes, _UNUSED))
+            on_cpu.update(dict.fromkeys(partition.nodes, _UNUSED))
         elif not partition.inputs or not any(_computes(n, move_data) for n in partition.nodes):
             found = True
             moves = Unsupported("it only moves data, and no computation on the NPU needs it", _MOVE_DATA)
-            out.update(dict.fromkeys(partition.nodes, moves if partition.inputs else _CONSTANT))
+            on_cpu.update(dict.fromkeys(partition.nodes, moves if partition.inputs else _CONSTANT))
     return found
 
 

@@ -113,7 +113,7 @@ def _match_dtype(value: Tensor, like: Tensor) -> Tensor:
 def unary(lo: Lowering, op: Callable[[Builder, Value], Value], x: Tensor) -> Stored:
     """Build an elementwise op on a float or plain integer tensor. Quantized tensors use tables instead."""
     if x.q is not None:
-        lo.codes(x)
+        lo.require_quantized(x)
         raise Unsupported("its input is quantized in a form that does not fit a lookup table", "quantize to int8")
     if isinstance(x, Const):
         raise Unsupported("its input is a constant")

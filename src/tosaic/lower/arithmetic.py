@@ -94,7 +94,7 @@ def add(lo: Lowering, x: Tensor, y: Tensor, *, alpha: float = 1.0, subtract: boo
             lo.rescale(v, DType.I32, [t.qparams.s * f / wide], t.qparams.zp) for v, t, f in ((a, x, 1.0), (b, y, alpha))
         ]
         return replace(with_value(view, op(lo.b, *terms), accumulator((wide,))), reach=_SUM)
-    xq, yq = lo.codes(x, "first operand").qparams, lo.codes(y, "second operand").qparams
+    xq, yq = lo.require_quantized(x, "first operand").qparams, lo.require_quantized(y, "second operand").qparams
     sx, sy = xq.s, yq.s * alpha
     # Ethos-U55 fuses the operands' rescales only if both are 1 or if they differ and the larger is 2**19 (2**14).
     head = 0 if sx == sy else (19 if DType.I16 not in (x.dtype, y.dtype) else 14)
@@ -123,7 +123,7 @@ def multiply(lo: Lowering, x: Tensor, y: Tensor) -> Stored:
     """Build x * y."""
     if x.q is None and y.q is None:
         return build_binary(lo, in_int32(lo, tosa.mul), x, y)
-    xq, yq = lo.codes(x, "first operand").qparams, lo.codes(y, "second operand").qparams
+    xq, yq = lo.require_quantized(x, "first operand").qparams, lo.require_quantized(y, "second operand").qparams
     (a, b), view = lo.align(x, y)
     wide_a = lo.rescale(a, DType.I32, [1.0], xq.zp)
     wide_b = lo.rescale(b, DType.I32, [1.0], yq.zp)
@@ -187,7 +187,7 @@ def repeat_bias(lo: Lowering, bias: Tensor, times: int) -> Tensor:
     return Const(np.tile(bias.array, times), bias.dtype, q)
 
 
-def weight_codes(weight: Tensor, x: Tensor) -> tuple[Array, DType, QParams | None]:
+def require_quantized_weight(weight: Tensor, x: Tensor) -> tuple[Array, DType, QParams | None]:
     """Return the constant weight as (data, dtype, qparams); float weights have no qparams."""
     if not isinstance(weight, Const):
         raise Unsupported("its weight is not a constant", "use a parameter or buffer as weight")
@@ -270,7 +270,7 @@ def convolve_fixed_point(
     depthwise: bool = False,
 ) -> Stored:
     """Convolve quantized values with int8 integers, divide and round once; the result has the input's qparams."""
-    q = lo.codes(x).qparams
+    q = lo.require_quantized(x).qparams
     unit = QParams((1.0 / divisor,), (0,), DType.I8, -127, 127)
     weight = np.ascontiguousarray(weight)
     out = convolve(lo, x, weight, unit, None, Window(stride=stride), depthwise=depthwise)
@@ -326,7 +326,7 @@ def sum_over(lo: Lowering, x: Tensor, dims: Sequence[int], divisor: float) -> St
     if x.q is None:
         out = reduce_codes(lo, x, dims, tosa.reduce_sum)
         return out if divisor == 1.0 else multiply(lo, out, lo.scalar(1.0 / divisor, out))
-    x = lo.store(lo.codes(x))
+    x = lo.store(lo.require_quantized(x))
     xq = x.qparams
     axes = sorted(x.perm[d] for d in dims)
     shape = tuple(1 if i in dims else d for i, d in enumerate(x.shape))

@@ -1,7 +1,8 @@
-"""Decomposition of an operator into simpler ATen operators: one function of the record, run by two interpreters.
+"""Decomposition of an operator into simpler ATen operators: one function of the record, run by three interpreters.
 
 Before calibration, `quantization.prepare.GraphAten` inserts the operators into an fx graph, so that the ranges between
-them are observed. In a float model, `lower.steps.LoweringAten` lowers each of them to TOSA at once.
+them are observed. In a float model, `lower.steps.LoweringAten` lowers each of them to TOSA at once. To explain why a
+float operator is on the CPU, `driver.unquantized` runs it on shapes.
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ def to_condition(lo: Lowering, t: Tensor) -> Tensor:
     if t.lut is not None:
         return _with_table(t, t.lut != 0.0)
     if t.q is not None and t.dtype is DType.I8:
-        return _with_table(lo.codes(t), np.not_equal(CODES, t.q.zp))
+        return _with_table(lo.require_quantized(t), np.not_equal(CODES, t.q.zp))
     if t.q is not None:
-        value = lo.rescale(lo.codes(t).value, DType.I32, [1.0], t.q.zp)
+        value = lo.rescale(lo.require_quantized(t).value, DType.I32, [1.0], t.q.zp)
         if not lo.target.has_booleans:
             return of_sign(lo, t, value, lambda codes: codes != 0)
     elif t.is_float or lo.target.has_booleans:

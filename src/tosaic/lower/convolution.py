@@ -120,7 +120,10 @@ def _convolve_blocks(
         cut = [d + min(a, 0) for d, a in zip(size, after, strict=True)]
         image = tosa.slice(lo.b, image, (0, 0, 0, 0), (n, *cut, depth))
     image = tosa.pad(
-        lo.b, image, (0, 0, pads[0][0], max(after[0], 0), pads[1][0], max(after[1], 0), 0, 0), lo.codes(x).qparams.zp
+        lo.b,
+        image,
+        (0, 0, pads[0][0], max(after[0], 0), pads[1][0], max(after[1], 0), 0, 0),
+        lo.require_quantized(x).qparams.zp,
     )
     strips = lo.reshape(of_value(image, x.q), (n * rows, high, columns, wide * depth))
     pixels = lo.reshape(lo.permute(strips, (0, 2, 1, 3)), (n, rows, columns, high * wide * depth))
@@ -213,9 +216,9 @@ def convolve_2d(
     groups: int,
 ) -> Stored:
     """Convolve a logical NCHW tensor with an OIHW weight."""
-    array, _, q = arith.weight_codes(weight, x)
+    array, _, q = arith.require_quantized_weight(weight, x)
     if x.q is not None:
-        x = lo.codes(x)
+        x = lo.require_quantized(x)
     kernel = (array.shape[2], array.shape[3])
     top, bottom, left, right = find_pads(padding, kernel, dilation)
     window = arith.Window((top, bottom, left, right), stride, dilation)
@@ -280,7 +283,7 @@ def scale_channels(lo: Lowering, x: Tensor, factor: Reals, offset: Reals) -> Sto
         shape = (1, channels, *(1,) * (x.rank - 2))
         scaled = arith.multiply(lo, x, Const(factor.reshape(shape).astype(np.float32), DType.F32))
         return arith.add(lo, scaled, Const(offset.reshape(shape).astype(np.float32), DType.F32))
-    x = lo.codes(x)
+    x = lo.require_quantized(x)
     # A 1x1 depthwise convolution with weights of +-127: the factor is in the per-channel scale without loss.
     codes = np.where(factor < 0, -127, 127).astype(np.int8).reshape(1, 1, channels, 1)
     scale = tuple(float(s) for s in np.maximum(np.abs(factor), 1e-12) / 127.0)

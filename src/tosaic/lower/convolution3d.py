@@ -81,9 +81,9 @@ def convolve(
     groups: int,
 ) -> Tensor:
     """Convolve over three dimensions, a batch or a single image."""
-    arith.weight_codes(weight, x)
+    arith.require_quantized_weight(weight, x)
     assert isinstance(weight, Const)
-    full = convolution.add_batch(lo, x if x.q is None else lo.codes(x), 5)
+    full = convolution.add_batch(lo, x if x.q is None else lo.require_quantized(x), 5)
     window = _find_window(weight, stride, padding, dilation)
     out = _convolve_batch(lo, full, weight, bias, window, groups)
     return out if x.rank == 5 else lo.reshape(out, out.shape[1:])
@@ -277,9 +277,9 @@ def convolve_transposed(
     groups: int,
 ) -> Tensor:
     """Convolve over three dimensions, transposed, a batch or a single image."""
-    arith.weight_codes(weight, x)
+    arith.require_quantized_weight(weight, x)
     assert isinstance(weight, Const)
-    full = convolution.add_batch(lo, x if x.q is None else lo.codes(x), 5)
+    full = convolution.add_batch(lo, x if x.q is None else lo.require_quantized(x), 5)
     weight = _join_groups(weight, groups)
     steps, pads, more, holes = map(triple, (stride, padding, output_padding, dilation))
     image = to_frames(lo, full)

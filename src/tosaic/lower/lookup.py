@@ -55,7 +55,7 @@ def take(lo: Lowering, x: Tensor, dim: int, indices: Sequence[int]) -> Tensor:
         return _repeat_each(lo, x, dim, len(indices) // size)
     runs = _runs(indices)
     if len(runs) > _MOST_PIECES:
-        if lo.target.is_npu and x.is_code and x.dtype is DType.I8 and len(indices) * size <= _MOST_WEIGHTS:
+        if lo.target.is_npu and x.is_plain_quantized and x.dtype is DType.I8 and len(indices) * size <= _MOST_WEIGHTS:
             rows = np.zeros((len(indices), size), np.int8)
             rows[np.arange(len(indices)), list(indices)] = 1
             return linear_combination(lo, x, dim, rows, 1)
@@ -82,7 +82,7 @@ def _repeat_each(lo: Lowering, x: Tensor, dim: int, times: int) -> Tensor:
 
 def linear_combination(lo: Lowering, x: Tensor, dim: int, rows: Array, divisor: int) -> Tensor:
     """Compute sums along a dimension with int8 weights [new, old], divided and rounded once, with the input's scale."""
-    q = lo.codes(x).qparams
+    q = lo.require_quantized(x).qparams
     return combine(lo, x, dim, rows, QParams((1.0 / divisor,), (0,), DType.I8, -127, 127), q)
 
 

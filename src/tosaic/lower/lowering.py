@@ -262,7 +262,7 @@ class Lowering:
             return self._quantize_to_int32(t, q)
         if t.lut is not None:
             return with_value(t, self.tables.emit(t.value, t.lut, q))
-        if t.is_code:
+        if t.is_plain_quantized:
             same = t.q.same_grid(q)
             value = t.value if same else self.rescale(t.value, q.dtype, [t.q.s / q.s], t.q.zp, q.zp)
             return with_value(t, clamp(self.b, value, q, known=t.q if same else None))
@@ -296,9 +296,9 @@ class Lowering:
         assert t.lut is not None
         return tosa.table(self.b, t.value, t.lut.astype(np.int8))
 
-    def codes(self, t: AnyTensor, what: str = "input") -> AnyTensor:
+    def require_quantized(self, t: AnyTensor, what: str = "input") -> AnyTensor:
         """Return the tensor itself if it is quantized to 8 or 16 bits; else raise with the reason."""
-        if t.is_code or (t.is_const and t.q is not None):
+        if t.is_plain_quantized or (t.is_const and t.q is not None):
             return t
         if t.is_float:
             raise Unsupported(

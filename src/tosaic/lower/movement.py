@@ -28,7 +28,7 @@ def require_movable(lo: Lowering, x: Tensor) -> Tensor:
     if is_table(x) and not lo.target.has_booleans:
         raise Unsupported(f"{NO_STORED_BOOLEANS.sentence}; here one is moved", NO_STORED_BOOLEANS.fix)
     if x.q is not None and not x.is_accumulator:
-        return lo.codes(x)
+        return lo.require_quantized(x)
     return x
 
 
@@ -66,7 +66,7 @@ def concatenate(lo: Lowering, tensors: Sequence[Tensor], dim: int) -> Tensor:
         # The profile FP moves no integers.
         return _as_floats(lo, parts, dim)
     if any(p.q is not None for p in parts):
-        parts = [lo.codes(p) for p in parts]
+        parts = [lo.require_quantized(p) for p in parts]
         q = next(p.q for p in parts if p.q is not None)
         # Parts of one grid keep it: what follows may compute with them before it clamps.
         if not all(p.q is not None and p.q.same_grid(q) for p in parts):
@@ -150,7 +150,7 @@ def reverse(lo: Lowering, x: Tensor, dim: int) -> Tensor:
         return Const(np.ascontiguousarray(np.flip(x.array, dim)), x.dtype, x.q)
     x = lo.store(x)
     axis, shape = x.perm[dim], x.value.shape
-    if lo.target.is_npu and x.is_code and x.dtype is DType.I8 and prod(shape[axis + 1 :]) == 1:
+    if lo.target.is_npu and x.is_plain_quantized and x.dtype is DType.I8 and prod(shape[axis + 1 :]) == 1:
         places, size = prod(shape[:axis]), shape[axis]
         if size <= min(MOST_REVERSED, 4 * places):
             return with_value(x, _reverse_channels(lo, x, places, size), x.q)

@@ -67,7 +67,7 @@ def locate_max(lo: Lowering, x: Tensor, axes: Sequence[Axis]) -> Tensor | Unsupp
     The axes are the last ones of the tensor, after its channels.
     """
     try:
-        return _locate_max(lo, x if x.q is None else lo.codes(x), axes)
+        return _locate_max(lo, x if x.q is None else lo.require_quantized(x), axes)
     except Unsupported as error:
         return error
 

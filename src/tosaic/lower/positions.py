@@ -31,7 +31,7 @@ def check_size(lo: Lowering, size: int, places: int) -> str:
 
 def find(lo: Lowering, self: Tensor, dim: int | None, keepdim: bool, highest: bool) -> Tensor:
     """Lower to ARGMAX, which is int32: `driver.carry` casts what leaves a delegate."""
-    x = self if self.q is None else lo.codes(self)
+    x = self if self.q is None else lo.require_quantized(self)
     everything = dim is None or not x.rank
     if everything:
         x = lo.reshape(x, (x.size,))

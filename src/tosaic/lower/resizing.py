@@ -155,7 +155,7 @@ def _triangle(factor: int) -> tuple[list[int], int]:
 
 def _enlarge(lo: Lowering, x: Tensor, axes: Sequence[Axis]) -> Tensor:
     """Enlarge by integer factors: a transposed depthwise convolution with a triangle, over a replicated edge."""
-    q, channels = lo.codes(x).q, x.shape[1]
+    q, channels = lo.require_quantized(x).q, x.shape[1]
     assert q is not None
     factors = [a.factor for a in axes]
     (rows, dy), (columns, dx) = (_triangle(f) for f in factors)

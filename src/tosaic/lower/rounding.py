@@ -67,7 +67,7 @@ def _fix_point(
     parts: float = 1.0,
 ) -> tuple[Value, int]:
     """Multiply numbers by a power of two and round them to int32, so that a function is what it is of the numbers."""
-    q = lo.codes(x).qparams
+    q = lo.require_quantized(x).qparams
     codes = np.arange(q.qmin, q.qmax + 1) - q.zp
     wanted = function(codes.astype(np.float32) * np.float32(q.s) * np.float32(parts))
     for total in _BITS:

@@ -35,7 +35,7 @@ def find_ranks(
     """Find the numbers of some ranks in a dimension, and their positions; of equal numbers the first comes first."""
     dim = dim % x.rank
     order = (dim, *(i for i in range(x.rank) if i != dim))
-    moved = lo.permute(x if x.q is None else lo.codes(x), order)
+    moved = lo.permute(x if x.q is None else lo.require_quantized(x), order)
     columns = lo.emit(lo.reshape(make_movable(lo, moved), (x.shape[dim], x.size // x.shape[dim])))
     found = (_find_packed if is_packed(x) else _find_pairs)(lo, columns, ranks, largest)
     shape = (len(ranks), *moved.shape[1:])

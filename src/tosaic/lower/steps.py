@@ -134,7 +134,7 @@ def refuse_float(lo: Lowering, call: Call) -> Call:
     if given is not None and is_small(given):
         raise InputRefused(
             f"its input is {given.dtype.torch_name} and only float32 is quantized",
-            "make the model float32 with model.float(), and call it with float32 tensors",
+            "make the model float32 with model.float(), and pass float32 tensors",
             kind="float",
         )
     if given is not None:
@@ -411,7 +411,7 @@ def _is_pointwise(call: Call) -> bool:
 
 def _can_tabulate(lo: Lowering, t: Stored) -> bool:
     fits = t.dtype is DType.I8 or (t.dtype is DType.I16 and lo.spec.supports("int16"))
-    return t.q is not None and fits and (t.lut is not None or t.is_code)
+    return t.q is not None and fits and (t.lut is not None or t.is_plain_quantized)
 
 
 def _is_exact(call: Call, base: Stored) -> bool:

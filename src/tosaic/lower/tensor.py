@@ -71,7 +71,7 @@ class Const(_Described):
         return self.array.shape
 
     @property
-    def is_code(self) -> bool:
+    def is_plain_quantized(self) -> bool:
         """Whether it is quantized to 8 or 16 bits."""
         return self.q is not None and self.dtype in (DType.I8, DType.I16)
 
@@ -113,7 +113,7 @@ class Stored(_Described):
         return self.q is not None and self.dtype in (DType.I32, DType.I48)
 
     @property
-    def is_code(self) -> bool:
+    def is_plain_quantized(self) -> bool:
         """Whether it is quantized to 8 or 16 bits with no function or clamp pending."""
         return self.q is not None and self.dtype in (DType.I8, DType.I16) and self.lut is None and self.clamp is None
 
@@ -152,7 +152,7 @@ Result: TypeAlias = Tensor | Opaque | tuple[Tensor | Unsupported, ...]
 
 def is_int16(t: Tensor) -> TypeGuard[Stored]:
     """Tell whether a tensor is computed and quantized to 16 bits, with no function or clamp pending."""
-    return isinstance(t, Stored) and t.is_code and t.dtype is DType.I16
+    return isinstance(t, Stored) and t.is_plain_quantized and t.dtype is DType.I16
 
 
 def of_value(value: Value, q: QParams | None = None) -> Stored:
@@ -187,7 +187,7 @@ def find_most(t: Tensor) -> float | None:
         return float(np.abs(t.real()).max(initial=0.0))
     if t.lut is not None:
         return float(np.abs(fill_gaps(t.lut.astype(np.float32))).max())
-    if t.is_code:
+    if t.is_plain_quantized:
         return max(t.qparams.qmax - t.qparams.zp, t.qparams.zp - t.qparams.qmin) * t.qparams.s
     return None if t.reach is None else t.reach * t.qparams.s
 

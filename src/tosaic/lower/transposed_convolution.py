@@ -55,7 +55,7 @@ def _make_geometry(
 
 def _kernel(weight: Tensor, x: Tensor, groups: int) -> tuple[Array, QParams | None]:
     """Return the weight [I, O/groups, KH, KW] as [O, KH, KW, I/groups], with the qparams of its output channels."""
-    array, _, q = arith.weight_codes(weight, x)
+    array, _, q = arith.require_quantized_weight(weight, x)
     inputs, outputs, kh, kw = array.shape
     lanes = array.reshape(groups, inputs // groups, outputs, kh, kw).transpose(0, 2, 3, 4, 1)
     if q is not None and q.axis is not None:
@@ -80,7 +80,7 @@ def _convolve_transposed_2d(
     """Convolve a logical NCHW tensor with an IOHW weight, transposed."""
     kernel, q = _kernel(weight, x, groups)
     if x.q is not None:
-        x = lo.codes(x)
+        x = lo.require_quantized(x)
     # TOSA cannot remove a whole kernel at the edge, and a stride of one needs no scattering.
     if up.stride != (1, 1) and all(p < k for p, k in zip(up.padding, up.span, strict=True)):
         wide = _dilate_kernel(kernel, up.dilation)

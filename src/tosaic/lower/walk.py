@@ -158,7 +158,7 @@ class GraphLowering:
             one = todo.pop()
             if one.op != "call_function" or overload(one) in QDQ or one.name in names:
                 continue
-            if is_pending(self.results.get(one)):
+            if exists_only_inside(self.results.get(one)):
                 names.append(one.name)
                 todo.extend(one.all_input_nodes)
         return names[::-1]
@@ -171,7 +171,7 @@ class GraphLowering:
             self.lo.b.origin = (node.name,)
             if isinstance(result, Tensor) and can_be_real(self.lo, result):
                 result = to_real(self.lo, result)
-            if not isinstance(result, Tensor) or is_pending(result):
+            if not isinstance(result, Tensor) or exists_only_inside(result):
                 raise Unsupported("its result exists only inside the NPU", "quantize it")
             perm = find_permutation(self.source, node, self.nhwc)
             value = self.lo.emit(result) if perm is None else self.lo.to_layout(result, perm)
@@ -192,7 +192,7 @@ def find_permutation(source: Source, node: Node, nhwc: frozenset[Node]) -> tuple
     return NHWC if node in nhwc else None if order is None else inverse(order)
 
 
-def is_pending(result: Result | Unsupported | None) -> bool:
+def exists_only_inside(result: Result | Unsupported | None) -> bool:
     """Tell whether a result cannot be stored outside the NPU: real numbers on integer storage."""
     match result:
         case Stored():
@@ -200,7 +200,7 @@ def is_pending(result: Result | Unsupported | None) -> bool:
         case Const():
             return result.q is not None or result.is_float
         case tuple():
-            return any(is_pending(r) for r in result)
+            return any(exists_only_inside(r) for r in result)
         case _:
             return False
 

@@ -31,7 +31,7 @@ def bound(lo: Lowering, x: Tensor, low: float, high: float) -> Tensor:
         old = x.clamp or (-math.inf, math.inf)
         return replace(x, clamp=(min(max(old[0], low), high), max(min(old[1], high), low)))
     if x.q is not None:
-        lo.codes(x)
+        lo.require_quantized(x)
     if x.is_float:
         return with_value(x, tosa.clamp(lo.b, x.value, low, high))
     least, most = RANGES[x.dtype]
@@ -167,7 +167,7 @@ unop("tanh", tosa.tanh, lambda: _samples_bound(lambda x: torch.tanh(x)))
 )
 def gelu(lo: Lowering, self: Tensor, approximate: str = "none") -> Tensor:
     if self.q is not None:
-        lo.codes(self)
+        lo.require_quantized(self)
 
     if approximate == "tanh":
         cube = arith.multiply(lo, arith.multiply(lo, self, self), self)
@@ -281,7 +281,7 @@ def prelu(lo: Lowering, self: Tensor, weight: Tensor) -> Tensor:
         slopes = lo.reshape(weight, _slope_shape(weight.shape, self.rank))
         below = arith.multiply(lo, bound(lo, self, -math.inf, 0.0), slopes)
         return lo.reshape(arith.add(lo, bound(lo, self, 0.0, math.inf), below), self.shape)
-    x = lo.codes(self)
+    x = lo.require_quantized(self)
     assert isinstance(weight, Const), "a constraint refuses slopes that are computed"
     q, xq = lo.out_q(), x.qparams
     slopes = weight.real().reshape(-1)

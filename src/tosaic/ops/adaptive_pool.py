@@ -68,13 +68,13 @@ def _samples(name: str, size: int) -> list[Sample]:
     ],
 )
 def adaptive_avg_pool2d(lo: Lowering, self: Tensor, output_size: Sequence[int]) -> Tensor:
-    x = self if self.q is None else lo.codes(self)
+    x = self if self.q is None else lo.require_quantized(self)
     return pooling.apply_to_images(lo, x, lambda image: _average_image(lo, image, pair(output_size)))
 
 
 @op("adaptive_avg_pool1d", computes_in_float32=True, samples=lambda: _samples("adaptive_avg_pool1d", 1))
 def adaptive_avg_pool1d(lo: Lowering, self: Tensor, output_size: Sequence[int]) -> Tensor:
-    x = self if self.q is None else lo.codes(self)
+    x = self if self.q is None else lo.require_quantized(self)
     return pooling.apply_to_rows(lo, x, lambda image: _average_image(lo, image, (1, int(output_size[0]))))
 
 
@@ -91,7 +91,7 @@ def adaptive_avg_pool1d(lo: Lowering, self: Tensor, output_size: Sequence[int]) 
     ],
 )
 def adaptive_avg_pool3d(lo: Lowering, self: Tensor, output_size: Sequence[int]) -> Tensor:
-    x = self if self.q is None else lo.codes(self)
+    x = self if self.q is None else lo.require_quantized(self)
     lead = (1, 1, *x.shape[:-3])
     full = lo.reshape(x, (prod(lead[:-1]), lead[-1], *x.shape[-3:]))
     grid, times = _find_grid(full, triple(output_size))
@@ -194,7 +194,7 @@ def _samples_max(name: str, size: int) -> list[Sample]:
     samples=lambda: _samples_max("adaptive_max_pool2d", 2),
 )
 def adaptive_max_pool2d(lo: Lowering, self: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor | Unsupported]:
-    x = self if self.q is None else lo.codes(self)
+    x = self if self.q is None else lo.require_quantized(self)
     counts = pair(output_size)
     values = pooling.apply_to_images(lo, x, lambda image: _find_maxima(lo, image, counts))
     return values, _locate(lo, self, counts)
@@ -208,7 +208,7 @@ def adaptive_max_pool2d(lo: Lowering, self: Tensor, output_size: Sequence[int]) 
     samples=lambda: _samples_max("adaptive_max_pool1d", 1),
 )
 def adaptive_max_pool1d(lo: Lowering, self: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor | Unsupported]:
-    x = self if self.q is None else lo.codes(self)
+    x = self if self.q is None else lo.require_quantized(self)
     counts = (int(output_size[0]),)
     values = pooling.apply_to_rows(lo, x, lambda image: _find_maxima(lo, image, (1, *counts)))
     return values, _locate(lo, self, counts)
@@ -222,7 +222,7 @@ def adaptive_max_pool1d(lo: Lowering, self: Tensor, output_size: Sequence[int]) 
     samples=lambda: _samples_max("adaptive_max_pool3d", 3),
 )
 def adaptive_max_pool3d(lo: Lowering, self: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor | Unsupported]:
-    x = self if self.q is None else lo.codes(self)
+    x = self if self.q is None else lo.require_quantized(self)
     d, h, w = triple(output_size)
     values = pooling.apply_to_volumes(
         lo,

@@ -276,7 +276,7 @@ def _truncate(lo: Lowering, x: Stored, kind: DType) -> Stored:
         whole = rounding.round_to_zero(lo, x)
         return replace(whole, q=None) if kind is DType.I32 else with_value(x, lo.rescale(whole.value, kind, [1.0]))
     if x.lut is None:
-        if lo.codes(x).dtype is not DType.I8:
+        if lo.require_quantized(x).dtype is not DType.I8:
             raise Unsupported(f"it is from {describe(x)} to {kind.torch_name}", "quantize to int8")
         x = replace(x, lut=(CODES - x.qparams.zp).astype(np.float32) * np.float32(x.qparams.s))
     assert x.lut is not None

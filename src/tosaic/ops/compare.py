@@ -57,7 +57,7 @@ def _make_comparable(lo: Lowering, a: Operand, b: Operand) -> tuple[Value, Value
 def _quantize_constant(lo: Lowering, t: Tensor, unit: float, most: int) -> Tensor:
     """Quantize a float constant to int32 at a scale; leave quantized values as they are."""
     if t.q is not None or not isinstance(t, Const):
-        return lo.codes(t)
+        return lo.require_quantized(t)
     # The widened numbers are at most 2**27 where there are no booleans: this keeps order, and differences stay small.
     steps = np.clip(np.rint(t.real() / unit), -most, most)
     return Const(steps.astype(np.int32), DType.I32)

@@ -96,7 +96,7 @@ def cumsum(lo: Lowering, self: Tensor, dim: int, dtype: object = None) -> Tensor
     if x.q is None and (x.is_float or x.dtype is DType.I32):
         return _scan(lo, x, d, lambda a, b: arith.add(lo, a, b))
     plain = {DType.I8: PLAIN, DType.I16: PLAIN_INT16}.get(x.dtype) if integers else None
-    x = replace(x, q=plain) if plain is not None else lo.codes(x)
+    x = replace(x, q=plain) if plain is not None else lo.require_quantized(x)
     size = x.shape[d]
     ones = QParams((1.0,), (0,), DType.I8, -127, 127)
     out = lookup.combine(lo, x, d, np.tril(np.ones((size, size), np.int8)), ones, None if integers else lo.next_q)
@@ -153,7 +153,7 @@ def _register_extreme(name: str, build: arith.Binary) -> None:
     """Register cummax or cummin, of which the positions are not available."""
 
     def lower(lo: Lowering, self: Tensor, dim: int) -> tuple[Tensor, Unsupported]:
-        source = self if self.q is None else lo.codes(self)
+        source = self if self.q is None else lo.require_quantized(self)
         gone = Unsupported(f"the positions of `{name}` are not available on the NPU", f"use the values of {name} only")
         if not source.rank:
             return source, gone

@@ -41,7 +41,7 @@ def _reduce(lo: Lowering, x: Tensor, dim: Dims, keepdim: bool, highest: bool) ->
         return positions.mirror(lo, tosa.reduce_max(b, positions.mirror(lo, value), axis))
 
     dims = dim_list(dim, x.rank)
-    source = x if x.q is None else lo.codes(x)
+    source = x if x.q is None else lo.require_quantized(x)
     if x.dtype is DType.I32 and not lo.target.reduces_int32:
         return keep_dims(lo, _reduce_by_halves(lo, source, dims, highest), dims, keepdim)
     return keep_dims(lo, arith.reduce_codes(lo, source, dims, build), dims, keepdim)

@@ -24,9 +24,9 @@ from tosaic.lower.tensor import Const, Stored, Tensor, broadcast, of_value
 
 def _fully_connected(lo: Lowering, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Compute x @ weight.T + bias with a constant weight, as a 1x1 convolution over one row of pixels."""
-    array, _, q = arith.weight_codes(weight, x)
+    array, _, q = arith.require_quantized_weight(weight, x)
     if x.q is not None:
-        x = lo.codes(x)
+        x = lo.require_quantized(x)
     rows = x.size // x.shape[-1]
     # One image row of `rows` pixels: Ethos-U85 is 15 % faster on it than on `rows` images of one pixel.
     image = lo.permute(lo.reshape(x, (1, 1, rows, x.shape[-1])), (0, 3, 1, 2))
@@ -42,7 +42,7 @@ def _matmul_batches(lo: Lowering, x: Tensor, y: Tensor) -> Tensor:
         # Sums of 8-bit floats are float16 in TOSA, others may be float32.
         out_type = None if x.dtype in FLOAT8 else DType.F32
         return of_value(tosa.matmul(lo.b, lo.emit(x), lo.emit(y), out_type=out_type))
-    xq, yq = lo.codes(x, "first operand").qparams, lo.codes(y, "second operand").qparams
+    xq, yq = lo.require_quantized(x, "first operand").qparams, lo.require_quantized(y, "second operand").qparams
     if xq.axis is not None or yq.axis is not None:
         raise Unsupported("an operand is quantized per channel", "quantize it per tensor")
     if DType.I16 in (x.dtype, y.dtype):
@@ -168,7 +168,7 @@ def _check_product(lo: Lowering, a: Arguments) -> str:
     if x.q is None and y.q is None:
         fits = x.is_float and y.is_float
     else:
-        stored = all(t.is_code or (t.is_const and t.q is not None) for t in (x, y))
+        stored = all(t.is_plain_quantized or (t.is_const and t.q is not None) for t in (x, y))
         fits = not stored or lo.spec.supports("int16") or x.dtype is y.dtype is DType.I8
     return "" if fits else f"they are {describe(x)} and {describe(y)}"
 

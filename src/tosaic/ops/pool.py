@@ -82,7 +82,7 @@ def max_pool2d(
     dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
-    x = self if self.q is None else lo.codes(self)
+    x = self if self.q is None else lo.require_quantized(self)
     return pooling.apply_to_images(
         lo, x, lambda image: pooling.pool_max(lo, image, kernel_size, stride, padding, dilation, ceil_mode)
     )
@@ -143,7 +143,7 @@ def max_pool1d(
     dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
-    x = self if self.q is None else lo.codes(self)
+    x = self if self.q is None else lo.require_quantized(self)
     step = _as_columns(stride, 1) if stride else None
     kernel, pad, apart = (_as_columns(v, i) for v, i in ((kernel_size, 1), (padding, 0), (dilation, 1)))
     return pooling.apply_to_rows(lo, x, lambda image: pooling.pool_max(lo, image, kernel, step, pad, apart, ceil_mode))
@@ -187,7 +187,7 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    x = self if self.q is None else lo.codes(self)
+    x = self if self.q is None else lo.require_quantized(self)
     arguments = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "ceil_mode": ceil_mode,
                  "count_include_pad": count_include_pad, "divisor_override": divisor_override}  # fmt: skip
 
@@ -225,5 +225,5 @@ def _quant_row_avg(a: Arguments) -> str:
     ],
 )
 def avg_pool1d(lo: Lowering, self: Tensor, **arguments: Any) -> Tensor:
-    x = self if self.q is None else lo.codes(self)
+    x = self if self.q is None else lo.require_quantized(self)
     return pooling.apply_to_rows(lo, x, lambda image: avg_pool2d(lo, image, **_list_row_arguments(arguments)))

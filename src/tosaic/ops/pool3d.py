@@ -74,7 +74,7 @@ def _samples_pool3d(name: str) -> list[Sample]:
 )
 def max_pool3d(lo: Lowering, self: Tensor, **arguments: Any) -> Tensor:
     x, sizes, ceil = (
-        self if self.q is None else lo.codes(self),
+        self if self.q is None else lo.require_quantized(self),
         _find_sizes(arguments),
         bool(arguments.get("ceil_mode")),
     )
@@ -144,7 +144,7 @@ def _quant_avg(a: Arguments) -> str:
     ],
 )
 def avg_pool3d(lo: Lowering, self: Tensor, **arguments: Any) -> Tensor:
-    x = self if self.q is None else lo.codes(self)
+    x = self if self.q is None else lo.require_quantized(self)
     if _divisor_is_fixed(x.shape, arguments):
         full = lo.reshape(x, (1,) * (5 - x.rank) + x.shape)
         sizes = _find_sizes(arguments)

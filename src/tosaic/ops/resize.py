@@ -62,7 +62,7 @@ def _repeat(lo: Lowering, a: Arguments, exact: bool) -> Tensor:
     if given.rank == 4 and not exact:
         # For images, not for rows, torch ignores the scale if the size stays or is doubled.
         scales = [None if axis.new in (axis.old, 2 * axis.old) else s for axis, s in zip(axes, scales, strict=True)]
-    out = resizing.repeat_nearest(lo, x if x.q is None else lo.codes(x), axes, scales, exact)
+    out = resizing.repeat_nearest(lo, x if x.q is None else lo.require_quantized(x), axes, scales, exact)
     return lo.reshape(out, (*given.shape[:2], *out.shape[6 - given.rank :]))
 
 
@@ -74,7 +74,7 @@ def _find_interpolation(lo: Lowering, a: Arguments) -> tuple[Tensor, list[resizi
 
 def _interpolate(lo: Lowering, a: Arguments) -> Tensor:
     x, axes = _find_interpolation(lo, a)
-    out = resizing.interpolate(lo, x if x.q is None else lo.codes(x), axes)
+    out = resizing.interpolate(lo, x if x.q is None else lo.require_quantized(x), axes)
     given = a["input"] if "input" in a else a["self"]
     return lo.reshape(out, (*given.shape[:2], *out.shape[6 - given.rank :]))
 

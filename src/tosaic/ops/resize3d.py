@@ -34,7 +34,7 @@ def _find_scales(a: Arguments) -> list[float | None]:
 def _repeat(lo: Lowering, a: Arguments, exact: bool) -> Tensor:
     """Repeat pixels of frames that are channels of an image, then the frames."""
     given: Tensor = a["input"] if "input" in a else a["self"]
-    x, scales = given if given.q is None else lo.codes(given), _find_scales(a)
+    x, scales = given if given.q is None else lo.require_quantized(given), _find_scales(a)
     axes = resizing.find_axes(x.shape, a.get("output_size"), scales, False)
     n, c, d, h, w = x.shape
     image = lo.reshape(lo.permute(x, (0, 2, 1, 3, 4)), (n, d * c, h, w))

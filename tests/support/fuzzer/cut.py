@@ -20,7 +20,7 @@ from tosaic.formats.tosa_writer import serialize
 from tosaic.fx.source import QDQ, QUANTIZE, Source, bind, overload, torch_op
 from tosaic.ir.verifier import verify
 from tosaic.lower.tensor import Tensor
-from tosaic.lower.walk import GraphLowering, is_pending
+from tosaic.lower.walk import GraphLowering, exists_only_inside
 from tosaic.ops import registry
 from tosaic.passes import run_passes
 from tosaic.quantization.prepare import mutates
@@ -73,7 +73,12 @@ def check_region(source: Source, region: Partition, target: Target, seen: dict[N
     given, computed = list(region.inputs), {}
     for node in region.nodes:
         result = walk.run(node)
-        if not isinstance(result, Tensor) or result.is_const or is_pending(result) or not _can_be_given(seen[node]):
+        if (
+            not isinstance(result, Tensor)
+            or result.is_const
+            or exists_only_inside(result)
+            or not _can_be_given(seen[node])
+        ):
             continue
         computed[node] = result
         given.append(node)
