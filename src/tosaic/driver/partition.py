@@ -71,9 +71,9 @@ def partition_and_lower(
 ) -> tuple[Plan, Trial]:
     """Divide a graph between NPU and CPU, and return the plan with the lowering that it is based on.
 
-    `excluded` are nodes that have to stay on the CPU: a tool has rejected them, or the caller computes them. With `move_data`, partitions that only move data are
-    delegated too. With `carries`, results of a type that the target does not have may leave a delegate, if another type
-    holds them. `nhwc` are inputs and outputs with channels last.
+    `excluded` are nodes that have to stay on the CPU: a tool has rejected them, or the caller computes them. With
+    `move_data`, partitions that only move data are delegated too. With `carries`, results of a type that the target
+    does not have may leave a delegate, if another type holds them. `nhwc` are inputs and outputs with channels last.
     """
     on_cpu: dict[Node, Unsupported] = dict(excluded or {})
     for node in source.calls():

@@ -78,7 +78,7 @@ def _locate_max(lo: Lowering, x: Tensor, axes: Sequence[Axis]) -> Tensor:
     size, batch, channels = x.shape[x.rank - rank :], prod(lead[:-1]), lead[-1]
     image = lo.permute(lo.reshape(x, (batch, channels, *size)), (0, *range(2, rank + 2), 1))
     every, places = prod(axis.kernel for axis in axes), batch * prod(counts) * channels
-    wrong = positions.check_size(lo, every, places)
+    wrong = positions.check_size(lo, every)
     if wrong:
         raise Unsupported(f"{positions.FEW_NUMBERS}; here {wrong}", positions.FEW_NUMBERS_FIX)
     pixels = [lo.reshape(p, (places, 1)) for p in _list_pixels(lo, image, axes, 1)]

@@ -9,6 +9,7 @@ import numpy as np
 from tosaic.core.errors import Unsupported
 from tosaic.ir import ops as tosa
 from tosaic.ir.graph import DType, Value
+from tosaic.lower import sorting
 from tosaic.lower.arguments import integers
 from tosaic.lower.lowering import Lowering
 from tosaic.lower.tensor import Stored, Tensor, of_value, with_value
@@ -16,17 +17,22 @@ from tosaic.lower.tensor import Stored, Tensor, of_value, with_value
 #: the table that reverses the order of int8 numbers
 _MIRROR = np.arange(127, -129, -1).astype(np.int8)
 
-FEW_NUMBERS = "argmax finds the largest of at most 127 numbers, in at most 65536 places"
+FEW_NUMBERS = f"argmax finds the largest of at most {sorting.MOST_PLACES} numbers"
 FEW_NUMBERS_FIX = "use an Ethos-U85, or argmax on the CPU"
 SIXTEEN_BITS = "an argmax is of 8 or 16 bits"
 SIXTEEN_BITS_FIX = "use an Ethos-U85, or cast to float32 and quantize that"
 
 
-def check_size(lo: Lowering, size: int, places: int) -> str:
-    """Return what is wrong with finding the largest of `size` numbers in so many places."""
+def check_size(lo: Lowering, size: int) -> str:
+    """Return what is wrong with finding the largest of so many numbers."""
+    fits = lo.target.longest_argmax is None or size <= sorting.MOST_PLACES
+    return "" if fits else f"it is among {size}"
+
+
+def _fits(lo: Lowering, size: int, places: int) -> bool:
+    """Tell whether the target has an ARGMAX of so many numbers, for so many results."""
     most, most_places = lo.target.longest_argmax, lo.target.most_argmaxes
-    fits = (most is None or size <= most) and (most_places is None or places <= most_places)
-    return "" if fits else f"it is among {size} numbers, in {places} places"
+    return (most is None or size <= most) and (most_places is None or places <= most_places)
 
 
 def find(lo: Lowering, self: Tensor, dim: int | None, keepdim: bool, highest: bool) -> Tensor:
@@ -41,6 +47,8 @@ def find(lo: Lowering, self: Tensor, dim: int | None, keepdim: bool, highest: bo
     shape = kept if keepdim else rest
     if x.dtype is DType.I32:
         return lo.reshape(_find_int32(lo, lo.store(x), d, highest), shape)
+    if sorting.is_packed(x) and not _fits(lo, x.shape[d], prod(rest)):
+        return lo.reshape(sorting.find_ranks(lo, x, range(1), d, highest)[1], shape)
     if lo.target.is_npu:
         # The dimension goes last and all others are merged: Ethos-U55 supports no other form.
         last = lo.permute(x, [*(i for i in range(x.rank) if i != d), d])

@@ -84,8 +84,7 @@ def amin(lo: Lowering, self: Tensor, dim: Dims = (), keepdim: bool = False) -> T
 
 def _check_size(lo: Lowering, a: Arguments) -> str:
     x, dim = a["self"], a.get("dim")
-    size = x.size if dim is None or not x.rank else x.shape[dim % x.rank]
-    return positions.check_size(lo, size, x.size // size)
+    return positions.check_size(lo, x.size if dim is None or not x.rank else x.shape[dim % x.rank])
 
 
 def _check_type(lo: Lowering, a: Arguments) -> str:
@@ -119,7 +118,7 @@ def _samples_arg(name: str) -> list[Sample]:
         call(run(1, keepdim=True), f32(3, 5, 4)),
         call(run(), f32(2, 3)),
         call(run(-1), f32()),
-        call(lambda x: run(-1)(x + 1.0), f32(1, 200), targets=lambda t: t.longest_argmax is None),
+        call(lambda x: run(-1)(x + 1.0), f32(1, 200)),
         call(run(1), f32(1, 3, 5, 5, low=-30.0, high=0.1)),
         call(run(1), i8(3, 5)),
         call(run(0), i32(3, 5, low=-3, high=3), targets=with_booleans),
