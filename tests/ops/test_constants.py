@@ -15,8 +15,8 @@ from tosaic.ops import registry
 
 FP, U85 = "TOSA-1.0+FP", "ethos-u85-256"
 CASES = [(op, i) for op, record in registry().records.items() for i in range(len(record.samples()))]
-#: What stays on the CPU here and has another result there, or none: torch's kernel keeps a dimension whose size does not
-#: change, and the decomposition that exir takes for it scales it; no runtime has a kernel for singular values.
+#: What stays on the CPU here and has another result there, or none: torch's kernel keeps a dimension whose size does
+#: not change, and the decomposition that exir takes for it scales it; no runtime has a kernel for singular values.
 NOT_COMPARED = {("upsample_bilinear2d", 16), ("upsample_linear1d", 3), ("matrix_norm", 2)}
 FIRST = [case for case in CASES if case[1] == 0]
 
