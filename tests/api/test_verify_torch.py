@@ -362,3 +362,21 @@ class TestCommand:
             return sidecar.write(dataclasses.replace(beside, samples=samples))
 
         return change
+
+
+@pytest.mark.parametrize("delegate", [True, False])
+@pytest.mark.parametrize("order", [lambda x: torch.topk(x, 5), lambda x: torch.sort(x, descending=True)])
+def test_positions_of_equal_numbers(order: Callable[[torch.Tensor], Any], delegate: bool) -> None:
+    class Order(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            values, places = order(x)
+            return values, places.to(torch.int32)
+
+    # In 8 bits most of the numbers have an equal one.
+    inputs = (torch.linspace(-1.0, 1.0, 600).roll(250).reshape(1, 600),)
+    program = tosaic.compile(Order().eval(), inputs, "ethos-u55-128", calibration=[inputs], delegate=delegate)
+    assert bool(program.delegates) == delegate
+    places = program.run(*inputs)[1][0]
+    assert len(set(places.tolist())) == len(places)
+    verdict = program.verify()
+    assert verdict.ok, str(verdict)

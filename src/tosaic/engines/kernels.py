@@ -122,6 +122,18 @@ def _on_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _sort(x: Any, dim: int, descending: bool) -> Any:
+    from tosaic.fx.execution import sort
+
+    return sort(x, dim, descending)
+
+
+def _find_top(x: Any, k: int, dim: int, largest: bool, sorted: bool) -> Any:
+    from tosaic.fx.execution import find_top
+
+    return find_top(x, k, dim, largest, sorted)
+
+
 #: Kernels on tensors that only ExecuTorch has or computes this way: parameters and function.
 _OWN: Mapping[str, tuple[tuple[str, ...], Callable[..., Any]]] = MappingProxyType(
     {
@@ -130,6 +142,8 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Callable[..., Any]]] = MappingProxyTyp
         "dim_order_ops::_clone_dim_order.out": (("self", "non_blocking", "dim_order"), _convert),
         "dim_order_ops::_empty_dim_order.out": (("size", "dim_order"), _empty),
         "aten::empty.out": (("size", "memory_format"), _empty),
+        "aten::sort.values": (("self", "dim", "descending"), _sort),
+        "aten::topk.values": (("self", "k", "dim", "largest", "sorted"), _find_top),
         "aten::as_strided_copy.out": (("self", "size", "stride", "storage_offset"), _as_strided),
         "quantized_decomposed::quantize_per_tensor.out": (
             ("input", "scale", "zero_point", "quant_min", "quant_max", "dtype"),

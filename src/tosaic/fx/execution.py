@@ -76,6 +76,7 @@ def _make_call(module: GraphModule, node: Node) -> Callable[[dict[Node, Any]], A
         return lambda _: get(module)
     function: Any = module.get_submodule(target) if node.op == "call_module" else target
     args, kwargs = node.args, node.kwargs
+    function = _IN_ORDER.get(overload(node), function)
     if not kwargs and overload(node) in _FASTER:
         function = _FASTER[overload(node)](function)
     if kwargs or any(isinstance(a, (list, tuple, dict, slice)) for a in args):
@@ -85,6 +86,22 @@ def _make_call(module: GraphModule, node: Node) -> Callable[[dict[Node, Any]], A
 
         return call
     return lambda values: function(*[values[a] if isinstance(a, Node) else a for a in args])
+
+
+def sort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute `sort` with the first of equal numbers first, as on an NPU: torch's kernel leaves their order open."""
+    values, places = torch.sort(x, dim=dim, descending=descending, stable=True)
+    return values, places
+
+
+def find_top(
+    x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute `topk` with the first of equal numbers first, as on an NPU: torch's kernel leaves their order open."""
+    values, places = sort(x, dim, largest)
+    if not x.dim():
+        return values, places
+    return values.narrow(dim, 0, k).contiguous(), places.narrow(dim, 0, k).contiguous()
 
 
 def _dequantize_channels(original: Any) -> Callable[..., torch.Tensor]:
@@ -108,5 +125,7 @@ def _dequantize_channels(original: Any) -> Callable[..., torch.Tensor]:
     return dequantize
 
 
+#: operators whose results have an order that torch leaves open
+_IN_ORDER: dict[str, Callable[..., Any]] = {"aten.sort.default": sort, "aten.topk.default": find_top}
 #: operators with a function that computes the same in less time
 _FASTER = {"quantized_decomposed.dequantize_per_channel.default": _dequantize_channels}
