@@ -24,24 +24,32 @@ from tosaic.report.schedule import read_schedule
 _LEAST_SHARE = 0.2
 #: more operators than one change of a layout becomes
 _MOST_OPS = 8
+#: In a larger network such a change is a small part, and to attribute all of its commands takes seconds.
+_LARGEST_GRAPH = 1000
 #: what such a change is, or what it ends with where a convolution makes it
 _LAST_KINDS = ("TRANSPOSE", "RESHAPE")
 
 
 def find_layout_cost(delegates: Sequence[Delegate]) -> Hint | None:
     """Say which share of the cycles changes the layout of the program's inputs and outputs, if it is a large one."""
-    timed = [(one, estimate) for one in delegates if (estimate := one.artifact.estimate_cycles()) is not None]
-    total = sum(estimate.cycles for _, estimate in timed)
-    share = sum(_count_cycles(one, estimate) for one, estimate in timed) / total if total else 0.0
+    graphs = [read(one.tosa, Budget(len(one.tosa))) for one in delegates]
+    if sum(len(graph.ops) for graph in graphs) > _LARGEST_GRAPH:
+        return None
+    timed = [
+        (one, graph, estimate)
+        for one, graph in zip(delegates, graphs, strict=True)
+        if (estimate := one.artifact.estimate_cycles()) is not None
+    ]
+    total = sum(estimate.cycles for _, _, estimate in timed)
+    share = sum(_count_cycles(*each) for each in timed) / total if total else 0.0
     if share < _LEAST_SHARE:
         return None
     text = f"{share:.0%} of the NPU cycles change the layout of inputs and outputs: if the caller can pass images with"
     return Hint(f'{text} channels last, compile with `layout="nhwc"`', f"{text} channels last, add `--layout nhwc`")
 
 
-def _count_cycles(delegate: Delegate, estimate: Estimate) -> int:
+def _count_cycles(delegate: Delegate, graph: Graph, estimate: Estimate) -> int:
     """Count the cycles of the operations that change the layout of an input or output of the program."""
-    graph = read(delegate.tosa, Budget(len(delegate.tosa)))
     moves = {op for ops in _list_changes(delegate, graph) for op in ops}
     if not moves:
         return 0
