@@ -47,7 +47,6 @@ def advise_model(
 
         with redirect_prints():
             loaded = model_file.load_with_samples(model, checked=checked, allow_ops=allow_op or ())
-        with redirect_prints():
             found = advise(
                 loaded.model,
                 loaded.inputs,

@@ -111,7 +111,6 @@ def fit_model(
 
         with redirect_prints():
             loaded = model_file.load_with_samples(model, checked=checked, allow_ops=allow_op or ())
-        with redirect_prints():
             found = fit(
                 loaded.model,
                 loaded.inputs,
