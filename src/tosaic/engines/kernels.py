@@ -134,7 +134,7 @@ def _find_top(x: Any, k: int, dim: int, largest: bool, sorted: bool) -> Any:
     return find_top(x, k, dim, largest, sorted)
 
 
-#: Kernels on tensors that only ExecuTorch has or computes this way: parameters and function.
+#: Kernels on tensors that only ExecuTorch has or computes this way, or whose order torch leaves open.
 _OWN: Mapping[str, tuple[tuple[str, ...], Callable[..., Any]]] = MappingProxyType(
     {
         "executorch_prim::et_view.default": (("self", "size"), _view),

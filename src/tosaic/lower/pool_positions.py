@@ -80,7 +80,7 @@ def _locate_max(lo: Lowering, x: Tensor, axes: Sequence[Axis]) -> Tensor:
     every, places = prod(axis.kernel for axis in axes), batch * prod(counts) * channels
     wrong = positions.check_size(lo, every)
     if wrong:
-        raise Unsupported(f"{positions.FEW_NUMBERS}; here {wrong}", positions.FEW_NUMBERS_FIX)
+        raise Unsupported(f"{positions.LENGTH}; here {wrong}", positions.LENGTH_FIX)
     pixels = [lo.reshape(p, (places, 1)) for p in _list_pixels(lo, image, axes, 1)]
     found = positions.find(lo, movement.concatenate(lo, pixels, 1), 1, False, True)
     numbers = _count_pixels(lo, lo.reshape(make_movable(lo, found), (batch, prod(counts), channels)), axes, size)

@@ -17,8 +17,8 @@ from tosaic.lower.tensor import Stored, Tensor, of_value, with_value
 #: the table that reverses the order of int8 numbers
 _MIRROR = np.arange(127, -129, -1).astype(np.int8)
 
-FEW_NUMBERS = f"argmax finds the largest of at most {sorting.MOST_PLACES} numbers"
-FEW_NUMBERS_FIX = "use an Ethos-U85, or argmax on the CPU"
+LENGTH = f"argmax finds the largest of at most {sorting.MOST_PLACES} numbers"
+LENGTH_FIX = "use an Ethos-U85, or argmax on the CPU"
 SIXTEEN_BITS = "an argmax is of 8 or 16 bits"
 SIXTEEN_BITS_FIX = "use an Ethos-U85, or cast to float32 and quantize that"
 

@@ -94,9 +94,9 @@ def _check_type(lo: Lowering, a: Arguments) -> str:
 
 _CONSTRAINTS = (
     Constraint(
-        positions.FEW_NUMBERS,
+        positions.LENGTH,
         _check_size,
-        positions.FEW_NUMBERS_FIX,
+        positions.LENGTH_FIX,
         lambda target: target.longest_argmax is not None,
     ),
     Constraint(
