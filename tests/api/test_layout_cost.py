@@ -1,9 +1,11 @@
 """The warning about cycles that only change the layout of inputs and outputs."""
 
+import pytest
 import torch
 from torch import nn
 
 import tosaic
+from tosaic.api import layouts
 from tosaic.core.hints import get_cli_form
 
 WORDS = "if the caller can pass images with channels last, add `--layout nhwc`"
@@ -29,3 +31,8 @@ def test_a_large_part_of_the_cycles_is_named() -> None:
 
 def test_a_small_part_is_not() -> None:
     assert _warn(_compile("nchw", nn.Conv2d(32, 32, 3), nn.Conv2d(32, 32, 3), nn.Flatten(), nn.Linear(3200, 4))) == []
+
+
+def test_a_large_network_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layouts, "_LARGEST_GRAPH", 1)
+    assert _warn(_compile("nchw")) == []
